@@ -1,0 +1,69 @@
+"""Checks of arguments: each returns the value, or raises an error that says what to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from flower_fedcon.errors import ConfigError
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ConfigError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: object) -> float:
+    """Return `value` as a float if it is finite and > 0."""
+    number = _number(name, value)
+    if not (number > 0 and math.isfinite(number)):
+        raise ConfigError(f"{name} must be finite and > 0, got {value!r}")
+    return number
+
+
+def nonnegative(name: str, value: object) -> float:
+    """Return `value` as a float if it is finite and >= 0."""
+    number = _number(name, value)
+    if not (number >= 0 and math.isfinite(number)):
+        raise ConfigError(f"{name} must be finite and >= 0, got {value!r}")
+    return number
+
+
+def count(name: str, value: object, minimum: int = 1) -> int:
+    """Return `value` as an int if it is a whole number >= `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise ConfigError(f"{name} must be a whole number >= {minimum}, got {value!r}")
+    return int(value)
+
+
+def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
+    """Return `value` if it is one of the strings in `valid`."""
+    if value not in valid:
+        raise ConfigError(f"{name} must be one of {', '.join(map(repr, valid))}, got {value!r}")
+    return str(value)
+
+
+def float_array(name: str, value: object, ndim: int | None = None) -> Array:
+    """Return `value` as a contiguous, finite array: float32 stays, all else is float64."""
+    try:
+        array = np.asarray(value)
+        array = np.ascontiguousarray(
+            array, dtype=np.float32 if array.dtype == np.float32 else np.float64
+        ).reshape(array.shape)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be an array of numbers ({error})") from None
+    if ndim is not None and array.ndim != ndim:
+        raise ConfigError(f"{name} must have {ndim} axes, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ConfigError(
+            f"{name} holds a value that is not finite ({array[where]}) at {where}: "
+            "remove or impute such rows first"
+        )
+    return array

@@ -1,0 +1,134 @@
+"""The shape of a model: one array of any shape, or a list of arrays (a network's layers)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.checks import Array, float_array
+from flower_fedcon.errors import ConfigError
+
+Model: TypeAlias = "Array | list[Array]"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model maps to the single array that the algorithms work on.
+
+    A model that is one array is that array. A list of arrays is packed into one vector, layer
+    after layer, so that no algorithm needs to know about layers.
+
+    Parameters
+    ----------
+    shapes : tuple of tuple of int
+        The shape of each layer; one entry for a model that is one array.
+    dtype : str
+        "float64" or "float32".
+    layered : bool
+        Whether the model is a list.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    layered: bool
+
+    @classmethod
+    def of(cls, model: Model | Sequence[Array]) -> Layout:
+        """Return the layout of `model`; float64 unless every array is float32."""
+        layered = isinstance(model, list | tuple)
+        arrays = [np.asarray(a) for a in (model if layered else [model])]
+        if not arrays or any(a.size == 0 for a in arrays):
+            raise ConfigError("a model needs at least one entry in every array")
+        single = all(a.dtype == np.float32 for a in arrays)
+        return cls(
+            shapes=tuple(a.shape for a in arrays),
+            dtype="float32" if single else "float64",
+            layered=layered,
+        )
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of entries of each layer."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the packed array."""
+        return (sum(self.sizes),) if self.layered else self.shapes[0]
+
+    @cached_property
+    def size(self) -> int:
+        """Number of entries of the model, d."""
+        return sum(self.sizes)
+
+    def pack(self, model: Model | Sequence[Array], name: str = "the model") -> Array:
+        """Return `model` as one array of this layout's dtype; its shapes must match."""
+        arrays = list(model) if self.layered else [model]
+        shapes = tuple(np.shape(a) for a in arrays)
+        if shapes != self.shapes:
+            raise ConfigError(f"{name} has shape {shapes}, expected {self.shapes}")
+        packed = [float_array(name, a).astype(self.dtype, copy=False) for a in arrays]
+        return np.concatenate([p.ravel() for p in packed]) if self.layered else packed[0]
+
+    def unpack(self, packed: Array) -> Model:
+        """Return the user's form of a packed array (views where possible)."""
+        if not self.layered:
+            return packed
+        ends = np.cumsum(self.sizes)[:-1]
+        parts = np.split(packed, ends)
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def to_json(self) -> str:
+        """Return a text form for the wire."""
+        return json.dumps([self.shapes, self.dtype, self.layered])
+
+    @classmethod
+    def from_json(cls, text: str) -> Layout:
+        """Return the layout written by `to_json`."""
+        shapes, dtype, layered = json.loads(text)
+        return cls(tuple(tuple(int(n) for n in s) for s in shapes), str(dtype), bool(layered))
+
+
+class PackedObjective:
+    """An objective of a list of arrays, seen as one of the packed vector.
+
+    Parameters
+    ----------
+    objective : object
+        The user's objective: `value` and `gradient` take and give a list of arrays.
+    layout : Layout
+        The model's layout.
+    """
+
+    def __init__(self, objective: Any, layout: Layout) -> None:
+        self._objective = objective
+        self._layout = layout
+        self.num_examples = int(getattr(objective, "num_examples", 1))
+        self.smoothness = getattr(objective, "smoothness", None)
+        self.strong_convexity = getattr(objective, "strong_convexity", None)
+        self.shape = layout.shape
+
+    def value(self, x: Array) -> float:
+        """Return f(x)."""
+        return float(self._objective.value(self._layout.unpack(x)))
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient, packed."""
+        return self._layout.pack(self._objective.gradient(self._layout.unpack(x)), "a gradient")
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        """Return f(x) and the packed gradient."""
+        return self.value(x), self.gradient(x)
+
+    def stochastic_gradient(
+        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
+    ) -> Array:
+        """Return the user's minibatch gradient, packed."""
+        gradient = self._objective.stochastic_gradient(self._layout.unpack(x), rng, batch_size)
+        return self._layout.pack(gradient, "a gradient")

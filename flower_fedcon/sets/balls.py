@@ -1,0 +1,179 @@
+"""Norm balls around the origin: l1, l2 and l-infinity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from flower_fedcon.checks import Array, positive
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
+from flower_fedcon.sets.base import ConstraintSet, expect_array, rows, size_of
+from flower_fedcon.sets.box import decode_corner
+from flower_fedcon.sets.simplex import simplex_threshold
+
+_INT = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class L1Ball(ConstraintSet):
+    """The set ||x||_1 <= radius, over all entries of the model.
+
+    Examples
+    --------
+    >>> L1Ball(radius=2.0).project(np.array([3.0, -1.0]))
+    array([2., 0.])
+    >>> L1Ball(radius=2.0).lmo(np.array([1.0, -5.0])).dense()
+    array([0., 2.])
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        positive("L1Ball(radius)", self.radius)
+
+    @property
+    def scale(self) -> float:
+        """The radius."""
+        return self.radius
+
+    def excess(self, x: Array) -> float:
+        """Return ||x||_1 - radius."""
+        return float(np.abs(x).sum()) - self.radius
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return 2 radius."""
+        return 2.0 * self.radius
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Soft-threshold at the level that brings the norm to the radius."""
+        flat = rows(x, batch)
+        magnitude = np.abs(flat)
+        outside = magnitude.sum(axis=-1, keepdims=True) > self.radius
+        if not outside.any():
+            return x.copy()
+        level = simplex_threshold(magnitude, self.radius)
+        shrunk = np.copysign(np.maximum(magnitude - level, 0), flat)
+        return np.where(outside, shrunk, flat).reshape(x.shape)
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
+        if batch == 0:
+            flat = g.reshape(-1)
+            index = int(np.abs(flat).argmax())
+            code = -(index + 1) if flat[index] > 0 else index + 1
+            return CoordinateAtom(code, self.radius, g.shape, g.dtype)
+        flat = rows(g, batch)
+        best = np.abs(flat).argmax(axis=-1)
+        top = np.take_along_axis(flat, best[..., None], axis=-1)[..., 0]
+        return CoordinateAtom(np.where(top > 0, -1, 1) * (best + 1), self.radius, g.shape, g.dtype)
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the vertex of a signed index."""
+        code = int(expect_array(arrays, "code", (), _INT))
+        if not 1 <= abs(code) <= size_of(shape):
+            raise ConfigError(f"index {abs(code) - 1} is outside a model of {size_of(shape)} entries")
+        return CoordinateAtom(code, self.radius, shape, dtype)
+
+
+@dataclass(frozen=True)
+class L2Ball(ConstraintSet):
+    """The set ||x||_2 <= radius (for a matrix, the Frobenius norm).
+
+    Examples
+    --------
+    >>> L2Ball(radius=1.0).project(np.array([3.0, 4.0]))
+    array([0.6, 0.8])
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        positive("L2Ball(radius)", self.radius)
+
+    @property
+    def scale(self) -> float:
+        """The radius."""
+        return self.radius
+
+    def excess(self, x: Array) -> float:
+        """Return ||x||_2 - radius."""
+        return float(np.linalg.norm(x.ravel())) - self.radius
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return 2 radius."""
+        return 2.0 * self.radius
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Scale back to the radius where the norm exceeds it."""
+        flat = rows(x, batch)
+        norm = np.linalg.norm(flat, axis=-1, keepdims=True)
+        factor = self.radius / np.maximum(norm, self.radius)
+        return (flat * factor.astype(x.dtype, copy=False)).reshape(x.shape)
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Return -radius g / ||g||; for g = 0 the first axis' +radius."""
+        flat = rows(g, batch)
+        largest = np.abs(flat).max(axis=-1, keepdims=True)
+        # Scaling first keeps the norm of a tiny or huge gradient from under- or overflowing.
+        direction = flat / np.where(largest > 0, largest, 1)
+        direction[..., 0] = np.where(largest[..., 0] > 0, direction[..., 0], -1)
+        norm = np.linalg.norm(direction, axis=-1, keepdims=True)
+        return DenseAtom((-self.radius * (direction / norm)).astype(g.dtype).reshape(g.shape))
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the dense point, which must lie in the ball."""
+        value = expect_array(arrays, "value", shape, dtype)
+        if self.excess(value) > 1e-6 * self.radius:
+            raise ConfigError(f"an atom lies outside {self!r}")
+        return DenseAtom(value)
+
+
+@dataclass(frozen=True)
+class LInfBall(ConstraintSet):
+    """The set max |x_i| <= radius.
+
+    Examples
+    --------
+    >>> LInfBall(radius=1.0).lmo(np.array([2.0, -3.0])).dense()
+    array([-1.,  1.])
+    """
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        positive("LInfBall(radius)", self.radius)
+
+    @property
+    def scale(self) -> float:
+        """The radius."""
+        return self.radius
+
+    def excess(self, x: Array) -> float:
+        """Return max |x_i| - radius."""
+        return float(np.abs(x).max()) - self.radius
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return 2 radius sqrt(d)."""
+        return 2.0 * self.radius * math.sqrt(size_of(shape))
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Clip every entry."""
+        return np.clip(x, -self.radius, self.radius)
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Return -radius sign(g); a zero entry takes +radius."""
+        return CornerAtom(g <= 0, -self.radius, self.radius, g.dtype)
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the corner of a row of bits."""
+        return decode_corner(arrays, shape, dtype, -self.radius, self.radius)

@@ -1,0 +1,109 @@
+"""What crosses the wire: arrays in NumPy's own format, counted byte by byte, never pickled.
+
+A payload is a mapping from the names that an algorithm declares to values. A value is a float,
+a NumPy array, or a compact form (a linear minimization oracle's atom) that knows its arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.errors import ConfigError
+
+SCALAR_BYTES = 8
+_DTYPES = frozenset("<f8 <f4 <i8 |i1 |u1 |b1".split())
+
+
+@runtime_checkable
+class Compact(Protocol):
+    """A value with a form on the wire that is smaller than a dense array."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire."""
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays that are sent, by short name."""
+
+
+Value: TypeAlias = "Array | float | Compact"
+Payload: TypeAlias = dict[str, Any]
+
+
+@lru_cache(maxsize=1024)
+def array_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a C-ordered array in NumPy's format: header and data.
+
+    >>> array_bytes((10,), np.dtype("float64"))
+    208
+    """
+    header = io.BytesIO()
+    description = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, description)
+    return len(header.getvalue()) + math.prod(shape) * dtype.itemsize
+
+
+def payload_bytes(payload: Mapping[str, Any]) -> int:
+    """Return the bytes of a payload on the wire; a scalar counts 8."""
+    total = 0
+    for value in payload.values():
+        if isinstance(value, np.ndarray):
+            total += array_bytes(value.shape, value.dtype)
+        elif isinstance(value, float | int):
+            total += SCALAR_BYTES
+        else:
+            total += value.nbytes
+    return total
+
+
+def flatten(payload: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, float]]:
+    """Split a payload into named arrays (compact forms expanded) and scalars."""
+    arrays: dict[str, Array] = {}
+    scalars: dict[str, float] = {}
+    for name, value in payload.items():
+        if isinstance(value, np.ndarray):
+            arrays[name] = np.ascontiguousarray(value).reshape(value.shape)
+        elif isinstance(value, float | int):
+            scalars[name] = float(value)
+        else:
+            for part, array in value.arrays().items():
+                arrays[f"{name}.{part}"] = array
+    return arrays, scalars
+
+
+def load_array(data: bytes) -> Array:
+    """Return the array in `data`, which is in NumPy's format.
+
+    The header's shape is checked against the bytes that are really there before anything is
+    allocated, and only plain numbers are read: a sender cannot choose an allocation size or a
+    type.
+
+    Raises
+    ------
+    ConfigError
+        If the bytes are not exactly one array of numbers in C order.
+    """
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version != (1, 0):
+            raise ValueError(f"format version {version}")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise ConfigError(f"not an array in NumPy's format: {error}") from None
+    if fortran and len(shape) > 1:
+        raise ConfigError("an array in Fortran order is not accepted")
+    if dtype.str not in _DTYPES:
+        raise ConfigError(f"an array of dtype {dtype.str} is not accepted")
+    start = stream.tell()
+    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data) - start:
+        raise ConfigError(f"an array of shape {shape} does not fit its {len(data) - start} bytes")
+    # A copy: aligned and writable, as the sender's array was.
+    return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape).copy()

@@ -1,0 +1,438 @@
+"""Run Flower on this machine for a test: a SuperLink, its SuperNodes, and apps on them.
+
+Everything listens on loopback, on ports found free, and every process (the ones Flower starts by
+itself too) is gone when the ``with`` block is left, whatever happened inside. ::
+
+    with Deployment(tmp_path, [{"partition-id": i, "num-partitions": 3} for i in range(3)]) as d:
+        result = d.run(app_dir, {"num-server-rounds": 2}, timeout=120)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+Value = bool | int | float | str
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+CONNECTION = "test"  # name of the connection in config.toml
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class DeploymentError(RuntimeError):
+    """A process did not start, or a run did not complete; the message ends with log tails."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a completed ``flwr run`` left: its id, Flower's status, its output and duration."""
+
+    run_id: str
+    status: str
+    exit_status: int
+    output: str
+    seconds: float
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return the environment of one Flower process, with `home` as its FLWR_HOME."""
+    # Settings of the caller's own Flower or Ray must not leak into the test.
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "RAY_"))}
+    env |= dict.fromkeys(_THREADS, "1")
+    env |= {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # 1 s by default, for every message
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+        "PYTHONUNBUFFERED": "1",
+        # Flower looks its own commands up in PATH.
+        "PATH": os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", os.defpath)]),
+    }
+    return env
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return `count` different TCP ports which are free on loopback."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:  # all held until all are found, else two could be the same
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def _pairs(config: Mapping[str, Value]) -> str:
+    """Return `config` as the ``key=value`` pairs which Flower's command line takes."""
+    for value in config.values():
+        if isinstance(value, str) and '"' in value:
+            raise ValueError(f"Flower's command line takes no double quote: {value!r}")
+    # A JSON scalar is a TOML scalar.
+    return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in config.items())
+
+
+def _wait(ready: Callable[[], bool], seconds: float) -> bool:
+    """Poll `ready` until it is true; return False if it never was."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _family(home: Path) -> set[int]:
+    """Return the live processes whose FLWR_HOME is `home`, and their descendants (Linux only).
+
+    The environment alone would miss the SuperExec, which hides its own from other users; the
+    process group alone would miss the SuperLink's SuperExec and Ray, which leave it.
+    """
+    marker = b"FLWR_HOME=" + os.fsencode(home)
+    parents: dict[int, int] = {}
+    family: set[int] = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state == "Z":
+                continue
+            parents[int(entry.name)] = int(parent)
+            if marker in (entry / "environ").read_bytes().split(b"\0"):
+                family.add(int(entry.name))
+        except OSError:  # gone meanwhile, or not ours to read
+            continue
+    while more := {p for p, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {os.getpid()}
+
+
+class FlowerProcess:
+    """One long-running Flower command with its own FLWR_HOME, which can be killed and restarted.
+
+    As on a machine of its own: processes sharing one FLWR_HOME would install the same app into
+    the same folder at the same time.
+    """
+
+    def __init__(self, root: Path, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self.home = root / name
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.log_file = root / f"{name}.log"
+        self.arguments = list(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    def start(self) -> None:
+        """Start the command; its log is appended to the one of an earlier start."""
+        with self.log_file.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                [str(SCRIPTS / self.arguments[0]), *self.arguments[1:]],
+                cwd=self.home,
+                env=_environment(self.home),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait until `ready` holds; raise if it does not in time or the process ends before."""
+        if not _wait(lambda: not self.alive() or ready(), seconds) or not self.alive():
+            reason = f"not ready after {seconds:g} s" if self.alive() else "it ended"
+            raise DeploymentError(f"{self.name} did not start: {reason}\n{self.log_tail()}")
+
+    def alive(self) -> bool:
+        """Return whether the command is running."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit status of the command, None while it is running or not started."""
+        return None if self._process is None else self._process.poll()
+
+    def log(self) -> str:
+        """Return what was logged since the latest start."""
+        return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
+
+    def log_tail(self, lines: int = 30) -> str:
+        """Return the last lines of the log, with a heading."""
+        log = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        return "\n".join([f"--- end of {self.log_file}", *log.splitlines()[-lines:]])
+
+    def kill(self) -> None:
+        """Kill the command and whatever it started (SIGKILL, as if the machine went down)."""
+        family = _family(self.home)  # before the kill, which cuts the children off
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+        def gone() -> bool:
+            nonlocal family
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            family = _family(self.home)  # a dying process may have started one more
+            return not family
+
+        if not _wait(gone, 15):
+            raise DeploymentError(f"{self.name}: processes {sorted(family)} do not end")
+        if self._process is not None:
+            self._process.wait(timeout=15)
+
+
+class Run:
+    """A run submitted with ``flwr run --stream``."""
+
+    def __init__(self, flower: Flower, process: FlowerProcess) -> None:
+        self._flower = flower
+        self._process = process
+        self._began = time.monotonic()
+        process.start()
+
+    @property
+    def output(self) -> str:
+        """What the command printed so far, with the streamed log of the ServerApp."""
+        return self._process.log()
+
+    @property
+    def run_id(self) -> str | None:
+        """Flower's id of the run, None as long as it is not known."""
+        found = re.search(r"Successfully started run (\d+)", self.output)
+        return found.group(1) if found else None
+
+    def status(self) -> tuple[str, str]:
+        """Return Flower's status of the run (``finished:completed``, ...) and its details."""
+        run_id = self.run_id
+        if run_id is None:
+            raise self._error("has no id yet")
+        answer = self._flower.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json")
+        run = json.loads(answer)["runs"][0]
+        return run["status"], run["status-details"]
+
+    def wait(self, timeout: float) -> RunResult:
+        """Wait for the end of the run; raise `DeploymentError` unless it completed."""
+        ended = _wait(lambda: not self._process.alive(), timeout)
+        seconds = time.monotonic() - self._began
+        self._process.kill()
+        exit_status = self._process.exit_status
+        if not ended:
+            raise self._error(f"did not end in {timeout:g} s")
+        if exit_status != 0 or self.run_id is None:
+            raise self._error(f"could not be followed: `flwr run` exited with {exit_status}")
+        # The command exits with 0 after a failed run too: only the SuperLink knows.
+        status, details = self.status()
+        if status != "finished:completed":
+            raise self._error(f"ended as {status} ({details})")
+        return RunResult(self.run_id, status, exit_status, self.output, seconds)
+
+    def _error(self, what: str) -> DeploymentError:
+        tails = [p.log_tail() for p in [self._process, *self._flower.processes]]
+        return DeploymentError("\n".join([f"run {self.run_id} {what}", *tails]))
+
+
+class Flower:
+    """A SuperLink and what else `processes` lists; base of `Deployment` and `Simulation`."""
+
+    run_options: Sequence[str] = ()
+
+    def __init__(self, root: Path, port: int, options: Sequence[str], startup: float) -> None:
+        self.root = root.resolve()
+        self.port = port
+        self.startup = startup
+        address = ["--host", "127.0.0.1", "--port", str(port)]
+        self.superlink = FlowerProcess(
+            self.root, "superlink", ["flower-superlink", "--insecure", *address, *options]
+        )
+        self.processes = [self.superlink]
+        self._clients: list[FlowerProcess] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        self.superlink.start()
+        self.superlink.wait_ready(self._healthy, self.startup)
+
+    def stop(self) -> None:
+        """Kill every process, in the order in which nobody waits for anybody."""
+        for process in [*self._clients, *reversed(self.processes)]:
+            process.kill()
+
+    def kill_superlink(self) -> None:
+        """Kill the SuperLink with its SuperExec and the ServerApps it runs."""
+        self.superlink.kill()
+
+    def restart_superlink(self) -> None:
+        """Start the SuperLink again, on the same port; only a ``--database`` kept its state."""
+        Flower.start(self)
+
+    def submit(self, app_dir: Path, run_config: Mapping[str, Value] | None = None) -> Run:
+        """Start a run of the app in `app_dir` and return at once."""
+        options = [*self.run_options]
+        if run_config:
+            options += ["--run-config", _pairs(run_config)]
+        arguments = ["flwr", "run", str(app_dir), CONNECTION, "--stream", *options]
+        client = FlowerProcess(self.root, f"run-{len(self._clients)}", arguments)
+        self._clients.append(client)
+        self._connect(client.home)
+        return Run(self, client)
+
+    def run(
+        self,
+        app_dir: Path,
+        run_config: Mapping[str, Value] | None = None,
+        timeout: float = 120,
+    ) -> RunResult:
+        """Run the app in `app_dir` to its end; raise `DeploymentError` unless it completed."""
+        return self.submit(app_dir, run_config).wait(timeout)
+
+    def flwr(self, *arguments: str, timeout: float = 30) -> str:
+        """Return what another ``flwr`` command prints; raise if it fails."""
+        home = self.root / "cli"
+        self._connect(home)
+        command = [str(SCRIPTS / "flwr"), *arguments]
+        try:
+            done = subprocess.run(
+                command, env=_environment(home), capture_output=True, text=True, timeout=timeout
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DeploymentError(f"{error}\n{self.superlink.log_tail()}") from error
+        if done.returncode != 0:
+            what = f"flwr {' '.join(arguments)} exited with {done.returncode}"
+            raise DeploymentError("\n".join([what, done.stdout, done.stderr]))
+        return done.stdout
+
+    def _connect(self, home: Path) -> None:
+        """Write the connection to the SuperLink into the FLWR_HOME `home` of a ``flwr``."""
+        home.mkdir(parents=True, exist_ok=True)
+        text = f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        (home / "config.toml").write_text(text)
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+class Deployment(Flower):
+    """A SuperLink and one SuperNode for each of `node_configs`, all on loopback.
+
+    Parameters
+    ----------
+    root : Path
+        Folder of the logs (``superlink.log``, ``node-0.log``, ``run-0.log``, ...) and of the
+        FLWR_HOME of each process.
+    node_configs : Sequence[Mapping[str, Value]]
+        What each node's ``Context.node_config`` holds.
+    superlink_options : Sequence[str]
+        More options of ``flower-superlink``, such as ``--database FILE``.
+    startup : float
+        Seconds which the SuperLink, and then all nodes together, may take to be ready.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        node_configs: Sequence[Mapping[str, Value]],
+        superlink_options: Sequence[str] = (),
+        startup: float = 60,
+    ) -> None:
+        port, *node_ports = _free_ports(1 + len(node_configs))
+        super().__init__(root, port, superlink_options, startup)
+        link = ["--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
+        self.nodes = []
+        for i, config in enumerate(node_configs):
+            own = ["--port", str(node_ports[i]), "--node-config", _pairs(config)]
+            self.nodes.append(
+                FlowerProcess(self.root, f"node-{i}", ["flower-supernode", *link, *own])
+            )
+        self.processes += self.nodes
+
+    def start(self) -> None:
+        """Start the SuperLink, then all nodes together, and wait until they are registered."""
+        super().start()
+        for node in self.nodes:
+            node.start()
+        for i in range(len(self.nodes)):
+            self._wait_node(i)
+
+    def node_id(self, index: int) -> int | None:
+        """Return the id under which node `index` is registered, None before it is.
+
+        Without node authentication a node gets a new one at each start.
+        """
+        found = re.search(r"SuperNode ID: (\d+)", self.nodes[index].log())
+        return int(found.group(1)) if found else None
+
+    def kill_node(self, index: int) -> None:
+        """Kill node `index` with its SuperExec and the ClientApps it runs."""
+        self.nodes[index].kill()
+
+    def restart_node(self, index: int) -> None:
+        """Start node `index` again, on the same port and with the same configuration."""
+        self.nodes[index].start()
+        self._wait_node(index)
+
+    def _wait_node(self, index: int) -> None:
+        self.nodes[index].wait_ready(lambda: self.node_id(index) is not None, self.startup)
+
+
+class Simulation(Flower):
+    """A SuperLink which runs apps in Flower's own simulation (Ray), with `num_supernodes` nodes.
+
+    Started here and not by ``flwr run``, which would leave it running in the background, on a
+    port all users of the machine share; the command is the one ``flwr run`` uses.
+    """
+
+    def __init__(self, root: Path, num_supernodes: int, startup: float = 60) -> None:
+        super().__init__(root, _free_ports(1)[0], ["--simulation"], startup)
+        # By default each client takes two CPUs, more than a small machine may have.
+        options = {"num-supernodes": num_supernodes, "client-resources-num-cpus": 1}
+        self.run_options = ["--federation-config", _pairs(options)]
+
+
+def run_simulation_app(
+    root: Path,
+    app_dir: Path,
+    num_supernodes: int,
+    run_config: Mapping[str, Value] | None = None,
+    timeout: float = 180,
+) -> RunResult:
+    """Run one app in Flower's simulation and stop everything; see `Simulation`, `Flower.run`."""
+    with Simulation(root, num_supernodes) as simulation:
+        return simulation.run(app_dir, run_config, timeout)
