@@ -52,6 +52,20 @@ class Layout:
             layered=layered,
         )
 
+    @classmethod
+    def for_objective(cls, objective: Any) -> Layout | None:
+        """Return the layout that an objective's `shape` and `dtype` state; None without one.
+
+        A `shape` that is a list of tuples is that of a list of layers.
+        """
+        shape = getattr(objective, "shape", None)
+        if shape is None:
+            return None
+        layered = isinstance(shape, list)
+        shapes = tuple(tuple(int(n) for n in s) for s in (shape if layered else [shape]))
+        single = np.dtype(getattr(objective, "dtype", np.float64)) == np.float32
+        return cls(shapes, "float32" if single else "float64", layered)
+
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of entries of each layer."""

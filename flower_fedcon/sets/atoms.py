@@ -86,7 +86,11 @@ class CoordinateAtom(Atom):
     __slots__ = ("code", "dtype", "magnitude", "shape")
 
     def __init__(
-        self, code: int | Array, magnitude: float, shape: tuple[int, ...], dtype: np.dtype[np.generic]
+        self,
+        code: int | Array,
+        magnitude: float,
+        shape: tuple[int, ...],
+        dtype: np.dtype[np.generic],
     ) -> None:
         self.code = code
         self.magnitude = magnitude
@@ -106,7 +110,9 @@ class CoordinateAtom(Atom):
     @property
     def nbytes(self) -> int:
         """Bytes on the wire."""
-        return array_bytes(self.code.shape, _CODE) if isinstance(self.code, np.ndarray) else _CODE_BYTES
+        if isinstance(self.code, np.ndarray):
+            return array_bytes(self.code.shape, _CODE)
+        return _CODE_BYTES
 
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s, touching s at one entry only."""
@@ -119,15 +125,18 @@ class CoordinateAtom(Atom):
         self._add(out, 1.0)
 
     def _add(self, out: Array, step: float) -> None:
+        # In the type of `out`, as the dense form would be; `flat` serves every memory layout.
+        number = out.dtype.type
+        amount = number(step) * number(self.magnitude)
         code = self.code
         if isinstance(code, np.ndarray):
-            rows = out.reshape(code.size, -1)
-            flat = code.ravel()
-            rows[np.arange(code.size), np.abs(flat) - 1] += step * self.magnitude * np.sign(flat)
+            codes = code.reshape(-1)
+            index = np.arange(codes.size) * (out.size // codes.size) + np.abs(codes) - 1
+            out.flat[index] += np.where(codes > 0, amount, -amount)
         elif code > 0:
-            out.reshape(-1)[code - 1] += step * self.magnitude
+            out.flat[code - 1] += amount
         else:
-            out.reshape(-1)[-code - 1] -= step * self.magnitude
+            out.flat[-code - 1] -= amount
 
 
 class CornerAtom(Atom):

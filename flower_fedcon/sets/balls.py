@@ -13,7 +13,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
 from flower_fedcon.sets.base import ConstraintSet, expect_array, rows, size_of
 from flower_fedcon.sets.box import decode_corner
-from flower_fedcon.sets.simplex import simplex_threshold
+from flower_fedcon.sets.simplex import simplex_projection
 
 _INT = np.dtype(np.int64)
 
@@ -33,7 +33,7 @@ class L1Ball(ConstraintSet):
     radius: float
 
     def __post_init__(self) -> None:
-        positive("L1Ball(radius)", self.radius)
+        object.__setattr__(self, "radius", positive("L1Ball(radius)", self.radius))
 
     @property
     def scale(self) -> float:
@@ -55,8 +55,8 @@ class L1Ball(ConstraintSet):
         outside = magnitude.sum(axis=-1, keepdims=True) > self.radius
         if not outside.any():
             return x.copy()
-        level = simplex_threshold(magnitude, self.radius)
-        shrunk = np.copysign(np.maximum(magnitude - level, 0), flat)
+        # Adding 0 turns -0 into 0.
+        shrunk = np.copysign(simplex_projection(magnitude, self.radius), flat) + 0.0
         return np.where(outside, shrunk, flat).reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
@@ -76,8 +76,9 @@ class L1Ball(ConstraintSet):
     ) -> Atom:
         """Return the vertex of a signed index."""
         code = int(expect_array(arrays, "code", (), _INT))
-        if not 1 <= abs(code) <= size_of(shape):
-            raise ConfigError(f"index {abs(code) - 1} is outside a model of {size_of(shape)} entries")
+        size = size_of(shape)
+        if not 1 <= abs(code) <= size:
+            raise ConfigError(f"index {abs(code) - 1} is outside a model of {size} entries")
         return CoordinateAtom(code, self.radius, shape, dtype)
 
 
@@ -94,7 +95,7 @@ class L2Ball(ConstraintSet):
     radius: float
 
     def __post_init__(self) -> None:
-        positive("L2Ball(radius)", self.radius)
+        object.__setattr__(self, "radius", positive("L2Ball(radius)", self.radius))
 
     @property
     def scale(self) -> float:
@@ -112,9 +113,14 @@ class L2Ball(ConstraintSet):
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Scale back to the radius where the norm exceeds it."""
         flat = rows(x, batch)
-        norm = np.linalg.norm(flat, axis=-1, keepdims=True)
-        factor = self.radius / np.maximum(norm, self.radius)
-        return (flat * factor.astype(x.dtype, copy=False)).reshape(x.shape)
+        units = flat / self.radius
+        with np.errstate(over="ignore"):
+            norm = np.linalg.norm(units, axis=-1, keepdims=True)
+        if not np.isfinite(norm).all():  # the squares overflowed
+            largest = np.maximum(np.abs(units).max(axis=-1, keepdims=True), 1)
+            norm = largest * np.linalg.norm(units / largest, axis=-1, keepdims=True)
+        projected: Array = flat / np.maximum(norm, 1)
+        return projected.reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius g / ||g||; for g = 0 the first axis' +radius."""
@@ -149,7 +155,7 @@ class LInfBall(ConstraintSet):
     radius: float
 
     def __post_init__(self) -> None:
-        positive("LInfBall(radius)", self.radius)
+        object.__setattr__(self, "radius", positive("LInfBall(radius)", self.radius))
 
     @property
     def scale(self) -> float:

@@ -1,4 +1,4 @@
-"""The scaled simplex, and the threshold that its projection and the l1 ball's share."""
+"""The scaled simplex, whose projection the l1 ball shares."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.sets.base import ConstraintSet, expect_array, rows, size_of
 
 
-def simplex_threshold(v: Array, radius: float) -> Array:
-    """Return tau with sum max(v - tau, 0) = radius, along the last axis.
+def simplex_projection(v: Array, radius: float) -> Array:
+    """Return max(v - tau, 0) for the tau that makes it sum to radius, along the last axis.
 
     By sorting (Held, Wolfe and Crowder 1974).
 
@@ -27,16 +27,17 @@ def simplex_threshold(v: Array, radius: float) -> Array:
 
     Returns
     -------
-    array, shape (..., 1)
+    array, shape (..., d)
     """
     # Relative to the largest entry: a small radius is not lost beside large entries.
-    top = v.max(axis=-1, keepdims=True)
-    ordered = np.sort(v - top, axis=-1)[..., ::-1]
-    sums = np.cumsum(ordered, axis=-1) - radius
-    counts = np.arange(1, v.shape[-1] + 1, dtype=v.dtype)
+    below = v - v.max(axis=-1, keepdims=True)
+    ordered = np.sort(below, axis=-1)[..., ::-1]
+    sums = np.cumsum(ordered, axis=-1, dtype=np.float64) - radius
+    counts = np.arange(1.0, v.shape[-1] + 1.0)
     active = np.maximum((ordered * counts > sums).sum(axis=-1, keepdims=True), 1)
     level = np.take_along_axis(sums, active - 1, axis=-1) / active
-    return (level + top).astype(v.dtype, copy=False)
+    projected: Array = np.maximum(below - level.astype(v.dtype, copy=False), 0)
+    return projected
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Simplex(ConstraintSet):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("Simplex(radius)", self.radius)
+        object.__setattr__(self, "radius", positive("Simplex(radius)", self.radius))
 
     @property
     def scale(self) -> float:
@@ -80,8 +81,7 @@ class Simplex(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Subtract the threshold and clip at zero."""
-        flat = rows(x, batch)
-        return np.maximum(flat - simplex_threshold(flat, self.radius), 0).reshape(x.shape)
+        return simplex_projection(rows(x, batch), self.radius).reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return radius e_i at the smallest g_i."""

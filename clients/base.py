@@ -1,0 +1,236 @@
+"""The client side that all algorithms share; an algorithm file adds only its local step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from flwr.client import NumPyClient
+
+from flower_fedcon import client_state, codec, streams
+from flower_fedcon.checks import Array, count
+from flower_fedcon.client_state import Versions
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.layout import Layout, PackedObjective
+from flower_fedcon.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.wire import Payload
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+
+State = TypeVar("State")
+
+
+class FedConClient(NumPyClient, Generic[State]):
+    """A client: an objective, and one algorithm's local step.
+
+    An algorithm defines `step`, and if it keeps state between rounds `state_type` (a NamedTuple
+    of arrays and numbers) with `initialize`, and where the server can hand state back, `restore`.
+    All arrays have the model's shape; `step` is written for any leading axes.
+
+    The state is exactly-once: what `step` returns is pending until a later message says that
+    the reply was used, and is dropped otherwise.
+
+    Parameters
+    ----------
+    objective : object
+        f_j, with `value` and `gradient`.
+    context : flwr.app.Context, optional
+        Where the state lives between messages, in a Flower app. Without it, it lives in this
+        object.
+    oracles : dict, optional
+        Sets or regularizers of one's own, by the name of the strategy's argument.
+    name : str, optional
+        A stable name; by default the node configuration's "name" or "partition-id".
+    """
+
+    algorithm: ClassVar[str]
+    state_type: ClassVar[type[Any] | None] = None
+
+    settings: SimpleNamespace
+
+    def __init__(
+        self,
+        objective: Any,
+        *,
+        context: Context | None = None,
+        oracles: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        for method in ("value", "gradient"):
+            if not callable(getattr(objective, method, None)):
+                raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
+        self.objective = self._own_objective = objective
+        self.name = name
+        self._context = context
+        self._oracles = oracles
+        self._versions = Versions()
+        self._run: RunInfo | None = None
+        self._batch_size: int | None = None
+
+    # --- what an algorithm defines -------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, state: State, down: Payload) -> tuple[Payload, State]:
+        """Return the upload and the state to keep if the upload is used.
+
+        Parameters
+        ----------
+        state : NamedTuple or None
+            The client's state; None for a stateless algorithm.
+        down : dict
+            The broadcast.
+        """
+
+    def initialize(self, down: Payload) -> State:
+        """Return the state of a client that meets its first broadcast."""
+        raise NotImplementedError
+
+    def restore(self, down: Payload, given: Payload) -> State:
+        """Return the state of a client that the server lets re-enter with `given`."""
+        raise NotImplementedError
+
+    def settle(self, state: State, down: Payload) -> State:
+        """Return the state once the reply that produced it is known to be used.
+
+        For algorithms that move their state with a quantity the server computes from the round.
+        """
+        return state
+
+    # --- what an algorithm's step may call -----------------------------------------------------
+
+    def gradient(self, v: Array) -> Array:
+        """Return the gradient at `v`: full, or of the next minibatch of this local pass."""
+        if self._batch_size is None:
+            return self.objective.gradient(v)  # type: ignore[no-any-return]
+        return self._minibatch_gradient(v)
+
+    def rng(self, purpose: int) -> np.random.Generator:
+        """Return this client's random stream of this round."""
+        assert self._run is not None  # noqa: S101  (set before any step)
+        return streams.stream(self._run.seed, purpose, self._round, self._index)
+
+    def _minibatch_gradient(self, v: Array) -> Array:
+        objective, size = self.objective, self._batch_size
+        if self._batch_rng is None:
+            self._batch_rng = self.rng(streams.BATCH)
+            self._order = np.empty(0, dtype=np.intp)
+        if not hasattr(objective, "batch_gradient"):
+            return objective.stochastic_gradient(v, self._batch_rng, size)  # type: ignore[no-any-return]
+        m = int(objective.num_examples)
+        assert size is not None  # noqa: S101  (the caller's case)
+        if size >= m:
+            return objective.gradient(v)  # type: ignore[no-any-return]
+        if len(self._order) < size:  # a pass is over: what is left is less than a batch
+            self._order = self._batch_rng.permutation(m)
+        rows, self._order = self._order[:size], self._order[size:]
+        return objective.batch_gradient(v, rows)  # type: ignore[no-any-return]
+
+    # --- plumbing: one request, whatever carried it --------------------------------------------
+
+    def describe(self) -> ClientInfo:
+        """Return what the server asks before the first round."""
+        objective = self._own_objective
+        return ClientInfo(
+            name=self.name or "",
+            num_examples=int(getattr(objective, "num_examples", 1)),
+            layout=Layout.for_objective(objective),
+            smoothness=_optional(getattr(objective, "smoothness", None)),
+            strong_convexity=_optional(getattr(objective, "strong_convexity", None)),
+        )
+
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings."""
+        if run.algorithm != self.algorithm:
+            raise ConfigError(
+                f"this client runs {self.algorithm!r}, the server {run.algorithm!r}: use "
+                "flower_fedcon.client_app, which serves every algorithm, or match the two"
+            )
+        self._run = run
+        self.num_clients = run.num_clients
+        self.settings = SimpleNamespace(**run.settings)
+        self._batch_size = getattr(self.settings, "batch_size", None)
+        if self._batch_size is not None:
+            count("batch_size", self._batch_size)
+            if not hasattr(self.objective, "stochastic_gradient"):
+                raise ConfigError(
+                    "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
+                )
+        if run.layout.layered and not isinstance(self.objective, PackedObjective):
+            self.objective = PackedObjective(self._own_objective, run.layout)
+
+    def handle(self, request: Request) -> Reply:
+        """Do one round's work and return the reply."""
+        self._round, self._index = request.round, request.client
+        self._batch_rng: np.random.Generator | None = None
+        num_examples = getattr(self.objective, "num_examples", 1)
+        if self.state_type is None:
+            payload, _ = self.step(None, request.broadcast)  # type: ignore[arg-type]
+            return Reply(request.client, request.round, payload, num_examples)
+        versions = self._versions
+        if request.round < versions.pending_round:
+            text = f"a request of round {request.round} came after round {versions.pending_round}"
+            return Reply(request.client, request.round, error=text)
+        versions = self._acknowledge(versions, request)
+        if versions.committed is None:
+            return Reply(request.client, request.round, lost=True)
+        state = versions.committed
+        if request.ack:
+            state = self.settle(state, request.broadcast)
+        payload, after = self.step(state, request.broadcast)
+        self._versions = Versions(versions.version, versions.committed, request.round, after)
+        return Reply(request.client, request.round, payload, num_examples)
+
+    def _acknowledge(self, versions: Versions, request: Request) -> Versions:
+        """Return the versions after the server's word on the last reply; nothing is pending."""
+        ack, down = request.ack, request.broadcast
+        if request.restore is not None:
+            return Versions(ack, self.restore(down, request.restore))
+        if ack == 0:
+            return Versions(0, self.initialize(down))
+        if ack == versions.pending_round:
+            return Versions(ack, versions.pending)
+        if ack == versions.version:
+            return Versions(ack, versions.committed)
+        return Versions()
+
+    # --- plumbing: Flower's NumPyClient --------------------------------------------------------
+
+    def fit(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[list[Array], int, dict[str, Any]]:
+        """Answer a message of the server: a description of this client, or a round's work.
+
+        A user error (`FedConError`) becomes an error reply, which the server names and counts.
+        """
+        try:
+            if config.get("action") == codec.DESCRIBE:
+                return [], 1, codec.encode_info(self.describe(), self._context, self.name)
+            run, request = codec.decode_request(parameters, config, self._oracles)
+            self.configure(run)
+            if self._context is not None and self.state_type is not None:
+                self._versions = client_state.load(self._context, run, self.state_type)
+            reply = self.handle(request)
+            if self._context is not None and self.state_type is not None and not reply.lost:
+                client_state.save(self._context, run, self._versions)
+        except FedConError as error:
+            reply = Reply(int(config.get("client", 0)), int(config.get("round", 0)), error=str(error))
+        return codec.encode_reply(reply)
+
+    def evaluate(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Return f_j(x), the number of examples, and the objective's own metrics at x."""
+        objective = self._own_objective
+        x = Layout.from_json(str(config["layout"])).unpack(parameters[0])
+        metrics = getattr(objective, "metrics", None)
+        own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
+        examples = int(getattr(objective, "num_examples", 1))
+        return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)

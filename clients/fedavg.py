@@ -1,0 +1,22 @@
+"""FedAvg, client side: K (sub)gradient steps. See `flower_fedcon.strategies.FedAvg`."""
+
+from __future__ import annotations
+
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class FedAvgClient(FedConClient[None]):
+    """The local step of FedAvg; it keeps no state."""
+
+    algorithm = "fedavg"
+
+    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
+        """Steps 2 and 3: v of shape (..., *model)."""
+        s, psi = self.settings, self.settings.regularizer
+        w = down["w"]
+        v = w
+        for _ in range(s.local_steps):
+            g = self.gradient(v)
+            v = v - s.client_lr * (g if psi is None else g + psi.subgradient(v))
+        return {"delta": v - w}, None

@@ -1,0 +1,54 @@
+"""FedFWPlus, client side: a dual and a Frank-Wolfe step.
+
+See `flower_fedcon.strategies.FedFWPlus`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.fedfw import FrankWolfeClient
+from flower_fedcon.wire import Payload
+
+
+class FedFWPlusClientState(NamedTuple):
+    """A client's state."""
+
+    x: Array  # x_i, shape (..., *model)
+    y: Array  # y_i, multiplier of x_i = x_bar, shape of x
+    d: Array | None  # d_i, averaged stochastic gradient over N, shape of x
+    resets: float  # the last collective reset that y has followed
+
+
+class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
+    """The local step of FedFWPlus; x_i and y_i live on the client."""
+
+    algorithm = "fedfwplus"
+    state_type = FedFWPlusClientState
+
+    def initialize(self, down: Payload) -> FedFWPlusClientState:
+        """Start at x0 with y = 0."""
+        x = down["x_bar"]
+        return FedFWPlusClientState(x, np.zeros_like(x), None, down.get("resets", 0))
+
+    def restore(self, down: Payload, given: Payload) -> FedFWPlusClientState:
+        """Take x_i and y_i from the server's mirror, or x_bar and 0 where it has none."""
+        x = given.get("x", down["x_bar"])
+        return FedFWPlusClientState(x, given.get("y", np.zeros_like(x)), None, down.get("resets", 0))
+
+    def step(
+        self, state: FedFWPlusClientState, down: Payload
+    ) -> tuple[Payload, FedFWPlusClientState]:
+        """Steps 2 to 4."""
+        x, resets = state.x, down.get("resets", 0)
+        gap = x - down["x_bar"]
+        y = state.y if state.resets == resets else np.zeros_like(x)
+        y = y + self.settings.penalty * gap
+        d = self.scaled_gradient(x, state.d, down)
+        centred = y - down["y_bar"] if "y_bar" in down else y
+        atom = self.settings.constraint.lmo(d + down["penalty"] * gap + centred)
+        after = atom.mix(x, down["step_size"])
+        return {"atom": atom}, FedFWPlusClientState(after, y, self.kept(d), resets)

@@ -1,0 +1,52 @@
+"""Federated constrained and composite optimisation for Flower."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flower_fedcon.apps import client_app, server_app
+    from flower_fedcon.errors import FedConError
+    from flower_fedcon.history import EarlyStopping, History
+    from flower_fedcon.participation import Bernoulli, Full, Sample
+    from flower_fedcon.problem import FederatedProblem
+    from flower_fedcon.simulation import simulate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bernoulli",
+    "EarlyStopping",
+    "FedConError",
+    "FederatedProblem",
+    "Full",
+    "History",
+    "Sample",
+    "client_app",
+    "server_app",
+    "simulate",
+]
+
+# Loaded when first asked for: a node needs the client app alone, and starts a new process for
+# every message.
+_HOMES = {
+    "Bernoulli": "participation",
+    "EarlyStopping": "history",
+    "FedConError": "errors",
+    "FederatedProblem": "problem",
+    "Full": "participation",
+    "History": "history",
+    "Sample": "participation",
+    "client_app": "apps",
+    "server_app": "apps",
+    "simulate": "simulation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

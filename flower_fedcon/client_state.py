@@ -1,0 +1,72 @@
+"""A client's state, and its place in `Context.state`, where Flower keeps it between messages."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Context
+
+from flower_fedcon.protocol import RunInfo
+
+_META = "fedcon"
+
+
+class Versions(NamedTuple):
+    """A client's state: the committed one, and the one that waits for the server's word.
+
+    Attributes
+    ----------
+    version : int
+        The round whose reply produced `committed`; 0 before any was used.
+    committed : NamedTuple or None
+    pending_round : int
+        The round of `pending`; 0 if there is none.
+    pending : NamedTuple or None
+    """
+
+    version: int = 0
+    committed: Any = None
+    pending_round: int = 0
+    pending: Any = None
+
+
+def load(context: Context, run: RunInfo, state_type: type[Any]) -> Versions:
+    """Return the client's versions, empty if the context holds none of this algorithm."""
+    records = context.state
+    if _META not in records:
+        return Versions()
+    meta = records[_META]
+    if not isinstance(meta, ConfigRecord) or meta.get("algorithm") != run.algorithm:
+        return Versions()
+
+    def state(which: str) -> Any:
+        arrays, numbers = records[f"{_META}.{which}"], records[f"{_META}.{which}.numbers"]
+        fields: dict[str, Any] = dict.fromkeys(state_type._fields)  # type: ignore[attr-defined]
+        fields |= {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
+        fields |= dict(numbers)
+        return state_type(**fields)
+
+    version, pending = int(meta["version"]), int(meta["pending"])  # type: ignore[arg-type]
+    committed = state("committed")
+    return Versions(version, committed, pending, state("pending") if pending else None)
+
+
+def save(context: Context, run: RunInfo, versions: Versions) -> None:
+    """Put the client's versions into the context."""
+    records = context.state
+    for which in ("committed", "pending"):
+        value = getattr(versions, which)
+        fields = {} if value is None else value._asdict()
+        arrays = {k: FlowerArray(v) for k, v in fields.items() if isinstance(v, np.ndarray)}
+        numbers = {k: v for k, v in fields.items() if isinstance(v, int | float)}
+        records[f"{_META}.{which}"] = ArrayRecord(arrays)
+        records[f"{_META}.{which}.numbers"] = ConfigRecord(numbers)
+    records[_META] = ConfigRecord(
+        {
+            "algorithm": run.algorithm,
+            "version": versions.version,
+            "pending": versions.pending_round,
+        }
+    )

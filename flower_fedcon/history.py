@@ -1,0 +1,135 @@
+"""What a run leaves: the final model, and one row for each recorded round."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.checks import Array, nonnegative
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.layout import Model
+
+Record: TypeAlias = dict[str, float]
+Callback: TypeAlias = Callable[[Record], Any]
+"""Sees the record of a round; a true return value stops the run after it."""
+
+
+class History:
+    """A run's history.
+
+    `history["objective"]` is the column of that name, one value for each recorded round. Columns:
+
+    round : from 1
+    objective : F(x), with the regularizer
+    residual : F(x) - F*, where the optimum is known
+    violation : distance from x to the constraint set, where there is one
+    uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients
+    seconds : time spent in the rounds so far, without evaluation
+    cohort, replies : clients drawn in this round, and replies that were used
+    dropped, retries, lost : replies refused, attempts repeated, and clients that came back
+        without their state, so far
+
+    and the problem's own metrics.
+
+    Attributes
+    ----------
+    x : array or list of arrays
+        The final global model, in the form of the problem's x0.
+    rows : list of dict
+    stopped : bool
+        Whether a callback ended the run early.
+    """
+
+    def __init__(self, x: Model, rows: Sequence[Record] = (), *, stopped: bool = False) -> None:
+        self.x = x
+        self.rows: list[Record] = list(rows)
+        self.stopped = stopped
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.columns:
+            raise ConfigError(f"the history has no column {name!r}: {nearest(name, self.columns)}")
+        return np.array([row.get(name, np.nan) for row in self.rows])
+
+    def __repr__(self) -> str:
+        last = f", last {self.rows[-1]}" if self.rows else ""
+        return f"History({len(self.rows)} records{last})"
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write all rows to a file."""
+        with HistoryFile(Path(path)) as file:
+            for row in self.rows:
+                file.write(row)
+
+    @staticmethod
+    def read_rows(path: str | Path) -> list[Record]:
+        """Return the rows of a file written by `to_csv` or a run."""
+        with Path(path).open(newline="") as file:
+            return [{k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)]
+
+
+class HistoryFile:
+    """A CSV file that grows row by row, flushed after each."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", newline="")
+        self._columns: list[str] = []
+
+    def write(self, row: Record) -> None:
+        """Append a row; the first one fixes the columns."""
+        writer = csv.writer(self._file)
+        if not self._columns:
+            self._columns = list(row)
+            writer.writerow(self._columns)
+        # repr of a float reads back as the same number
+        writer.writerow([repr(row[c]) if c in row else "" for c in self._columns])
+        self._file.flush()
+
+    def __enter__(self) -> HistoryFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class EarlyStopping:
+    """A callback that stops a run once a column is at or below a tolerance.
+
+    Parameters
+    ----------
+    tolerance : float
+        >= 0.
+    column : str (default: "residual")
+        Which column of the history to watch.
+
+    >>> stop = EarlyStopping(1e-3)
+    >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})
+    (False, True)
+    """
+
+    def __init__(self, tolerance: float, column: str = "residual") -> None:
+        self.tolerance = nonnegative("tolerance", tolerance)
+        self.column = column
+
+    def __call__(self, record: Record) -> bool:
+        """Return whether to stop."""
+        if self.column not in record:
+            raise ConfigError(
+                f"early stopping watches {self.column!r}, which is not recorded: "
+                f"{nearest(self.column, record)}"
+            )
+        return bool(record[self.column] <= self.tolerance)

@@ -1,0 +1,20 @@
+"""Smooth objectives: a client's loss, its gradients and its constants.
+
+Each objective has `value(x)`, `gradient(x)`, `stochastic_gradient(x, rng, batch_size)`,
+`smoothness` (L) and `strong_convexity` (mu). Any object with `value` and `gradient` will do in
+their place.
+"""
+
+from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
+from flower_fedcon.objectives.linear import LeastSquares, Quadratic
+from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+
+__all__ = [
+    "LeastSquares",
+    "LogisticRegression",
+    "Objective",
+    "Quadratic",
+    "Scaled",
+    "SmoothFunction",
+    "SoftmaxRegression",
+]

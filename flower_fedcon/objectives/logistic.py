@@ -1,0 +1,152 @@
+"""Logistic regression, of two classes and of many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedcon.checks import Array, count, float_array, nonnegative
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.base import LinearModel
+
+
+class LogisticRegression(LinearModel):
+    """Mean of log(1 + exp(-y_i <a_i, x>)), plus l2/2 ||x||^2.
+
+    Parameters
+    ----------
+    A : array, shape (m, *model shape)
+        The dtype of A is the objective's.
+    y : array, shape (m,)
+        Labels, -1 or +1.
+    l2 : float
+        >= 0.
+
+    Raises
+    ------
+    ConfigError
+        If A is empty, its rows do not match y, a value is not finite, or a label is not -1 or +1.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import LogisticRegression
+    >>> f = LogisticRegression(np.array([[1.0], [2.0]]), np.array([1, -1]))
+    >>> round(f.value(np.zeros(1)), 6), f.gradient(np.zeros(1))
+    (0.693147, array([0.25]))
+    >>> f.smoothness
+    0.625
+    """
+
+    def __init__(self, A: object, y: object, l2: float = 0.0) -> None:
+        super().__init__(A)
+        labels = self._match("y", float_array("LogisticRegression(y)", y))
+        wrong = labels[np.abs(labels) != 1]
+        if wrong.size:
+            zero_one = bool(np.isin(labels, (0, 1)).all())
+            raise ConfigError(
+                f"LogisticRegression(y) must be -1 or +1, got {wrong[0]:g}"
+                + (": pass 2 * y - 1 for labels 0 and 1" if zero_one else "")
+            )
+        self.targets = labels.astype(self.dtype, copy=False)
+        self.l2 = nonnegative("LogisticRegression(l2)", l2)
+
+    @property
+    def y(self) -> Array:
+        """The labels, shape (m,)."""
+        return self.targets
+
+    def _scores(self, x: Array, rows: Array) -> Array:
+        scores: Array = rows.dot(x.reshape(-1))
+        return scores
+
+    def _loss(self, scores: Array) -> float:
+        return float(np.logaddexp(0, -self.targets * scores).mean())
+
+    def _pull_back(self, scores: Array, rows: Array, targets: Array) -> Array:
+        # -y / (1 + exp(y t)) = (tanh(t/2) - y) / 2, which cannot overflow.
+        scores *= 0.5
+        np.tanh(scores, out=scores)
+        scores -= targets
+        scores *= 0.5 / len(rows)
+        gradient: Array = scores.dot(rows)
+        return gradient.reshape(self.shape)
+
+    def _curvature(self) -> tuple[float, float]:
+        return self._singular_squares()[0] / (4 * self.num_examples) + self.l2, self.l2
+
+
+class SoftmaxRegression(LinearModel):
+    """Mean cross-entropy of the logits A X, plus l2/2 ||X||^2.
+
+    Parameters
+    ----------
+    A : array, shape (m, features)
+        The dtype of A is the objective's.
+    y : array of int, shape (m,)
+        Classes, 0 to num_classes - 1.
+    num_classes : int
+        >= 2. X has shape (features, num_classes).
+    l2 : float
+        >= 0.
+
+    Raises
+    ------
+    ConfigError
+        If A is empty, its rows do not match y, a value is not finite, or a class is out of range.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import SoftmaxRegression
+    >>> f = SoftmaxRegression(np.array([[1.0], [2.0]]), np.array([0, 1]), num_classes=2)
+    >>> f.shape, round(f.value(np.zeros((1, 2))), 6), f.gradient(np.zeros((1, 2)))
+    ((1, 2), 0.693147, array([[ 0.25, -0.25]]))
+    """
+
+    def __init__(self, A: object, y: object, num_classes: int, l2: float = 0.0) -> None:
+        super().__init__(A)
+        if len(self.shape) != 1:
+            raise ConfigError(
+                f"SoftmaxRegression(A) must have shape (examples, features), got {self.A.shape}"
+            )
+        self.num_classes = count("SoftmaxRegression(num_classes)", num_classes, minimum=2)
+        labels = self._match("y", np.asarray(y))
+        if labels.dtype.kind not in "iu":
+            raise ConfigError(
+                f"SoftmaxRegression(y) must hold integers, got {labels.dtype}: pass y.astype(int)"
+            )
+        outside = labels[(labels < 0) | (labels >= self.num_classes)]
+        if outside.size:
+            raise ConfigError(
+                f"SoftmaxRegression(y) must be 0 to {self.num_classes - 1}, got {outside[0]}"
+            )
+        self.targets = labels.astype(np.intp)
+        self.shape = (self.shape[0], self.num_classes)
+        self.l2 = nonnegative("SoftmaxRegression(l2)", l2)
+
+    @property
+    def y(self) -> Array:
+        """The classes, shape (m,)."""
+        return self.targets
+
+    # Scores are kept as (classes, rows): sums over classes then run along whole rows of memory.
+
+    def _scores(self, x: Array, rows: Array) -> Array:
+        scores: Array = x.T.dot(rows.T)
+        return scores
+
+    def _loss(self, scores: Array) -> float:
+        shifted = scores - scores.max(axis=0)
+        own = shifted[self.targets, np.arange(len(self.targets))]
+        return float((np.log(np.exp(shifted).sum(axis=0)) - own).mean())
+
+    def _pull_back(self, scores: Array, rows: Array, targets: Array) -> Array:
+        m = len(targets)
+        scores -= scores.max(axis=0)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=0)
+        scores[targets, np.arange(m)] -= 1
+        scores *= 1 / m
+        gradient: Array = rows.T.dot(scores.T)
+        return gradient
+
+    def _curvature(self) -> tuple[float, float]:
+        return self._singular_squares()[0] / (2 * self.num_examples) + self.l2, self.l2

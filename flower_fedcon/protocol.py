@@ -1,0 +1,113 @@
+"""What server and client say to each other, whatever carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from flower_fedcon.layout import Layout
+from flower_fedcon.wire import Payload
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What all messages of one run have in common."""
+
+    algorithm: str
+    seed: int
+    layout: Layout
+    num_clients: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The hyperparameters and oracles that the client's step uses, by name."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One client's work for one round.
+
+    Attributes
+    ----------
+    client : int
+        The client's place in the sorted list of names.
+    round : int
+        From 1.
+    ack : int
+        The round of this client's last reply that was used; 0 if there is none.
+    broadcast : dict
+        What the algorithm sends to everyone.
+    restore : dict, optional
+        State that the server hands back to a client that has none.
+    """
+
+    client: int
+    round: int
+    ack: int
+    broadcast: Payload
+    restore: Payload | None = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """A client's answer: an upload, the news that its state is gone, or an error."""
+
+    client: int
+    round: int
+    payload: Payload = field(default_factory=dict)
+    num_examples: float = 1
+    lost: bool = False
+    error: str = ""
+
+
+Exchange: TypeAlias = Callable[[list[Request]], Iterable[Reply]]
+
+
+@dataclass(frozen=True)
+class ClientInfo:
+    """What a client says of itself before the first round.
+
+    Attributes
+    ----------
+    name : str
+        Stable across restarts: the partition id, a name from the node's configuration, or
+        else the node's own id.
+    num_examples : int
+    layout : Layout
+        The model that the client's objective takes.
+    smoothness, strong_convexity : float, optional
+        L and mu, where known.
+    """
+
+    name: str
+    num_examples: int
+    layout: Layout | None
+    smoothness: float | None = None
+    strong_convexity: float | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a strategy may know when it starts.
+
+    Attributes
+    ----------
+    clients : tuple of ClientInfo
+        In client order.
+    num_rounds : int
+    layout : Layout
+    sampled : bool
+        Whether some rounds leave somebody out.
+    rate : float
+        Expected fraction of the clients that take part, p, in (0, 1].
+    """
+
+    clients: tuple[ClientInfo, ...]
+    num_rounds: int
+    layout: Layout
+    sampled: bool
+    rate: float
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients, N."""
+        return len(self.clients)

@@ -1,0 +1,125 @@
+"""A run's folder: configuration, history, model, environment and figure."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.history import History, HistoryFile, Record
+
+if TYPE_CHECKING:
+    from flower_fedcon.coordinator import Coordinator
+
+CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
+ENVIRONMENT, FIGURE = "environment.json", "figure.png"
+
+
+class RunDirectory:
+    """The folder of one run; `create` refuses one that holds a run already.
+
+    `history.csv` grows by a row for each recorded round, `model.npz` is written at the end (also
+    after an error), each in one step.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._history = HistoryFile(path / HISTORY)
+
+    @classmethod
+    def create(cls, path: str | Path, coordinator: Coordinator, num_rounds: int) -> RunDirectory:
+        """Make the folder and write what is known before round 1."""
+        folder = Path(path)
+        if (folder / HISTORY).exists():
+            raise ConfigError(
+                f"{folder} holds a run already: choose another run directory or remove this one"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the run directory {folder}: {error}") from None
+        if not (folder / CONFIG).exists():
+            write_text(folder / CONFIG, describe_run(coordinator, num_rounds))
+        write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
+        return cls(folder)
+
+    def write(self, record: Record) -> None:
+        """Append a row to the history."""
+        self._history.write(record)
+
+    def close(self, history: History) -> None:
+        """Write the model."""
+        self._history.__exit__()
+        layers = history.x if isinstance(history.x, list) else [history.x]
+        arrays = {"x": layers[0]} if not isinstance(history.x, list) else {
+            f"x{i}": layer for i, layer in enumerate(layers)
+        }
+        with atomic(self.path / MODEL) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+class atomic:  # noqa: N801  (used as a statement: with atomic(path) as temporary)
+    """Write a file under a temporary name and move it into place when it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Path:
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        os.close(handle)
+        self._temporary = Path(name)
+        return self._temporary
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._temporary.chmod(0o644)
+            self._temporary.replace(self.path)
+        else:
+            self._temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def describe_run(coordinator: Coordinator, num_rounds: int) -> str:
+    """Return the run's configuration, for a run that no experiment file describes."""
+    strategy = coordinator.strategy
+    lines = ["[run]", f"rounds = {num_rounds}", f"seed = {coordinator.seed}"]
+    lines += [f"clients = {coordinator.setup.num_clients}"]
+    lines += ["", "[algorithm]", f"name = {json.dumps(type(strategy).__name__)}"]
+    lines += [f"{name} = {_toml(value)}" for name, value in strategy.arguments().items()
+              if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    plain = isinstance(value, bool | int | float | str)
+    return json.dumps(value if plain else repr(value))
+
+
+def environment() -> dict[str, Any]:
+    """Return what a reader needs to judge a run's numbers and timings."""
+    packages = ("flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "packages": versions,
+    }

@@ -1,0 +1,100 @@
+"""Settings as text and arrays: how hyperparameters, sets and regularizers reach a client.
+
+Only the types registered here can be named by a message, and only by their own parameters: a
+server cannot make a client build anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon import regularizers, sets
+from flower_fedcon.checks import Array
+from flower_fedcon.errors import ConfigError, nearest
+
+_SCALARS = (bool, int, float, str, type(None))
+
+
+@cache
+def registered() -> dict[str, type[Any]]:
+    """Return the sets and regularizers that a message or a file may name."""
+    found: dict[str, type[Any]] = {}
+    for module in (sets, regularizers):
+        for name, kind in vars(module).items():
+            public = isinstance(kind, type) and not name.startswith("_")
+            if public and dataclasses.is_dataclass(kind):
+                found[name] = kind
+    return found
+
+
+def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
+    """Return settings as JSON text, and the arrays that the text refers to.
+
+    An oracle of the user's own stays where it is: the text then says that the client has its
+    own under that name.
+    """
+    arrays: dict[str, Array] = {}
+
+    def spec(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, _SCALARS):
+            return value
+        if isinstance(value, np.ndarray):
+            arrays[f"settings.{len(arrays)}"] = value
+            return {"array": f"settings.{len(arrays) - 1}"}
+        kind = type(value).__name__
+        if registered().get(kind) is type(value):
+            fields = [f.name for f in dataclasses.fields(value) if f.init]
+            return {"type": kind, **{name: spec(getattr(value, name)) for name in fields}}
+        return {"type": "local", "class": kind}
+
+    text = json.dumps({name: spec(value) for name, value in settings.items()})
+    return text, arrays
+
+
+def decode(
+    text: str, arrays: Mapping[str, Array], own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the settings written by `encode`; `own` holds the client's own oracles."""
+
+    def build(name: str, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if "array" in value:
+            return arrays[value["array"]]
+        if value.get("type") == "local":
+            if own is None or name not in own:
+                raise ConfigError(
+                    f"the server's {name} is a {value.get('class')!r}, which is not one of this "
+                    f"package's: give client_app(oracles={{{name!r}: ...}}) the same object"
+                )
+            return own[name]
+        return make(value.get("type"), {k: build(name, v) for k, v in value.items() if k != "type"})
+
+    try:
+        settings = json.loads(text)
+        return {str(name): build(str(name), value) for name, value in settings.items()}
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ConfigError(f"settings that cannot be read: {error}") from None
+
+
+def make(kind: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return the registered set or regularizer `kind` with these parameters."""
+    known = registered()
+    if kind not in known:
+        raise ConfigError(f"unknown set or regularizer {kind!r}: {nearest(str(kind), known)}")
+    fields = [f.name for f in dataclasses.fields(known[kind]) if f.init]
+    for name in parameters:
+        if name not in fields:
+            raise ConfigError(f"{kind} has no parameter {name!r}: {nearest(name, fields)}")
+    try:
+        return known[kind](**parameters)
+    except TypeError:
+        raise ConfigError(f"{kind} needs the parameters {', '.join(fields)}") from None

@@ -1,0 +1,114 @@
+r"""FedAvg with subgradients, the baseline for composite problems.
+
+    min_w (1/N) sum_i f_i(w) + psi(w)
+
+Round, for a cohort S:
+    1. broadcast w
+    2. client i:  v = w;  K times  v := v - eta_c (grad f_i(v) + q),  q a subgradient of psi at v
+    3. upload v - w
+    4. server:    w := w + eta_s mean_S(v_i - w)
+
+Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
+
+Participation: any. Under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this
+is the algorithm.
+
+Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
+Reddi, "Federated Composite Optimization", ICML 2021.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.base import FedConStrategy
+
+
+class FedAvgState(NamedTuple):
+    """The server's state."""
+
+    w: Array  # global model, shape of x0
+
+
+class FedAvg(FedConStrategy[FedAvgState]):
+    """FedAvg; with a `regularizer`, its subgradient is added to each local gradient.
+
+    Parameters
+    ----------
+    client_lr : float
+        eta_c > 0; at most 1/L.
+    local_steps : int
+        K >= 1.
+    server_lr : float (default: 1.0)
+        eta_s > 0.
+    regularizer : Regularizer, optional
+        psi; it needs a subgradient.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or the regularizer has no subgradient.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> problem = FederatedProblem([Quadratic(np.eye(1), np.array([b])) for b in (1.0, 3.0)])
+    >>> history = simulate(FedAvg(client_lr=0.5, local_steps=1), problem, num_rounds=3)
+    >>> history.x  # gradient descent towards 2: 1, 1.5, 1.75
+    array([1.75])
+    """
+
+    name = "fedavg"
+    downlink = ("w",)
+    uplink = ("delta",)
+    client_settings = ("client_lr", "local_steps", "regularizer", "batch_size")
+    sheet = Sheet(
+        title="FedAvg (subgradient)",
+        problem="min F + psi, psi with a subgradient",
+        update="client: K times v := v - eta_c (grad f_i(v) + q), q in the subdifferential at v\n"
+        "server: w := w + eta_s mean_S(v_i - w)",
+        state="none on the client; w on the server",
+        down="1 vector",
+        up="1 vector",
+        participation="any; the fixed point is biased under heterogeneity",
+        lost_state="nothing to lose",
+        paper="McMahan et al. 2017; Yuan, Zaheer, Reddi, ICML 2021, Algorithm 1",
+    )
+
+    def __init__(
+        self,
+        *,
+        client_lr: float,
+        local_steps: int,
+        server_lr: float = 1.0,
+        regularizer: Any = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.client_lr = positive("client_lr", client_lr)
+        self.local_steps = count("local_steps", local_steps)
+        self.server_lr = positive("server_lr", server_lr)
+        self.regularizer = None if regularizer is None else as_regularizer(regularizer)
+        if self.regularizer is not None:
+            self.regularizer.subgradient(np.zeros(1))  # refused here, not in round 1
+
+    def initialize(self, x0: Array) -> FedAvgState:
+        """Start at x0."""
+        return FedAvgState(w=x0)
+
+    def aggregate(self, state: FedAvgState, arrivals: Arrivals) -> FedAvgState:
+        """Step 4."""
+        return FedAvgState(w=state.w + self.server_lr * arrivals.mean("delta"))
+
+    def model(self, state: FedAvgState) -> Array:
+        """Return w."""
+        return state.w

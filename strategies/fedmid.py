@@ -1,0 +1,124 @@
+r"""FedMiD, federated mirror descent (with the squared Euclidean norm as distance).
+
+    min_w (1/N) sum_i f_i(w) + psi(w)
+
+Round, for a cohort S:
+    1. broadcast w
+    2. client i:  v = w;  K times  v := prox(v - eta_c grad f_i(v), eta_c)
+    3. upload v - w
+    4. server:    w := prox(w + eta_s mean_S(v_i - w), eta_s eta_c K)
+
+prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only` step 2 goes
+without prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
+
+Participation: any (the theory is for full). The prox runs on clients and server alike, so that the
+fixed point is biased even for K = 1: this is the algorithm.
+
+Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.base import FedConStrategy
+
+
+class FedMiDState(NamedTuple):
+    """The server's state."""
+
+    w: Array  # global model, shape of x0
+
+
+class FedMiD(FedConStrategy[FedMiDState]):
+    """Federated mirror descent.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or ConstraintSet
+        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+    client_lr : float
+        eta_c > 0; at most 1/L.
+    local_steps : int
+        K >= 1.
+    server_lr : float (default: 1.0)
+        eta_s > 0.
+    server_prox_only : bool (default: False)
+        Take the prox on the server alone.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> from flower_fedcon.regularizers import L1
+    >>> problem = FederatedProblem([Quadratic(np.eye(1), np.array([3.0]))], regularizer=L1(1.0))
+    >>> strategy = FedMiD(problem.regularizer, client_lr=1.0, local_steps=1, server_prox_only=True)
+    >>> simulate(strategy, problem, num_rounds=2).x  # proximal gradient: soft(3, 1)
+    array([2.])
+    """
+
+    name = "fedmid"
+    downlink = ("w",)
+    uplink = ("delta",)
+    client_settings = (
+        "client_lr",
+        "local_steps",
+        "regularizer",
+        "server_prox_only",
+        "batch_size",
+    )
+    sheet = Sheet(
+        title="FedMiD",
+        problem="min F + psi, psi with a prox",
+        update="client: K times v := prox(v - eta_c grad f_i(v), eta_c)\n"
+        "server: w := prox(w + eta_s mean_S(v_i - w), eta_s eta_c K)",
+        state="none on the client; w on the server",
+        down="1 vector",
+        up="1 vector",
+        participation="any; the fixed point is biased",
+        lost_state="nothing to lose",
+        paper="Yuan, Zaheer, Reddi, ICML 2021, Algorithm 2",
+    )
+
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        client_lr: float,
+        local_steps: int,
+        server_lr: float = 1.0,
+        server_prox_only: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.regularizer = as_regularizer(regularizer)
+        self.client_lr = positive("client_lr", client_lr)
+        self.local_steps = count("local_steps", local_steps)
+        self.server_lr = positive("server_lr", server_lr)
+        self.server_prox_only = bool(server_prox_only)
+
+    def initialize(self, x0: Array) -> FedMiDState:
+        """Start at x0."""
+        return FedMiDState(w=x0)
+
+    def aggregate(self, state: FedMiDState, arrivals: Arrivals) -> FedMiDState:
+        """Step 4."""
+        w = state.w + self.server_lr * arrivals.mean("delta")
+        return FedMiDState(
+            w=self.regularizer.prox(w, self.server_lr * self.client_lr * self.local_steps)
+        )
+
+    def model(self, state: FedMiDState) -> Array:
+        """Return w."""
+        return state.w
