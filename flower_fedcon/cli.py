@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flower_fedcon.console import console, progress, results, say, table
 from flower_fedcon.errors import ConfigError, FedConError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from flower_fedcon.experiments import Experiment
     from flower_fedcon.history import History, Record
     from flower_fedcon.problem import FederatedProblem
@@ -86,14 +84,14 @@ def list_() -> None:
     """Show the collection."""
     from flower_fedcon.registry import CLASSES, strategy_class
 
-    table = _table("Name", "Problem", "Participation", "State", "Wire, each round", "Paper")
+    rows = table("Name", "Problem", "Participation", "State", "Wire, each round", "Paper")
     for name in CLASSES:
         sheet = strategy_class(name).sheet
         wire = f"{sheet.down} down, {sheet.up} up"
-        table.add_row(
+        rows.add_row(
             CLASSES[name], sheet.problem, sheet.participation, sheet.state, wire, sheet.paper
         )
-    _console().print(table)
+    console().print(rows)
 
 
 @app.command()
@@ -104,19 +102,19 @@ def info(name: Annotated[str, typer.Argument(help="An algorithm's name.")]) -> N
 
     kind = strategy_class(name)
     sheet = asdict(kind.sheet)
-    console = _console()
-    console.print(sheet.pop("title"), style="bold")
-    grid = _table("", "", plain=True)
+    screen = console()
+    screen.print(sheet.pop("title"), style="bold")
+    grid = table("", "", plain=True)
     for key, text in sheet.items():
         grid.add_row({"down": "downlink", "up": "uplink"}.get(key, key.replace("_", " ")), text)
-    console.print(grid)
-    console.print("\nHyperparameters", style="bold")
-    table = _table("Name", "Default", "Meaning")
+    screen.print(grid)
+    screen.print("\nHyperparameters", style="bold")
+    rows = table("Name", "Default", "Meaning")
     texts = parameter_texts(kind)
     for key, parameter in parameters(kind).items():
         required = parameter.default is parameter.empty
-        table.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
-    console.print(table)
+        rows.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
+    screen.print(rows)
 
 
 @app.command()
@@ -173,7 +171,7 @@ def plot(
             while label in histories:
                 label, number = f"{base} {number}", number + 1
             histories[label] = _rows(folder / HISTORY)
-    _say(f"figure: {plot_histories(histories, output, x=x)}")
+    say(f"figure: {plot_histories(histories, output, x=x)}")
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -208,12 +206,12 @@ def _run_all(experiment: Experiment, folder: Path, resume: bool, *, compare: boo
             histories[label] = _play(experiment, index, label, target, resume)
     if compare and not resume:
         write_text(folder / CONFIG, experiment.to_toml())
-    _console().print(_results(histories, problem))
+    console().print(results(histories, problem))
     if any(len(history) for history in histories.values()):
         rows = {label: history.rows for label, history in histories.items() if len(history)}
         title = experiment.title or Path(experiment.source).stem
-        _say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
-    _say(f"directory: {folder}")
+        say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
+    say(f"directory: {folder}")
 
 
 def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
@@ -225,7 +223,7 @@ def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
     except FedConError as error:
         raise type(error)(f"{error}; or do without F - F*: --set problem.reference=false") from None
     seconds = time.perf_counter() - began
-    _say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
+    say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
 
 
 def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: bool) -> History:
@@ -239,7 +237,7 @@ def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: 
         done = int(record["round"])
 
     try:
-        with _progress(label, options.rounds) as show:
+        with progress(label, options.rounds) as show:
             return simulate(
                 experiment.strategy(index),
                 experiment.problem(),
@@ -255,70 +253,6 @@ def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: 
         raise _InterruptedError(
             f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}"
         ) from None
-
-
-@contextmanager
-def _progress(label: str, rounds: int) -> Iterator[Any]:
-    """Give a callback that shows a bar on a terminal, and a line every tenth elsewhere."""
-    console = _console()
-    if not console.is_terminal:
-        began, shown = time.perf_counter(), 0
-
-        def line(record: Record) -> None:
-            nonlocal shown
-            tenth = int(10 * record["round"] / rounds)
-            if tenth > shown or record["round"] == rounds:
-                shown = tenth
-                seconds = time.perf_counter() - began
-                _say(f"{label}: round {record['round']:g}/{rounds}, {_brief(record)}, "
-                     f"{seconds:.1f} s")  # fmt: skip
-
-        yield line
-        return
-    from rich import progress
-
-    columns = (
-        progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TextColumn("{task.fields[state]}", markup=False),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=rounds, state="")
-        yield lambda record: bar.update(task, completed=record["round"], state=_brief(record))
-
-
-def _brief(record: Record) -> str:
-    text = f"F {record['objective']:.6g}"
-    return text + (f", F - F* {record['residual']:.3g}" if "residual" in record else "")
-
-
-def _results(histories: dict[str, History], problem: FederatedProblem) -> Table:
-    """Return the table at the end of a run."""
-    last = {label: history.rows[-1] for label, history in histories.items() if len(history)}
-    metrics = list(problem.metrics)
-    known = any("residual" in row for row in last.values())
-    optimum = problem.optimum.value if known else 0.0
-    columns = {"Algorithm": None, "Objective": "{objective:.6g}"}
-    if known:
-        columns["F - F*"] = "{residual:.3g}"
-        if abs(optimum) > 1e-12:
-            columns["Relative"] = "{relative:.3g}"
-    columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
-    if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
-        columns["Violation"] = "{violation:.3g}"
-    columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
-    table = _table(*columns, right_from=1)
-    for label, row in last.items():
-        numbers = {
-            **row,
-            "relative": row.get("residual", 0.0) / (abs(optimum) or 1.0),
-            "up": row["uplink_bytes"] / 1e6,
-            "down": row["downlink_bytes"] / 1e6,
-        }
-        table.add_row(label, *(form.format(**numbers) for form in columns.values() if form))
-    return table
 
 
 # --- folders -------------------------------------------------------------------------------------
@@ -405,29 +339,3 @@ def _labelled(label: str) -> Iterator[None]:
         return
     with context(label):
         yield
-
-
-# --- output --------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    # A file or a pipe has no width of its own: 80 columns would break every cell.
-    return console if console.is_terminal else Console(markup=False, highlight=False, width=160)
-
-
-def _table(*columns: str, plain: bool = False, right_from: int | None = None) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=None if plain else SIMPLE_HEAD, show_header=not plain, pad_edge=False)
-    for i, name in enumerate(columns):
-        right = right_from is not None and i >= right_from
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    return table
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

@@ -64,10 +64,10 @@ def digits(
 
     count("clients", clients)
     choice("split", split, ("label-skew", "even"))
-    if l1 is not None and l1_radius is not None:
-        raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
     regularizer = None if l1 is None else L1(nonnegative("l1", l1))
     constraint = None if l1_radius is None else L1Ball(radius=positive("l1_radius", l1_radius))
+    if l1 is not None and l1_radius is not None:
+        raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
     images, labels = load_digits(return_X_y=True)
     A = images / 16.0
     if bias:
