@@ -70,6 +70,7 @@ class FedConClient(NumPyClient, Generic[State]):
         self._versions = Versions()
         self._run: RunInfo | None = None
         self._batch_size: int | None = None
+        self._batch_rng: np.random.Generator | None = None
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -165,7 +166,7 @@ class FedConClient(NumPyClient, Generic[State]):
     def handle(self, request: Request) -> Reply:
         """Do one round's work and return the reply."""
         self._round, self._index = request.round, request.client
-        self._batch_rng: np.random.Generator | None = None
+        self._batch_rng = None
         num_examples = getattr(self.objective, "num_examples", 1)
         if self.state_type is None:
             payload, _ = self.step(None, request.broadcast)  # type: ignore[arg-type]
@@ -217,7 +218,9 @@ class FedConClient(NumPyClient, Generic[State]):
             if self._context is not None and self.state_type is not None and not reply.lost:
                 client_state.save(self._context, run, self._versions)
         except FedConError as error:
-            reply = Reply(int(config.get("client", 0)), int(config.get("round", 0)), error=str(error))
+            reply = Reply(
+                int(config.get("client", 0)), int(config.get("round", 0)), error=str(error)
+            )
         return codec.encode_reply(reply)
 
     def evaluate(

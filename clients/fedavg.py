@@ -12,7 +12,7 @@ class FedAvgClient(FedConClient[None]):
     algorithm = "fedavg"
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Steps 2 and 3: v of shape (..., *model)."""
+        """Do steps 2 and 3, with v of shape (..., *model)."""
         s, psi = self.settings, self.settings.regularizer
         w = down["w"]
         v = w

@@ -12,7 +12,7 @@ class FedDualAvgClient(FedConClient[None]):
     algorithm = "feddualavg"
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Steps 2 and 3: z and w of shape (..., *model)."""
+        """Do steps 2 and 3, with z and w of shape (..., *model)."""
         s, psi = self.settings, self.settings.regularizer
         z0, elapsed = down["z"], down["elapsed"]
         if s.server_prox_only:

@@ -23,10 +23,10 @@ class FrankWolfeClient(FedConClient[State]):
 
     def scaled_gradient(self, x: Array, d: Array | None, down: Payload) -> Array:
         """Return (1/N) grad f_i(x), or its running average d_i for stochastic gradients."""
-        g = self.gradient(x) / self.num_clients
+        g: Array = self.gradient(x) / self.num_clients
         if self.settings.gradient == "full" or d is None:  # no d yet: as if rho = 1
             return g
-        rho = down["averaging"]
+        rho: float = down["averaging"]
         return (1.0 - rho) * d + rho * g
 
     def kept(self, g: Array) -> Array | None:
@@ -46,10 +46,10 @@ class FedFWClient(FrankWolfeClient[FedFWClientState]):
 
     def restore(self, down: Payload, given: Payload) -> FedFWClientState:
         """Take x_i from the server's mirror, or x_bar where it has none."""
-        return FedFWClientState(x=given.get("x", down["x_bar"]), d=None)
+        return FedFWClientState(x=given["x"] if given else down["x_bar"], d=None)
 
     def step(self, state: FedFWClientState, down: Payload) -> tuple[Payload, FedFWClientState]:
-        """Steps 2 to 4."""
+        """Do steps 2 to 4."""
         x = state.x
         d = self.scaled_gradient(x, state.d, down)
         atom = self.settings.constraint.lmo(d + down["penalty"] * (x - down["x_bar"]))

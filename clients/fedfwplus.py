@@ -36,17 +36,19 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
 
     def restore(self, down: Payload, given: Payload) -> FedFWPlusClientState:
         """Take x_i and y_i from the server's mirror, or x_bar and 0 where it has none."""
-        x = given.get("x", down["x_bar"])
-        return FedFWPlusClientState(x, given.get("y", np.zeros_like(x)), None, down.get("resets", 0))
+        start = self.initialize(down)
+        return start._replace(x=given["x"], y=given["y"]) if given else start
 
     def step(
         self, state: FedFWPlusClientState, down: Payload
     ) -> tuple[Payload, FedFWPlusClientState]:
-        """Steps 2 to 4."""
-        x, resets = state.x, down.get("resets", 0)
+        """Do steps 2 to 4."""
+        resets = down.get("resets", 0)
+        if state.resets != resets:
+            state = self.initialize(down)
+        x = state.x
         gap = x - down["x_bar"]
-        y = state.y if state.resets == resets else np.zeros_like(x)
-        y = y + self.settings.penalty * gap
+        y = state.y + self.settings.penalty * gap
         d = self.scaled_gradient(x, state.d, down)
         centred = y - down["y_bar"] if "y_bar" in down else y
         atom = self.settings.constraint.lmo(d + down["penalty"] * gap + centred)

@@ -12,7 +12,7 @@ class FedMiDClient(FedConClient[None]):
     algorithm = "fedmid"
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Steps 2 and 3: v of shape (..., *model)."""
+        """Do steps 2 and 3, with v of shape (..., *model)."""
         s = self.settings
         w = down["w"]
         v = w

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.errors import ConfigError, FedConError
 
 if TYPE_CHECKING:
-    from flwr.app import Context, Message, RecordDict
+    from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
@@ -46,11 +46,10 @@ def client_app(
     ...         return LeastSquares(data["A"], data["b"])
     >>> app = client_app(load)
     """
-    from flwr.app import Message  # noqa: PLC0415
-    from flwr.clientapp import ClientApp  # noqa: PLC0415
+    from flwr.clientapp import ClientApp
 
-    from flower_fedcon.engines import messages  # noqa: PLC0415
-    from flower_fedcon.registry import client_class  # noqa: PLC0415
+    from flower_fedcon.engines import messages
+    from flower_fedcon.registry import client_class
 
     load = _with_context(load_objective, "load_objective")
     app = ClientApp(mods=list(mods) if mods else None)
@@ -101,7 +100,7 @@ def server_app(
     >>> from flower_fedcon.strategies import FedFW
     >>> app = server_app(lambda: FedFW(L1Ball(radius=12.0), penalty=5.0))
     """
-    from flwr.serverapp import ServerApp  # noqa: PLC0415
+    from flwr.serverapp import ServerApp
 
     make = _with_context(make_strategy, "make_strategy")
     app = ServerApp()

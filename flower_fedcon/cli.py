@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flower_fedcon.console import console, progress, results, say, table
+from flower_fedcon.console import console, progress, quiet, results, say, table
 from flower_fedcon.errors import ConfigError, FedConError
 
 if TYPE_CHECKING:
@@ -84,14 +84,19 @@ def list_() -> None:
     """Show the collection."""
     from flower_fedcon.registry import CLASSES, strategy_class
 
-    rows = table("Name", "Problem", "Participation", "State", "Wire, each round", "Paper")
+    titles = ("Problem", "Participation", "State", "Wire, each round", "Paper")
+    screen = console()
+    narrow = screen.width < 120  # one cell for all, a line for each
+    rows = table("Name", "Sheet") if narrow else table("Name", *titles)
     for name in CLASSES:
         sheet = strategy_class(name).sheet
         wire = f"{sheet.down} down, {sheet.up} up"
-        rows.add_row(
-            CLASSES[name], sheet.problem, sheet.participation, sheet.state, wire, sheet.paper
-        )
-    console().print(rows)
+        cells = [sheet.problem, sheet.participation, sheet.state, wire, sheet.paper]
+        if narrow:
+            lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]
+            cells = ["\n".join(lines) + "\n"]
+        rows.add_row(CLASSES[name], *cells)
+    screen.print(rows)
 
 
 @app.command()
@@ -206,9 +211,12 @@ def _run_all(experiment: Experiment, folder: Path, resume: bool, *, compare: boo
             histories[label] = _play(experiment, index, label, target, resume)
     if compare and not resume:
         write_text(folder / CONFIG, experiment.to_toml())
-    console().print(results(histories, problem))
-    if any(len(history) for history in histories.values()):
-        rows = {label: history.rows for label, history in histories.items() if len(history)}
+    rows = {label: history.rows for label, history in histories.items() if len(history)}
+    if rows:
+        console().print(results(rows, problem))
+        for label, records in rows.items():
+            if dropped := records[-1]["dropped"]:
+                say(f"{label}: {dropped:g} replies were dropped, see history.csv")
         title = experiment.title or Path(experiment.source).stem
         say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
     say(f"directory: {folder}")
@@ -237,7 +245,7 @@ def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: 
         done = int(record["round"])
 
     try:
-        with progress(label, options.rounds) as show:
+        with progress(label, options.rounds) as show, quiet(options.engine == "local"):
             return simulate(
                 experiment.strategy(index),
                 experiment.problem(),

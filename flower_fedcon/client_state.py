@@ -43,7 +43,7 @@ def load(context: Context, run: RunInfo, state_type: type[Any]) -> Versions:
 
     def state(which: str) -> Any:
         arrays, numbers = records[f"{_META}.{which}"], records[f"{_META}.{which}.numbers"]
-        fields: dict[str, Any] = dict.fromkeys(state_type._fields)  # type: ignore[attr-defined]
+        fields: dict[str, Any] = dict.fromkeys(state_type._fields)
         fields |= {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
         fields |= dict(numbers)
         return state_type(**fields)
@@ -60,7 +60,7 @@ def save(context: Context, run: RunInfo, versions: Versions) -> None:
         value = getattr(versions, which)
         fields = {} if value is None else value._asdict()
         arrays = {k: FlowerArray(v) for k, v in fields.items() if isinstance(v, np.ndarray)}
-        numbers = {k: v for k, v in fields.items() if isinstance(v, int | float)}
+        numbers: dict[str, Any] = {k: v for k, v in fields.items() if isinstance(v, int | float)}
         records[f"{_META}.{which}"] = ArrayRecord(arrays)
         records[f"{_META}.{which}.numbers"] = ConfigRecord(numbers)
     records[_META] = ConfigRecord(

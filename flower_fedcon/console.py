@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from flower_fedcon.history import History, Record
+    from flower_fedcon.history import Record
     from flower_fedcon.problem import FederatedProblem
 
 
@@ -78,9 +79,9 @@ def _brief(record: Record) -> str:
     return text + (f", F - F* {record['residual']:.3g}" if "residual" in record else "")
 
 
-def results(histories: Mapping[str, History], problem: FederatedProblem) -> Table:
+def results(histories: Mapping[str, Sequence[Record]], problem: FederatedProblem) -> Table:
     """Return the table at the end of a run."""
-    last = {label: history.rows[-1] for label, history in histories.items() if len(history)}
+    last = {label: rows[-1] for label, rows in histories.items()}
     metrics = list(problem.metrics)
     known = any("residual" in row for row in last.values())
     optimum = problem.optimum.value if known else 0.0
@@ -103,3 +104,21 @@ def results(histories: Mapping[str, History], problem: FederatedProblem) -> Tabl
         }
         made.add_row(label, *(form.format(**numbers) for form in columns.values() if form))
     return made
+
+
+@contextmanager
+def quiet(active: bool) -> Iterator[None]:
+    """Keep a diverging run to its one error, which says why its replies were dropped."""
+    if not active:
+        yield
+        return
+    import numpy as np
+
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            yield
+    finally:
+        log.setLevel(level)

@@ -170,7 +170,8 @@ class Coordinator:
                 if reply.error:
                     raise RoundError(reply.error)
                 if reply.lost:
-                    self._reenter(client)
+                    if self._reenter(client):
+                        return  # the other replies answer a broadcast that no longer holds
                     continue
                 if not 0 < reply.num_examples < float("inf"):
                     raise RoundError(f"its weight is {reply.num_examples}")
@@ -182,8 +183,8 @@ class Coordinator:
                 name = self.client_name(client)
                 _log.warning("round %d: dropped the reply of %s: %s", self.round, name, error)
 
-    def _reenter(self, client: int) -> None:
-        """Let a client whose state is gone come back as the strategy's sheet says."""
+    def _reenter(self, client: int) -> bool:
+        """Let a client whose state is gone come back; return whether the round starts over."""
         name = self.client_name(client)
         if client in self._restores:
             raise StateLostError("it says again that its state is gone")
@@ -191,9 +192,11 @@ class Coordinator:
         self.counts["lost"] += 1
         self._ask_again = True
         _log.warning("round %d: %s has lost its state and re-enters", self.round, name)
-        if state is not self.state:  # everybody's broadcast changes: the round starts over
-            self.state = state
-            self._restart()
+        if state is self.state:
+            return False
+        self.state = state
+        self._restart()
+        return True
 
     def complete(self) -> bool:
         """Return whether the round has enough usable replies.
@@ -212,16 +215,23 @@ class Coordinator:
         if len(self._uploads) >= wanted:
             return True
         if self._attempt > self.max_retries:
-            reasons = "; ".join(
-                f"{self.client_name(c)}: {self._faults.get(c, 'no reply')}"
-                for c in self.cohort
-                if c not in self._uploads
-            )
+            missed = [c for c in self.cohort if c not in self._uploads]
             raise RoundError(
                 f"round {self.round}: {len(self._uploads)} usable replies of {len(self.cohort)}, "
-                f"{wanted} needed, after {self._attempt} attempts ({reasons})"
+                f"{wanted} needed, after {self._attempt} attempts ({self._reasons(missed)})"
             )
         return False
+
+    def _reasons(self, clients: list[int]) -> str:
+        """Return why these clients have no usable reply, each reason once."""
+        by_reason: dict[str, list[str]] = {}
+        for client in clients:
+            reason = self._faults.get(client, "no reply")
+            by_reason.setdefault(reason, []).append(self.setup.clients[client].name)
+        return "; ".join(
+            f"client{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
+            for reason, names in by_reason.items()
+        )
 
     def finish(self) -> None:
         """Apply the round and acknowledge the replies that were used."""

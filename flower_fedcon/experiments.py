@@ -35,21 +35,21 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flower_fedcon import registry, specs, streams
+from flower_fedcon import registry, streams
 from flower_fedcon.checks import choice, count
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.participation import Bernoulli, Full, Participation, Sample
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems import builder
 from flower_fedcon.simulation import ENGINES
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.tables import (
     Table,
+    argument,
     check_keys,
     check_table,
     check_type,
@@ -63,11 +63,6 @@ from flower_fedcon.tables import (
 )
 
 _TOP = ("title", "paper", "problem", "run", "algorithm", "compare")
-_PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
-    "sample": lambda size: Sample(count=size),
-    "fraction": lambda fraction: Sample(fraction=fraction),
-    "bernoulli": lambda p: Bernoulli(p),
-}
 
 
 @dataclass(frozen=True)
@@ -189,7 +184,7 @@ class Experiment:
         kind = registry.strategy_class(table["name"])
         with context(self.source), context(_table_name(index)):
             arguments = {
-                name: _value(name, value) for name, value in table.items()
+                name: argument(name, value) for name, value in table.items()
                 if name not in ("name", "label")
             }  # fmt: skip
             arguments = _given_by_problem(kind, problem) | arguments
@@ -277,7 +272,9 @@ class Experiment:
             raise ConfigError("write key=value, such as run.rounds=10")
         for name in ("problem", "run", "algorithm"):
             check_table(self._tables.get(name), f"[{name}]")
-        if len(path) == 1 and path[0] not in _TOP:
+        tables = ("problem", "run", "algorithm")
+        bare = len(path) == 1 or any(path[0] in self._keys(table) for table in tables)
+        if bare and path[0] not in _TOP:
             path = [self._home(path[0]), *path]
         where: Any = self._tables
         for i, part in enumerate(path[:-1]):
@@ -317,34 +314,6 @@ def _required_name(table: Table, what: str) -> Any:
     if "name" not in table:
         raise ConfigError(f"name is missing: it says which {what}")
     return table["name"]
-
-
-def _value(name: str, value: Any) -> Any:
-    """Return an argument of a strategy as its constructor takes it."""
-    if name == "participation":
-        return _participation(value)
-    if isinstance(value, dict):
-        if "type" not in value:
-            raise ConfigError(
-                f'{name} is a table without type: write {{type = "L1", weight = 1e-3}}, or another '
-                f"of {', '.join(sorted(specs.registered()))}"
-            )
-        return specs.make(value["type"], {k: _value(k, v) for k, v in value.items() if k != "type"})
-    return value
-
-
-def _participation(value: Any) -> Participation:
-    if value == "full":
-        return Full()
-    if isinstance(value, dict) and len(value) == 1:
-        (rule, number), *_ = value.items()
-        if rule in _PARTICIPATION:
-            return _PARTICIPATION[rule](number)
-        raise ConfigError(f"unknown participation {rule!r}: {nearest(rule, _PARTICIPATION)}")
-    raise ConfigError(
-        'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
-        f"got {value!r}"
-    )
 
 
 def _given_by_problem(kind: type[Any], problem: FederatedProblem) -> Table:

@@ -79,7 +79,9 @@ class History:
     def read_rows(path: str | Path) -> list[Record]:
         """Return the rows of a file written by `to_csv` or a run."""
         with Path(path).open(newline="") as file:
-            return [{k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)]
+            return [
+                {k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)
+            ]
 
 
 class HistoryFile:

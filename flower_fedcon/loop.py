@@ -51,8 +51,8 @@ def run_rounds(
             history.rows.append(record)
             if directory is not None:
                 directory.write(record)
-            # Every callback sees every record, also the one at which another stops the run.
-            if any([bool(callback(record)) for callback in callbacks]):
+            # A list: every callback sees every record, also the one at which another stops.
+            if any([callback(record) for callback in callbacks]):  # noqa: C419
                 history.stopped = server_round < num_rounds
                 break
     finally:

@@ -63,7 +63,11 @@ def plot_histories(
             raise ConfigError(f"{label!r} has no recorded rounds to draw")
     if not histories:
         raise ConfigError("no runs to draw")
-    residual = all("residual" in row for rows in histories.values() for row in rows)
+    records = [row for rows in histories.values() for row in rows]
+    # Not if every run ended at the optimum to rounding: nothing would be left to draw.
+    residual = all("residual" in row for row in records) and any(
+        row["residual"] > 0 for row in records
+    )
     column = "residual" if residual else "objective"
     panels = list(AXES) if x is None else [x]
 
@@ -74,13 +78,15 @@ def plot_histories(
         for i, (label, rows) in enumerate(histories.items()):
             _draw(axis, _abscissa(rows, name), _column(rows, column, residual), label, i)
         _dress(axis, name)
+        _mark(axis)
     if residual or _spans(histories, column):
         axes[0].set_yscale("log")
     axes[0].set_ylabel("objective residual  F − F*" if residual else "objective  F")
     if title:
         figure.suptitle(title)
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), max(1, int(14 * len(panels) / max(map(len, labels)))), 4)
+    fitting = 55 * len(panels) // (max(map(len, labels)) + 8)  # characters in the width
+    columns = min(len(labels), 4, max(1, fitting))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -112,12 +118,10 @@ def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
         label=label,
         color=_COLOURS[index % len(_COLOURS)],
         linestyle=_DASHES[index % len(_DASHES)],
-        linewidth=1.6,
+        linewidth=1.4,
         marker=_MARKERS[index % len(_MARKERS)],
         markersize=5,
         markerfacecolor="white",
-        # At equal distances along the line, each run's elsewhere.
-        markevery=(0.03 + 0.04 * (index % 4), 0.16) if len(x) > 8 else None,
         zorder=3 - 0.01 * index,
     )
 
@@ -132,6 +136,15 @@ def _dress(axis: Axes, name: str) -> None:
         axis.set_xscale("log")
     else:
         axis.set_xlim(left=0)
+
+
+def _mark(axis: Axes) -> None:
+    """Put each line's markers at equal distances along the abscissa, beside the others' ones."""
+    scale = np.log if axis.get_xscale() == "log" else np.asarray
+    for i, line in enumerate(axis.lines):
+        x = scale(np.asarray(line.get_xdata(), float))
+        places = np.linspace(x[0], x[-1], 8) + (x[-1] - x[0]) * (i % 4) / 32
+        line.set_markevery(sorted({min(int(j), len(x) - 1) for j in np.searchsorted(x, places)}))
 
 
 def _abscissa(rows: Sequence[Record], name: str) -> Array:

@@ -88,9 +88,7 @@ class FederatedProblem:
         if isinstance(self.regularizer, Indicator):
             self.constraint, self.regularizer = self.regularizer.constraint, None
         self.names = _names(names, len(objectives))
-        self.layout = common_layout(
-            [Layout.for_objective(o) for o in objectives], self.names, x0
-        )
+        self.layout = common_layout([Layout.for_objective(o) for o in objectives], self.names, x0)
         self.weights = _weights(weights, len(objectives))
         self.objectives = [
             _weighted(o, len(objectives) * w) for o, w in zip(objectives, self.weights, strict=True)
@@ -196,9 +194,7 @@ def common_layout(
         return Layout(first[1].shapes, "float32" if single else "float64", first[1].layered)
     layout = Layout.of(x0)
     if first is not None and layout.shapes != first[1].shapes:
-        raise ConfigError(
-            f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}"
-        )
+        raise ConfigError(f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}")
     return layout
 
 
@@ -231,10 +227,9 @@ def _weights(weights: Any, n: int) -> Array:
     array = float_array("weights", weights, ndim=1)
     if array.shape != (n,) or (array < 0).any() or array.sum() <= 0:
         raise ConfigError(f"weights must be {n} numbers >= 0 that are not all 0, got {weights!r}")
-    return array / array.sum()
+    total = float(array.sum())
+    return array / total
 
 
 def _weighted(objective: Any, factor: float) -> Any:
     return objective if math.isclose(factor, 1.0, rel_tol=1e-15) else Scaled(objective, factor)
-
-

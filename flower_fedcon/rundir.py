@@ -59,9 +59,11 @@ class RunDirectory:
         """Write the model."""
         self._history.__exit__()
         layers = history.x if isinstance(history.x, list) else [history.x]
-        arrays = {"x": layers[0]} if not isinstance(history.x, list) else {
-            f"x{i}": layer for i, layer in enumerate(layers)
-        }
+        arrays = (
+            {"x": layers[0]}
+            if not isinstance(history.x, list)
+            else {f"x{i}": layer for i, layer in enumerate(layers)}
+        )
         with atomic(self.path / MODEL) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
@@ -98,8 +100,11 @@ def describe_run(coordinator: Coordinator, num_rounds: int) -> str:
     lines = ["[run]", f"rounds = {num_rounds}", f"seed = {coordinator.seed}"]
     lines += [f"clients = {coordinator.setup.num_clients}"]
     lines += ["", "[algorithm]", f"name = {json.dumps(type(strategy).__name__)}"]
-    lines += [f"{name} = {_toml(value)}" for name, value in strategy.arguments().items()
-              if value is not None]
+    lines += [
+        f"{name} = {_toml(value)}"
+        for name, value in strategy.arguments().items()
+        if value is not None
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -92,7 +92,7 @@ def simulate(
         "callbacks": callbacks,
     }
     if engine == "ray":
-        from flower_fedcon.engines import ray  # noqa: PLC0415  (seconds to import)
+        from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, num_rounds, **options)
     infos = local.describe(problem.objectives, problem.names, strategy.name)

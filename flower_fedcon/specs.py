@@ -27,8 +27,7 @@ def registered() -> dict[str, type[Any]]:
     found: dict[str, type[Any]] = {}
     for module in (sets, regularizers):
         for name, kind in vars(module).items():
-            public = isinstance(kind, type) and not name.startswith("_")
-            if public and dataclasses.is_dataclass(kind):
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_":
                 found[name] = kind
     return found
 

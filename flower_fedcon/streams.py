@@ -12,7 +12,11 @@ MAX_SEED = 2**63 - 1
 
 def check_seed(seed: int) -> int:
     """Return `seed` if it is a whole number in [0, 2**63)."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed <= MAX_SEED:
+    if (
+        isinstance(seed, bool)
+        or not isinstance(seed, int | np.integer)
+        or not 0 <= seed <= MAX_SEED
+    ):
         raise ConfigError(f"seed must be a whole number in [0, 2**63), got {seed!r}")
     return int(seed)
 

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from flower_fedcon import specs
 from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.participation import Bernoulli, Full, Participation, Sample
 
 Table: TypeAlias = dict[str, Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
@@ -197,3 +199,44 @@ def parameter_texts(kind: type[Any]) -> dict[str, str]:
             elif text and not text.startswith("As for every strategy"):
                 texts |= {name: f"{texts.get(name, '')} {text}".lstrip() for name in names}
     return texts
+
+
+_PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
+    "sample": lambda size: Sample(count=size),
+    "fraction": lambda fraction: Sample(fraction=fraction),
+    "bernoulli": lambda p: Bernoulli(p),
+}
+
+
+def argument(name: str, value: Any) -> Any:
+    """Return an argument of a strategy as its constructor takes it.
+
+    >>> argument("participation", {"sample": 3}), argument("regularizer", {"type": "Zero"})
+    (Sample(count=3, fraction=None), Zero())
+    """
+    if name == "participation":
+        return _participation(value)
+    if isinstance(value, dict):
+        if "type" not in value:
+            raise ConfigError(
+                f'{name} is a table without type: write {{type = "L1", weight = 1e-3}}, or another '
+                f"of {', '.join(sorted(specs.registered()))}"
+            )
+        return specs.make(
+            value["type"], {k: argument(k, v) for k, v in value.items() if k != "type"}
+        )
+    return value
+
+
+def _participation(value: Any) -> Participation:
+    if value == "full":
+        return Full()
+    if isinstance(value, dict) and len(value) == 1:
+        (rule, number), *_ = value.items()
+        if rule in _PARTICIPATION:
+            return _PARTICIPATION[rule](number)
+        raise ConfigError(f"unknown participation {rule!r}: {nearest(rule, _PARTICIPATION)}")
+    raise ConfigError(
+        'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
+        f"got {value!r}"
+    )

@@ -18,7 +18,7 @@ from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
 
 SCALAR_BYTES = 8
-_DTYPES = frozenset("<f8 <f4 <i8 |i1 |u1 |b1".split())
+_DTYPES = frozenset(["<f8", "<f4", "<i8", "|i1", "|u1", "|b1"])
 
 
 @runtime_checkable

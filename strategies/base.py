@@ -177,7 +177,7 @@ class FedConStrategy(Strategy, Generic[State]):
 
     # --- plumbing: Flower's Strategy -----------------------------------------------------------
 
-    def start(  # type: ignore[override]
+    def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | Array | Sequence[Array] | None = None,
@@ -230,7 +230,7 @@ class FedConStrategy(Strategy, Generic[State]):
         FedConError
             If the clients do not fit together, or a round cannot be completed.
         """
-        from flower_fedcon.engines.grid import GridRun  # noqa: PLC0415  (imports this module)
+        from flower_fedcon.engines.grid import GridRun
 
         for record in (train_config, evaluate_config):
             if record:
@@ -273,10 +273,10 @@ class FedConStrategy(Strategy, Generic[State]):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the mean of the clients' objectives and metrics."""
-        from flwr.app import MetricRecord  # noqa: PLC0415
+        from flwr.app import MetricRecord
 
         metrics = self._current().evaluation(replies)
-        return MetricRecord(metrics) if metrics else None
+        return MetricRecord({**metrics}) if metrics else None
 
     def _current(self) -> GridRun:
         if self._grid_run is None:

@@ -139,7 +139,8 @@ class FrankWolfe(FedConStrategy[State]):
     def decode(self, name: str, parts: Mapping[str, Array]) -> Atom:
         """Return the atom in a message."""
         layout = self.setup.layout
-        return self.constraint.decode_atom(parts, layout.shape, np.dtype(layout.dtype))
+        constraint: ConstraintSet = self.constraint
+        return constraint.decode_atom(parts, layout.shape, np.dtype(layout.dtype))
 
 
 class FedFW(FrankWolfe[FedFWState]):
@@ -152,6 +153,7 @@ class FedFW(FrankWolfe[FedFWState]):
     penalty : float
         lambda_0 > 0. A rule of thumb: max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
+        Steps that fall with t, or constant ones that need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
     participation, batch_size, min_replies

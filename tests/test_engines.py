@@ -28,9 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def run(algorithm: str, engine: str) -> History:
     problem = l1ls(CLIENTS, l1=0.0 if algorithm == "FedFW" else 0.1)
     oracle = problem.constraint or problem.regularizer
-    strategy = strategy_class(algorithm)(
-        oracle, participation=Sample(count=2), **RUNS[algorithm]
-    )
+    strategy = strategy_class(algorithm)(oracle, participation=Sample(count=2), **RUNS[algorithm])
     return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED)
 
 

@@ -37,7 +37,7 @@ _RETURN = 60.0  # seconds that a retry waits for a node to come back
 
 
 @dataclass(repr=False)
-class RunResult(Result):  # type: ignore[misc]
+class RunResult(Result):
     """Flower's `Result`, with this package's history."""
 
     history: History = field(default_factory=lambda: History(np.empty(0)))
@@ -174,8 +174,7 @@ class GridRun:
         def report(record: Record) -> None:
             text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k != "round")
             _log.info("[ROUND %d/%d] %s", record["round"], num_rounds, text)
-            metrics = {k: float(v) for k, v in record.items()}
-            result.train_metrics_clientapp[int(record["round"])] = MetricRecord(metrics)
+            result.train_metrics_clientapp[int(record["round"])] = MetricRecord({**record})
 
         result.history = run_rounds(
             self.coordinator,

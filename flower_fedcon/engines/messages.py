@@ -91,7 +91,7 @@ def read_reply(message: Message, kind: str) -> tuple[list[Array], float, float, 
     try:
         status = records[f"{res}.status"]
         if status["code"] != 0:
-            raise ConfigError(f"the client failed: {status['message']}")
+            raise ConfigError(f"the client failed: {status['message']!s}")
         config = dict(records[f"{res}.metrics"])
         examples = float(records[f"{res}.num_examples"]["num_examples"])  # type: ignore[arg-type]
         if kind == EVALUATE:

@@ -1,0 +1,120 @@
+"""What FedAvg, FedMiD and FedDualAvg keep true."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from problems import l1ls, q6
+
+from flower_fedcon import Sample, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import Indicator, L1, Zero
+from flower_fedcon.sets import L1Ball, L2Ball
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
+
+STEPS = {"client_lr": 1 / 200, "local_steps": 3, "server_lr": 1.5}
+HALF = Sample(count=3)
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+@pytest.mark.parametrize("only", [False, True])
+def test_without_psi_all_are_fedavg(kind, only):
+    problem = q6()
+    plain = simulate(FedAvg(**STEPS, participation=HALF), problem, 40)
+    other = simulate(kind(Zero(), **STEPS, participation=HALF, server_prox_only=only), problem, 40)
+    assert other.x == pytest.approx(plain.x, abs=1e-14)
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+def test_server_prox_only_at_one_step(kind):
+    """FedMiD is then proximal gradient, and FedDualAvg does not change."""
+    problem = q6(0.6)
+    found = simulate(
+        kind(problem.regularizer, client_lr=1 / 40, local_steps=1, server_prox_only=True),
+        problem,
+        50,
+    ).x
+    if kind is FedMiD:
+        x = np.zeros(8)
+        for _ in range(50):
+            x = problem.regularizer.prox(x - problem.gradient(x) / 40, 1 / 40)
+    else:
+        strategy = kind(problem.regularizer, client_lr=1 / 40, local_steps=1)
+        x = simulate(strategy, problem, 50).x
+    assert found == pytest.approx(x, abs=1e-13)
+
+
+def test_one_step_is_dual_averaging():
+    problem = q6(0.6)
+    gradients, x = np.zeros(8), np.zeros(8)
+    for t in range(1, 51):
+        gradients += problem.gradient(x)
+        x = problem.regularizer.prox(-gradients / 40, t / 40)
+    strategy = FedDualAvg(problem.regularizer, client_lr=1 / 40, local_steps=1)
+    assert simulate(strategy, problem, 50).x == pytest.approx(x, abs=1e-13)
+
+
+def test_elapsed_step_is_exact():
+    problem = q6(0.6)
+    strategy = FedDualAvg(problem.regularizer, client_lr=0.1, local_steps=7, server_lr=0.3)
+    run = OpenRun(strategy, problem)
+    run.play(1000)
+    assert run.coordinator.strategy.broadcast(run.state)["elapsed"] == 0.3 * 0.1 * 1000 * 7
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+def test_sets_keep_every_model_feasible(kind):
+    ball = L2Ball(0.2)
+    problem = q6()
+    strategy = kind(ball, client_lr=1 / 40, local_steps=1, server_prox_only=True)
+    assert isinstance(strategy.regularizer, Indicator)
+    run = OpenRun(strategy, problem)
+    for _ in range(200):
+        run.play()
+        assert ball.contains(run.x)
+    assert np.linalg.norm(run.x) == pytest.approx(0.2)
+
+
+def test_batches_are_drawn_without_replacement_in_a_local_pass():
+    """10 rows in batches of 5: two steps see every row once."""
+    problem = l1ls(2, l1=0.1)
+    seen = []
+
+    class Watched:
+        num_examples, shape = 10, (50,)
+        value, gradient = problem.objectives[0].value, problem.objectives[0].gradient
+        stochastic_gradient = problem.objectives[0].stochastic_gradient
+
+        def batch_gradient(self, x, rows):
+            seen.append(rows.tolist())
+            return problem.objectives[0].batch_gradient(x, rows)
+
+    watched = type(problem)([Watched()], regularizer=L1(0.1))
+    strategy = FedDualAvg(L1(0.1), client_lr=0.01, local_steps=4, batch_size=5)
+    simulate(strategy, watched, 3)
+    passes = [sorted(seen[i] + seen[i + 1]) for i in range(0, len(seen), 2)]
+    assert passes == [list(range(10))] * 6
+    assert len({str(batch) for batch in seen}) == 12
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="no subgradient"):
+        FedAvg(client_lr=0.1, local_steps=1, regularizer=L1Ball(1.0))
+    with pytest.raises(ConfigError, match="a regularizer is None"):
+        FedMiD("l1", client_lr=0.1, local_steps=1)
+    with pytest.raises(ConfigError, match=r"local_steps must be a whole number >= 1, got 2.5"):
+        FedDualAvg(L1(1.0), client_lr=0.1, local_steps=2.5)
+
+    class NoBatches:
+        shape = (1,)
+
+        def value(self, x):
+            return 0.0
+
+        def gradient(self, x):
+            return x
+
+    problem = type(q6())([NoBatches()])
+    with pytest.raises(ConfigError, match="batch_size needs an objective with"):
+        simulate(FedAvg(client_lr=0.1, local_steps=1, batch_size=2), problem, 1)
