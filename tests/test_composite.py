@@ -9,7 +9,7 @@ from problems import l1ls, q6
 
 from flower_fedcon import Sample, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers import Indicator, L1, Zero
+from flower_fedcon.regularizers import L1, Indicator, Zero
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
 

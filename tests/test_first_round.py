@@ -9,9 +9,9 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients.fedfwplus import FedFWPlusClient, FedFWPlusClientState
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.regularizers import L1
 from flower_fedcon.protocol import RunInfo
 from flower_fedcon.registry import CLASSES
+from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, FedFWPlus, FedMiD
 
@@ -143,9 +143,12 @@ def test_plus_moves_its_multiplier_before_use():
     assert up["atom"].dense().item() == -1.0
     assert after.x.item() == pytest.approx(0.25)
     assert after.y.item() == pytest.approx(0.3)
-    # a reset that this client has not followed puts y to zero first; y_bar is taken off
-    up, after = client.step(after._replace(x=np.array([1.5])), {**down, "resets": 1})
-    assert after.y.item() == pytest.approx(0.3)
+    # a restart that this client has not followed puts it at x_bar, with y = 0: g = -.8 -> 2
+    up, after = client.step(after, {**down, "resets": 1})
+    assert up["atom"].dense().item() == 2.0
+    assert after.x.item() == pytest.approx((1.2 + 2) / 2)
+    assert after.y.item() == 0.0
+    # y_bar is taken off
     up, _ = client.step(state, {**down, "y_bar": np.array([0.2])})
     assert up["atom"].dense().item() == 2.0
 
