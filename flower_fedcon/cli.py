@@ -80,9 +80,15 @@ def _complain(text: str, code: int) -> int:
 
 
 @app.command("list")
-def list_() -> None:
+def list_(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+) -> None:
     """Show the collection."""
-    from flower_fedcon.registry import CLASSES, strategy_class
+    from flower_fedcon.registry import CLASSES, markdown_table, strategy_class
+
+    if markdown:
+        print(markdown_table())
+        return
 
     titles = ("Problem", "Participation", "State", "Wire, each round", "Paper")
     screen = console()

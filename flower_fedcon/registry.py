@@ -46,3 +46,13 @@ def client_class(name: str) -> type[FedConClient[Any]]:
     key = find(name)
     module = import_module(f"flower_fedcon.clients.{key}")
     return getattr(module, CLASSES[key] + "Client")  # type: ignore[no-any-return]
+
+
+def markdown_table() -> str:
+    """Return the collection as a Markdown table, a row for each algorithm."""
+    rows = ["| class | problem | participation | down | up | source |", "|---|---|---|---|---|---|"]
+    for key, name in CLASSES.items():
+        sheet = strategy_class(key).sheet
+        cells = (f"`{name}`", sheet.problem, sheet.participation, sheet.down, sheet.up, sheet.paper)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)

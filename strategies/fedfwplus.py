@@ -10,10 +10,10 @@ mean over ALL clients before the round. The server mirrors x_i and y_i (2 N d nu
 broadcasts y_bar: 2 vectors down.
 
 Lost state: with a mirror x_i and y_i are sent back. With everyone present all clients start again
-from x_i := x_bar, y_i := 0 (a collective reset; the model stays). Measured on least squares over an
-l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 = 0.1): the gap is 5.1e-2
-undisturbed and 5.1e-2 after this reset; it is 5.6e-1 if y alone is reset (x_bar is then not the
-mean of the x_i, and the difference adds up in sum y) and 5.7e-1 if the lost client alone is.
+from x_i := x_bar, y_i := 0 (a collective reset; the model stays). Measured on least squares over
+an l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 = 0.1): the gap is
+5.1e-2 undisturbed and 5.1e-2 after this reset; it is 5.6e-1 if y alone is reset (x_bar is then not
+the mean of the x_i, and the difference adds up in sum y) and 5.7e-1 if the lost client alone is.
 
 Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
 Algorithm 2 (Appendix D). The sampled, centred form is reconstructed.
@@ -87,7 +87,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         down="1 vector (2 under sampling), 3 numbers",
         up="1 atom",
         participation="any; sampled: centred by y_bar, by mirrors (2 N d numbers)",
-        lost_state="sampled: x_i and y_i from the mirror; full: everyone restarts from x_bar, y = 0",
+        lost_state="sampled: x_i and y_i from the mirror; full: all restart from x_bar, y = 0",
         paper="Dadras, Prakhya, Yurtsever, FL-NeurIPS 2022, Algorithm 2",
     )
 
