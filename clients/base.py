@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -15,7 +15,8 @@ from flower_fedcon.checks import Array, count
 from flower_fedcon.client_state import Versions
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, PackedObjective
-from flower_fedcon.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.protocol import QUERY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.wire import Payload
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ class FedConClient(NumPyClient, Generic[State]):
             The broadcast.
         """
 
+    def query(self, state: State, down: Payload) -> tuple[Payload, Payload]:
+        """Return the answer to a query before the step, and what to hold for the step.
+
+        What is held is added to the step's broadcast.
+        """
+        raise NotImplementedError
+
     def initialize(self, down: Payload) -> State:
         """Return the state of a client that meets its first broadcast."""
         raise NotImplementedError
@@ -108,6 +116,37 @@ class FedConClient(NumPyClient, Generic[State]):
         if self._batch_size is None:
             return self.objective.gradient(v)  # type: ignore[no-any-return]
         return self._minibatch_gradient(v)
+
+    def minimize(
+        self,
+        start: Array,
+        *,
+        linear: Array | None = None,
+        shift: float = 0.0,
+        center: Array | None = None,
+        regularizer: Any = None,
+        stop: Callable[[Array, Array], bool] | None = None,
+    ) -> Array:
+        """Return argmin f_j(x) + <linear, x> + (shift/2) ||x - center||^2 (+ psi).
+
+        By the strategy's `local_solver`, from `start`; `stop(x, gradient)` may end it earlier.
+        """
+        problem = LocalProblem(
+            objective=self.objective,
+            start=start,
+            linear=linear,
+            shift=shift,
+            center=center,
+            regularizer=regularizer,
+        )
+        solution = self.settings.local_solver.solve(problem, stop=stop)
+        work = self._work
+        work["iterations"] = work.get("iterations", 0) + solution.iterations
+        work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
+        if not solution.converged:
+            work["unconverged"] = work.get("unconverged", 0) + 1
+        x: Array = solution.x
+        return x
 
     def rng(self, purpose: int) -> np.random.Generator:
         """Return this client's random stream of this round."""
@@ -145,11 +184,7 @@ class FedConClient(NumPyClient, Generic[State]):
 
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""
-        if run.algorithm != self.algorithm:
-            raise ConfigError(
-                f"this client runs {self.algorithm!r}, the server {run.algorithm!r}: use "
-                "flower_fedcon.client_app, which serves every algorithm, or match the two"
-            )
+        self._check_algorithm(run.algorithm)
         self._run = run
         self.num_clients = run.num_clients
         self.settings = SimpleNamespace(**run.settings)
@@ -163,27 +198,48 @@ class FedConClient(NumPyClient, Generic[State]):
         if run.layout.layered and not isinstance(self.objective, PackedObjective):
             self.objective = PackedObjective(self._own_objective, run.layout)
 
+    def _check_algorithm(self, algorithm: str) -> None:
+        if algorithm != self.algorithm:
+            raise ConfigError(
+                f"this client runs {self.algorithm!r}, the server {algorithm!r}: use "
+                "flower_fedcon.client_app, which serves every algorithm, or match the two"
+            )
+
     def handle(self, request: Request) -> Reply:
         """Do one round's work and return the reply."""
         self._round, self._index = request.round, request.client
         self._batch_rng = None
-        num_examples = getattr(self.objective, "num_examples", 1)
-        if self.state_type is None:
-            payload, _ = self.step(None, request.broadcast)  # type: ignore[arg-type]
-            return Reply(request.client, request.round, payload, num_examples)
-        versions = self._versions
+        self._work: dict[str, float] = {}
+        reply = Reply(request.client, request.round, work=self._work)
+        reply.num_examples = getattr(self.objective, "num_examples", 1)
+        versions, down = self._versions, request.broadcast
         if request.round < versions.pending_round:
-            text = f"a request of round {request.round} came after round {versions.pending_round}"
-            return Reply(request.client, request.round, error=text)
-        versions = self._acknowledge(versions, request)
-        if versions.committed is None:
-            return Reply(request.client, request.round, lost=True)
-        state = versions.committed
-        if request.ack:
-            state = self.settle(state, request.broadcast)
-        payload, after = self.step(state, request.broadcast)
-        self._versions = Versions(versions.version, versions.committed, request.round, after)
-        return Reply(request.client, request.round, payload, num_examples)
+            reply.error = f"round {request.round} was asked for after {versions.pending_round}"
+            return reply
+        if request.follow_up:
+            if versions.held_round != request.round:
+                reply.lost = True
+                return reply
+            down = {**versions.held, **down}
+        state: Any = None
+        if self.state_type is not None:
+            versions = self._acknowledge(versions, request)
+            if versions.committed is None:
+                reply.lost = True
+                return reply
+            state = versions.committed
+            if request.ack:
+                state = self.settle(state, down)
+        if request.phase == QUERY:
+            reply.payload, held = self.query(state, down)
+            self._versions = Versions(
+                versions.version, versions.committed, held_round=request.round, held=held
+            )
+            return reply
+        reply.payload, after = self.step(state, down)
+        if self.state_type is not None:
+            self._versions = Versions(versions.version, versions.committed, request.round, after)
+        return reply
 
     def _acknowledge(self, versions: Versions, request: Request) -> Versions:
         """Return the versions after the server's word on the last reply; nothing is pending."""
@@ -209,18 +265,19 @@ class FedConClient(NumPyClient, Generic[State]):
         """
         try:
             if config.get("action") == codec.DESCRIBE:
+                self._check_algorithm(str(config.get("algorithm", self.algorithm)))
                 return [], 1, codec.encode_info(self.describe(), self._context, self.name)
             run, request = codec.decode_request(parameters, config, self._oracles)
             self.configure(run)
-            if self._context is not None and self.state_type is not None:
-                self._versions = client_state.load(self._context, run, self.state_type)
+            context = self._context
+            remembers = self.state_type is not None or request.phase == QUERY or request.follow_up
+            if context is not None and remembers:
+                self._versions = client_state.load(context, run, self.state_type)
             reply = self.handle(request)
-            if self._context is not None and self.state_type is not None and not reply.lost:
-                client_state.save(self._context, run, self._versions)
+            if context is not None and remembers and not reply.lost:
+                client_state.save(context, run, self._versions)
         except FedConError as error:
-            reply = Reply(
-                int(config.get("client", 0)), int(config.get("round", 0)), error=str(error)
-            )
+            reply = Reply(client=-1, round=0, error=str(error))
         return codec.encode_reply(reply)
 
     def evaluate(
@@ -228,7 +285,8 @@ class FedConClient(NumPyClient, Generic[State]):
     ) -> tuple[float, int, dict[str, Any]]:
         """Return f_j(x), the number of examples, and the objective's own metrics at x."""
         objective = self._own_objective
-        x = Layout.from_json(str(config["layout"])).unpack(parameters[0])
+        layered = Layout.from_json(str(config["layout"])).layered
+        x: Any = parameters if layered else parameters[0]
         metrics = getattr(objective, "metrics", None)
         own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
         examples = int(getattr(objective, "num_examples", 1))

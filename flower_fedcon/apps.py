@@ -138,9 +138,13 @@ def _with_context(function: Callable[..., Any], name: str) -> Callable[[Context]
     """Return `function` as one that takes the context, whether it wants it or not."""
     if not callable(function):
         raise ConfigError(f"{name} must be a function, got {function!r}")
-    if inspect.signature(function).parameters:
-        return function
-    return lambda context: function()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wanted = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in kinds and (p.default is p.empty or p.name == "context")
+    ]
+    return function if wanted else lambda context: function()
 
 
 __all__ = ["client_app", "server_app"]

@@ -53,6 +53,8 @@ def float_array(name: str, value: object, ndim: int | None = None) -> Array:
     """Return `value` as a contiguous, finite array: float32 stays, all else is float64."""
     try:
         array = np.asarray(value)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"its dtype is {array.dtype}")
         array = np.ascontiguousarray(
             array, dtype=np.float32 if array.dtype == np.float32 else np.float64
         ).reshape(array.shape)

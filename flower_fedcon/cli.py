@@ -241,15 +241,11 @@ def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
 
 
 def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: bool) -> History:
+    from flower_fedcon.history import History
+    from flower_fedcon.rundir import HISTORY
     from flower_fedcon.simulation import simulate
 
     options = experiment.run_options
-    done = 0
-
-    def note(record: Record) -> None:
-        nonlocal done
-        done = int(record["round"])
-
     try:
         with progress(label, options.rounds) as show, quiet(options.engine == "local"):
             return simulate(
@@ -261,9 +257,11 @@ def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: 
                 evaluate_every=options.evaluate_every,
                 run_dir=folder,
                 resume=resume,
-                callbacks=(note, show),
+                callbacks=(show,),
             )
     except KeyboardInterrupt:
+        rows = History.read_rows(folder / HISTORY) if (folder / HISTORY).exists() else []
+        done = int(rows[-1]["round"]) if rows else 0
         raise _InterruptedError(
             f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}"
         ) from None

@@ -24,15 +24,21 @@ class Versions(NamedTuple):
     pending_round : int
         The round of `pending`; 0 if there is none.
     pending : NamedTuple or None
+    held_round : int
+        The round of `held`; 0 if there is none.
+    held : dict or None
+        What a query left for the step of the same round.
     """
 
     version: int = 0
     committed: Any = None
     pending_round: int = 0
     pending: Any = None
+    held_round: int = 0
+    held: Any = None
 
 
-def load(context: Context, run: RunInfo, state_type: type[Any]) -> Versions:
+def load(context: Context, run: RunInfo, state_type: type[Any] | None) -> Versions:
     """Return the client's versions, empty if the context holds none of this algorithm."""
     records = context.state
     if _META not in records:
@@ -41,24 +47,34 @@ def load(context: Context, run: RunInfo, state_type: type[Any]) -> Versions:
     if not isinstance(meta, ConfigRecord) or meta.get("algorithm") != run.algorithm:
         return Versions()
 
-    def state(which: str) -> Any:
+    def fields(which: str) -> dict[str, Any]:
         arrays, numbers = records[f"{_META}.{which}"], records[f"{_META}.{which}.numbers"]
-        fields: dict[str, Any] = dict.fromkeys(state_type._fields)
-        fields |= {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
-        fields |= dict(numbers)
-        return state_type(**fields)
+        found = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
+        return {**found, **numbers}
 
-    version, pending = int(meta["version"]), int(meta["pending"])  # type: ignore[arg-type]
-    committed = state("committed")
-    return Versions(version, committed, pending, state("pending") if pending else None)
+    def state(which: str) -> Any:
+        if state_type is None:
+            return None
+        return state_type(**{**dict.fromkeys(state_type._fields), **fields(which)})
+
+    version, pending, held = (int(meta[key]) for key in ("version", "pending", "held"))  # type: ignore[arg-type]
+    return Versions(
+        version=version,
+        committed=state("committed"),
+        pending_round=pending,
+        pending=state("pending") if pending else None,
+        held_round=held,
+        held=fields("held") if held else None,
+    )
 
 
 def save(context: Context, run: RunInfo, versions: Versions) -> None:
     """Put the client's versions into the context."""
     records = context.state
-    for which in ("committed", "pending"):
-        value = getattr(versions, which)
-        fields = {} if value is None else value._asdict()
+    parts = {which: getattr(versions, which) for which in ("committed", "pending")}
+    named = {which: {} if v is None else v._asdict() for which, v in parts.items()}
+    named["held"] = versions.held or {}
+    for which, fields in named.items():
         arrays = {k: FlowerArray(v) for k, v in fields.items() if isinstance(v, np.ndarray)}
         numbers: dict[str, Any] = {k: v for k, v in fields.items() if isinstance(v, int | float)}
         records[f"{_META}.{which}"] = ArrayRecord(arrays)
@@ -68,5 +84,6 @@ def save(context: Context, run: RunInfo, versions: Versions) -> None:
             "algorithm": run.algorithm,
             "version": versions.version,
             "pending": versions.pending_round,
+            "held": versions.held_round,
         }
     )

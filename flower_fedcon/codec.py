@@ -21,8 +21,8 @@ from flower_fedcon.wire import Payload, flatten
 if TYPE_CHECKING:
     from flwr.app import Context
 
-DESCRIBE, TRAIN = "describe", "train"
-_SCALAR, _RESTORE = "scalar.", "restore."
+DESCRIBE = "describe"
+_SCALAR, _RESTORE, _WORK = "scalar.", "restore.", "work."
 Config = dict[str, Any]
 
 
@@ -32,7 +32,6 @@ class RequestEncoder:
     def __init__(self, run: RunInfo) -> None:
         text, self.setting_arrays = specs.encode(run.settings)
         self._common: Config = {
-            "action": TRAIN,
             "algorithm": run.algorithm,
             "seed": run.seed,
             "clients": run.num_clients,
@@ -50,6 +49,8 @@ class RequestEncoder:
         arrays = {**arrays, **self.setting_arrays}
         config = {
             **self._common,
+            "action": request.phase,
+            "follow-up": request.follow_up,
             "round": request.round,
             "client": request.client,
             "ack": request.ack,
@@ -80,6 +81,8 @@ def decode_request(
             ack=int(config["ack"]),
             broadcast={k: v for k, v in values.items() if not k.startswith(_RESTORE)},
             restore=given if config["restore"] else None,
+            phase=str(config["action"]),
+            follow_up=bool(config["follow-up"]),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise ConfigError(
@@ -94,6 +97,7 @@ def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
     arrays, scalars = flatten(reply.payload)
     config: Config = {"client": reply.client, "round": reply.round, "names": ",".join(arrays)}
     config |= {_SCALAR + name: number for name, number in scalars.items()}
+    config |= {_WORK + name: float(number) for name, number in reply.work.items()}
     if reply.lost:
         config["lost"] = True
     if reply.error:
@@ -112,6 +116,8 @@ def decode_reply(arrays: Sequence[Array], num_examples: float, config: Mapping[s
         num_examples=num_examples,
         lost=bool(config.get("lost", False)),
         error=str(config.get("error", "")),
+        work={k.removeprefix(_WORK): float(v) for k, v in config.items() if k.startswith(_WORK)},
+        encoded=True,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from flower_fedcon import streams
 from flower_fedcon.checks import Array
 from flower_fedcon.codec import RequestEncoder
 from flower_fedcon.errors import FedConError, RoundError, StateLostError
-from flower_fedcon.protocol import Exchange, Reply, Request, RunInfo, Setup
+from flower_fedcon.protocol import QUERY, TRAIN, Exchange, Reply, Request, RunInfo, Setup
 from flower_fedcon.wire import Payload, array_bytes, payload_bytes
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Arrivals:
         return len(self.clients)
 
     def __getitem__(self, name: str) -> list[Any]:
+        """Return the values of one name, in client order."""
         return [self._uploads[client][name] for client in self.clients]
 
     def items(self, name: str) -> Iterator[tuple[int, Any]]:
@@ -59,6 +61,10 @@ class Arrivals:
                 value.add_to(total)
         return total
 
+    def mean_number(self, name: str) -> float:
+        """Return the mean over the cohort of numbers."""
+        return math.fsum(self[name]) / len(self.clients)
+
     def mean(self, name: str) -> Array:
         """Return the mean over the cohort (mean_S)."""
         return self.sum(name) / len(self.clients)
@@ -67,8 +73,9 @@ class Arrivals:
 class Coordinator:
     """One run of a strategy, apart from what carries its messages.
 
-    A round is `begin`, then `requests` and `absorb` until `complete`, then `finish`; `play` does
-    it all. Nothing of a round is applied before it is complete.
+    A round is `begin`, then `requests` and `absorb` until `complete`, then `finish`; a strategy
+    that asks its clients first does that twice, with `proceed` in between. `play` does it all.
+    Nothing of a round is applied before it is complete.
 
     Parameters
     ----------
@@ -77,26 +84,22 @@ class Coordinator:
     setup : Setup
     x0 : array
         The start, of the layout's shape.
-    seed : int
     max_retries : int
         How many more times the clients without a usable reply are asked.
     """
 
     def __init__(
-        self,
-        strategy: FedConStrategy[Any],
-        setup: Setup,
-        x0: Array,
-        *,
-        seed: int = 0,
-        max_retries: int = 3,
+        self, strategy: FedConStrategy[Any], setup: Setup, x0: Array, *, max_retries: int = 3
     ) -> None:
         self.setup = setup
         self.strategy = strategy.bind(setup)
-        self.seed = streams.check_seed(seed)
         self.state = self.strategy.initialize(x0)
         self.info = RunInfo(
-            self.strategy.name, self.seed, setup.layout, setup.num_clients, self.strategy.settings()
+            self.strategy.name,
+            setup.seed,
+            setup.layout,
+            setup.num_clients,
+            self.strategy.settings(),
         )
         self.encoder = RequestEncoder(self.info)
         self._setting_bytes = sum(
@@ -107,8 +110,10 @@ class Coordinator:
         self.acks = [0] * setup.num_clients
         self.uplink_bytes = self.downlink_bytes = 0
         self.counts: Counter[str] = Counter()
+        self.work: Counter[str] = Counter()
         self.cohort: list[int] = []
         self.replies = 0
+        self._warned = False
 
     @property
     def x(self) -> Array:
@@ -118,20 +123,38 @@ class Coordinator:
     def play(self, exchange: Exchange) -> None:
         """Do the next round."""
         self.begin()
-        while not self.complete():
-            self.absorb(exchange(self.requests()))
+        self.go_on(exchange)
+
+    def go_on(self, exchange: Exchange) -> None:
+        """Bring the round that has begun to its end."""
+        while True:
+            while not self.complete():
+                self.absorb(exchange(self.requests()))
+            if not self.proceed():
+                break
         self.finish()
 
     def begin(self) -> None:
         """Draw the cohort of the next round."""
         self.round += 1
         participation, n = self.strategy.participation, self.setup.num_clients
-        rng = streams.stream(self.seed, streams.COHORT, self.round) if self.setup.sampled else None
-        self.cohort = participation.draw(n, rng) if rng is not None else list(range(n))
-        self._attempt, self._ask_again = 0, False
-        self._faults: dict[int, str] = {}
+        if self.setup.sampled:
+            self.cohort = participation.draw(
+                n, streams.stream(self.setup.seed, streams.COHORT, self.round)
+            )
+        else:
+            self.cohort = list(range(n))
+        self._phase = QUERY if self.strategy.queries else TRAIN
+        self._decision: Payload = {}
+        self._held: set[int] = set()
         self._restores: dict[int, Payload] = {}
         self._restart()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Start a phase: nobody has replied yet."""
+        self._attempt, self._ask_again = 0, False
+        self._faults: dict[int, str] = {}
 
     def _restart(self) -> None:
         """Take the state's broadcast, with no upload yet."""
@@ -139,24 +162,41 @@ class Coordinator:
         self._broadcast = self.strategy.broadcast(self.state)
         self._broadcast_bytes = payload_bytes(self._broadcast) + self._setting_bytes
 
+    def proceed(self) -> bool:
+        """Turn from the query to the step; return whether there is one still to do."""
+        if self._phase == TRAIN:
+            return False
+        answers = Arrivals(self._uploads, self.setup.num_clients)
+        self.state, self._decision = self.strategy.decide(self.state, answers)
+        self._held = set(answers.clients)
+        self.cohort = answers.clients
+        self._phase, self._uploads = TRAIN, {}
+        self._ask()
+        return True
+
     def requests(self) -> list[Request]:
         """Return what to ask the members of the cohort whose reply is still missing."""
         self._attempt += not self._ask_again  # a re-entry is an answer, not a failed attempt
         self._ask_again = False
-        requests = []
-        for client in self.cohort:
-            if client in self._uploads:
-                continue
-            ack, given = self.acks[client], self._restores.get(client)
-            if given is None and ack == 0:
-                given = self.strategy.welcome(self.state, client)
-            self.downlink_bytes += self._broadcast_bytes
-            if given:
-                self.downlink_bytes += payload_bytes(given)
-            requests.append(Request(client, self.round, ack, self._broadcast, given))
         if self._attempt > 1:
             self.counts["retries"] += 1
-        return requests
+        return [self._request(client) for client in self.cohort if client not in self._uploads]
+
+    def _request(self, client: int) -> Request:
+        ack, given = self.acks[client], self._restores.get(client)
+        if client in self._held:
+            down, size = self._decision, payload_bytes(self._decision) + self._setting_bytes
+        else:
+            if given is None and ack == 0:
+                given = self.strategy.welcome(self.state, client)
+            down, size = self._broadcast, self._broadcast_bytes
+            own = self.strategy.personal(self.state, client, ack)
+            if own or self._decision:
+                down = {**down, **own, **self._decision}
+                size = payload_bytes(down) + self._setting_bytes
+        self.downlink_bytes += size + (payload_bytes(given) if given else 0)
+        follow_up = client in self._held
+        return Request(client, self.round, ack, down, given, self._phase, follow_up)
 
     def absorb(self, replies: Iterable[Reply]) -> None:
         """Take the usable replies; drop, count and log the others."""
@@ -165,17 +205,18 @@ class Coordinator:
             try:
                 if client not in self.cohort or client in self._uploads:
                     raise RoundError("nothing was asked of this client")
-                if reply.round != self.round:
-                    raise RoundError(f"it is for round {reply.round}")
                 if reply.error:
                     raise RoundError(reply.error)
+                if reply.round != self.round:
+                    raise RoundError(f"it is for round {reply.round}")
                 if reply.lost:
                     if self._reenter(client):
                         return  # the other replies answer a broadcast that no longer holds
                     continue
                 if not 0 < reply.num_examples < float("inf"):
                     raise RoundError(f"its weight is {reply.num_examples}")
-                self._uploads[client] = self.strategy.accept(reply.payload)
+                self._uploads[client] = self._accept(reply)
+                self.work.update(reply.work)
                 self.uplink_bytes += payload_bytes(self._uploads[client])
             except FedConError as error:
                 self.counts["dropped"] += 1
@@ -183,9 +224,22 @@ class Coordinator:
                 name = self.client_name(client)
                 _log.warning("round %d: dropped the reply of %s: %s", self.round, name, error)
 
+    def _accept(self, reply: Reply) -> Payload:
+        strategy, payload = self.strategy, reply.payload
+        if self._phase == QUERY:
+            return strategy.accept_answer(payload)
+        names = strategy.expects(self.state)
+        if reply.encoded:
+            payload = strategy.decode_upload(payload, names)
+        return strategy.accept(payload, names)
+
     def _reenter(self, client: int) -> bool:
         """Let a client whose state is gone come back; return whether the round starts over."""
         name = self.client_name(client)
+        if client in self._held:  # it answered the query, and has forgotten it since
+            self._held.discard(client)
+            self._ask_again = True
+            return False
         if client in self._restores:
             raise StateLostError("it says again that its state is gone")
         state, self._restores[client] = self.strategy.reenter(self.state, client)
@@ -240,6 +294,13 @@ class Coordinator:
         for client in arrivals.clients:
             self.acks[client] = self.round
         self.replies = len(arrivals)
+        if self.work["unconverged"] and not self._warned:
+            self._warned = True
+            _log.warning(
+                "round %d: a local solver did not reach its tolerance: raise its iterations, or "
+                "loosen it (said once)",
+                self.round,
+            )
 
     def client_name(self, client: int) -> str:
         """Return a client's name, for messages."""

@@ -33,13 +33,17 @@ class History:
     dropped, retries, lost : replies refused, attempts repeated, and clients that came back
         without their state, so far
 
-    and the problem's own metrics.
+    local_iterations, local_evaluations : what local solvers have spent so far, where used
+
+    and the problem's own metrics, and the strategy's.
 
     Attributes
     ----------
     x : array or list of arrays
         The final global model, in the form of the problem's x0.
     rows : list of dict
+    outputs : dict
+        Further models that the method offers, by name (an average of the iterates, say).
     stopped : bool
         Whether a callback ended the run early.
     """
@@ -47,6 +51,7 @@ class History:
     def __init__(self, x: Model, rows: Sequence[Record] = (), *, stopped: bool = False) -> None:
         self.x = x
         self.rows: list[Record] = list(rows)
+        self.outputs: dict[str, Model] = {}
         self.stopped = stopped
 
     @property
@@ -88,17 +93,24 @@ class HistoryFile:
     """A CSV file that grows row by row, flushed after each."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", newline="")
+        self._path = path
         self._columns: list[str] = []
+        self._file = path.open("w", newline="")
 
     def write(self, row: Record) -> None:
-        """Append a row; the first one fixes the columns."""
-        writer = csv.writer(self._file)
-        if not self._columns:
-            self._columns = list(row)
-            writer.writerow(self._columns)
+        """Append a row; a column that is new is empty in the rows before."""
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._file.close()
+            earlier = list(csv.DictReader(self._path.read_text().splitlines()))
+            self._columns += new
+            self._file = self._path.open("w", newline="")
+            writer = csv.DictWriter(self._file, self._columns, restval="")
+            writer.writeheader()
+            writer.writerows(earlier)
         # repr of a float reads back as the same number
-        writer.writerow([repr(row[c]) if c in row else "" for c in self._columns])
+        values = [repr(np.asarray(row[c]).item()) if c in row else "" for c in self._columns]
+        csv.writer(self._file).writerow(values)
         self._file.flush()
 
     def __enter__(self) -> HistoryFile:

@@ -58,6 +58,8 @@ def run_rounds(
     finally:
         # Also after an error: what the completed rounds reached is not lost.
         history.x = layout.unpack(coordinator.x)
+        outputs = coordinator.strategy.outputs(coordinator.state)
+        history.outputs = {name: layout.unpack(value) for name, value in outputs.items()}
         if directory is not None:
             directory.close(history)
     return history
@@ -68,6 +70,7 @@ def _record(coordinator: Coordinator, evaluation: Record, seconds: float) -> Rec
     return {
         "round": coordinator.round,
         **evaluation,
+        **coordinator.strategy.report(coordinator.state),
         "uplink_bytes": coordinator.uplink_bytes,
         "downlink_bytes": coordinator.downlink_bytes,
         "seconds": seconds,
@@ -76,4 +79,5 @@ def _record(coordinator: Coordinator, evaluation: Record, seconds: float) -> Rec
         "dropped": counts["dropped"],
         "retries": counts["retries"],
         "lost": counts["lost"],
+        **{f"local_{name}": value for name, value in sorted(coordinator.work.items())},
     }

@@ -193,6 +193,11 @@ def common_layout(
         single = all(layout.dtype == "float32" for _, layout in known)
         return Layout(first[1].shapes, "float32" if single else "float64", first[1].layered)
     layout = Layout.of(x0)
+    if first is not None and layout.layered != first[1].layered:
+        kinds = ("one array", "a list of arrays")
+        raise ConfigError(
+            f"x0 is {kinds[layout.layered]}, the clients' model {kinds[first[1].layered]}"
+        )
     if first is not None and layout.shapes != first[1].shapes:
         raise ConfigError(f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}")
     return layout
@@ -216,7 +221,7 @@ def _shape(layout: Layout) -> Any:
 def _names(names: Sequence[str] | None, n: int) -> tuple[str, ...]:
     if names is None:
         return tuple(str(j) for j in range(n))
-    if len(names) != n or len(set(names)) != n:
+    if len(names) != n or len({str(name) for name in names}) != n:
         raise ConfigError(f"names must be {n} different texts, one for each client, got {names!r}")
     return tuple(str(name) for name in names)
 

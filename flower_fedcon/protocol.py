@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from flower_fedcon import streams
 from flower_fedcon.layout import Layout
 from flower_fedcon.wire import Payload
+
+TRAIN, QUERY = "train", "query"
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,10 @@ class Request:
         What the algorithm sends to everyone.
     restore : dict, optional
         State that the server hands back to a client that has none.
+    phase : {"train", "query"}
+        A query comes before the step, in algorithms that ask first.
+    follow_up : bool
+        Whether `broadcast` only adds to what the client holds from this round's query.
     """
 
     client: int
@@ -45,6 +54,8 @@ class Request:
     ack: int
     broadcast: Payload
     restore: Payload | None = None
+    phase: str = TRAIN
+    follow_up: bool = False
 
 
 @dataclass(slots=True)
@@ -57,6 +68,10 @@ class Reply:
     num_examples: float = 1
     lost: bool = False
     error: str = ""
+    work: dict[str, float] = field(default_factory=dict)
+    """What the step cost: a local solver's iterations and evaluations."""
+    encoded: bool = False
+    """Whether the payload holds arrays as they came over the wire."""
 
 
 Exchange: TypeAlias = Callable[[list[Request]], Iterable[Reply]]
@@ -99,6 +114,8 @@ class Setup:
         Whether some rounds leave somebody out.
     rate : float
         Expected fraction of the clients that take part, p, in (0, 1].
+    seed : int
+        The run's seed.
     """
 
     clients: tuple[ClientInfo, ...]
@@ -106,6 +123,23 @@ class Setup:
     layout: Layout
     sampled: bool
     rate: float
+    seed: int
+
+    @property
+    def smoothness(self) -> float | None:
+        """The largest smoothness constant L of the clients; None unless all are known."""
+        known = [c.smoothness for c in self.clients if c.smoothness is not None]
+        return max(known) if len(known) == len(self.clients) else None
+
+    @property
+    def strong_convexity(self) -> float | None:
+        """The smallest strong convexity mu of the clients; None unless all are known."""
+        known = [c.strong_convexity for c in self.clients if c.strong_convexity is not None]
+        return min(known) if len(known) == len(self.clients) else None
+
+    def rng(self, purpose: int, server_round: int) -> np.random.Generator:
+        """Return the server's random stream of one purpose and round."""
+        return streams.stream(self.seed, purpose, server_round, len(self.clients))
 
     @property
     def num_clients(self) -> int:

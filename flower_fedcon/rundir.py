@@ -58,14 +58,14 @@ class RunDirectory:
     def close(self, history: History) -> None:
         """Write the model."""
         self._history.__exit__()
-        layers = history.x if isinstance(history.x, list) else [history.x]
-        arrays = (
-            {"x": layers[0]}
-            if not isinstance(history.x, list)
-            else {f"x{i}": layer for i, layer in enumerate(layers)}
-        )
+        arrays: dict[str, Any] = {}
+        for name, model in {"x": history.x, **history.outputs}.items():
+            if isinstance(model, list):  # a network's layers: x0, x1, ...
+                arrays |= {f"{name}{i}": layer for i, layer in enumerate(model)}
+            else:
+                arrays[name] = model
         with atomic(self.path / MODEL) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.savez(file, **arrays)
 
 
 class atomic:  # noqa: N801  (used as a statement: with atomic(path) as temporary)
@@ -97,7 +97,7 @@ def write_text(path: Path, text: str) -> None:
 def describe_run(coordinator: Coordinator, num_rounds: int) -> str:
     """Return the run's configuration, for a run that no experiment file describes."""
     strategy = coordinator.strategy
-    lines = ["[run]", f"rounds = {num_rounds}", f"seed = {coordinator.seed}"]
+    lines = ["[run]", f"rounds = {num_rounds}", f"seed = {coordinator.setup.seed}"]
     lines += [f"clients = {coordinator.setup.num_clients}"]
     lines += ["", "[algorithm]", f"name = {json.dumps(type(strategy).__name__)}"]
     lines += [

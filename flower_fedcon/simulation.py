@@ -96,15 +96,19 @@ def simulate(
 
         return ray.simulate(strategy, problem, num_rounds, **options)
     infos = local.describe(problem.objectives, problem.names, strategy.name)
-    setup = make_setup(infos, num_rounds, problem.layout, strategy.participation)
-    coordinator = Coordinator(strategy, setup, problem.start, seed=seed)
+    setup = make_setup(infos, num_rounds, problem.layout, strategy.participation, seed)
+    coordinator = Coordinator(strategy, setup, problem.start)
     exchange = local.open_exchange(problem.objectives, coordinator.info)
     del options["seed"]
     return run_rounds(coordinator, exchange, num_rounds, evaluate=problem.evaluate, **options)
 
 
 def make_setup(
-    infos: Sequence[ClientInfo], num_rounds: int, layout: Layout, participation: Participation
+    infos: Sequence[ClientInfo],
+    num_rounds: int,
+    layout: Layout,
+    participation: Participation,
+    seed: int,
 ) -> Setup:
     """Return what a strategy may know when it starts."""
     n = len(infos)
@@ -114,4 +118,5 @@ def make_setup(
         layout=layout,
         sampled=not participation.is_full(n),
         rate=participation.rate(n),
+        seed=streams.check_seed(seed),
     )

@@ -1,4 +1,4 @@
-"""Settings as text and arrays: how hyperparameters, sets and regularizers reach a client.
+"""Settings as text and arrays: how hyperparameters, sets, solvers and the like reach a client.
 
 Only the types registered here can be named by a message, and only by their own parameters: a
 server cannot make a client build anything else.
@@ -14,21 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon import regularizers, sets
+from flower_fedcon import compressors, regularizers, sets, solvers
 from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError, nearest
+
+
+class _LocalError(Exception):
+    """A value that is not one of this package's."""
+
 
 _SCALARS = (bool, int, float, str, type(None))
 
 
 @cache
 def registered() -> dict[str, type[Any]]:
-    """Return the sets and regularizers that a message or a file may name."""
+    """Return the sets, regularizers, solvers and compressors that may be named."""
     found: dict[str, type[Any]] = {}
-    for module in (sets, regularizers):
+    for module in (sets, regularizers, solvers, compressors):
         for name, kind in vars(module).items():
             if isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_":
                 found[name] = kind
+    del found["Foreign"]  # holds an object of the user's own
     return found
 
 
@@ -52,10 +58,18 @@ def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
         if registered().get(kind) is type(value):
             fields = [f.name for f in dataclasses.fields(value) if f.init]
             return {"type": kind, **{name: spec(getattr(value, name)) for name in fields}}
-        return {"type": "local", "class": kind}
+        raise _LocalError
 
-    text = json.dumps({name: spec(value) for name, value in settings.items()})
-    return text, arrays
+    specs: dict[str, Any] = {}
+    for name, value in settings.items():
+        sent = len(arrays)
+        try:
+            specs[name] = spec(value)
+        except _LocalError:  # the whole of it stays, also where only a part is the user's own
+            for key in list(arrays)[sent:]:
+                del arrays[key]
+            specs[name] = {"type": "local", "class": type(value).__name__}
+    return json.dumps(specs), arrays
 
 
 def decode(
@@ -74,21 +88,21 @@ def decode(
                     f"the server's {name} is a {value.get('class')!r}, which is not one of this "
                     f"package's: give client_app(oracles={{{name!r}: ...}}) the same object"
                 )
-            return own[name]
+            return own[name] if name == "constraint" else regularizers.as_regularizer(own[name])
         return make(value.get("type"), {k: build(name, v) for k, v in value.items() if k != "type"})
 
     try:
         settings = json.loads(text)
         return {str(name): build(str(name), value) for name, value in settings.items()}
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(f"settings that cannot be read: {error}") from None
 
 
 def make(kind: Any, parameters: Mapping[str, Any]) -> Any:
     """Return the registered set or regularizer `kind` with these parameters."""
     known = registered()
-    if kind not in known:
-        raise ConfigError(f"unknown set or regularizer {kind!r}: {nearest(str(kind), known)}")
+    if not isinstance(kind, str) or kind not in known:
+        raise ConfigError(f"unknown type {kind!r}: {nearest(str(kind), known)}")
     fields = [f.name for f in dataclasses.fields(known[kind]) if f.init]
     for name in parameters:
         if name not in fields:

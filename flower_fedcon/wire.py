@@ -18,7 +18,7 @@ from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
 
 SCALAR_BYTES = 8
-_DTYPES = frozenset(["<f8", "<f4", "<i8", "|i1", "|u1", "|b1"])
+_DTYPES = frozenset(["<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u4", "<u2", "|u1", "|b1"])
 
 
 @runtime_checkable
@@ -96,14 +96,16 @@ def load_array(data: bytes) -> Array:
         if version != (1, 0):
             raise ValueError(f"format version {version}")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
-        raise ConfigError(f"not an array in NumPy's format: {error}") from None
-    if fortran and len(shape) > 1:
-        raise ConfigError("an array in Fortran order is not accepted")
-    if dtype.str not in _DTYPES:
-        raise ConfigError(f"an array of dtype {dtype.str} is not accepted")
-    start = stream.tell()
-    if any(n < 0 for n in shape) or math.prod(shape) * dtype.itemsize != len(data) - start:
-        raise ConfigError(f"an array of shape {shape} does not fit its {len(data) - start} bytes")
+        if fortran and len(shape) > 1:
+            raise ValueError("Fortran order is not accepted")
+        if dtype.str not in _DTYPES:
+            raise ValueError(f"dtype {dtype.str} is not accepted")
+        start = stream.tell()
+        whole = all(type(n) is int and 0 <= n <= len(data) for n in shape)
+        if not whole or math.prod(shape) * dtype.itemsize != len(data) - start:
+            raise ValueError(f"shape {shape} does not fit its {len(data) - start} bytes")
+        array = np.frombuffer(data, dtype=dtype, offset=start).reshape(shape)
+    except Exception as error:  # NumPy parses the header as Python: anything may go wrong
+        raise ConfigError(f"not an array in NumPy's format: {error!r}"[:300]) from None
     # A copy: aligned and writable, as the sender's array was.
-    return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape).copy()
+    return array.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
@@ -58,6 +59,8 @@ class FedConStrategy(Strategy, Generic[State]):
     """Fields of the state that are broadcast; `broadcast` may send more."""
     uplink: ClassVar[tuple[str, ...]]
     """What a client uploads, by name."""
+    queries: ClassVar[tuple[str, ...]] = ()
+    """What clients are asked before the step, by name; empty for one exchange a round."""
     client_settings: ClassVar[tuple[str, ...]] = ()
     """Attributes that the local step needs."""
 
@@ -98,6 +101,29 @@ class FedConStrategy(Strategy, Generic[State]):
         """Return what every client of the cohort gets."""
         return {name: getattr(state, name) for name in self.downlink}
 
+    def personal(self, state: State, client: int, ack: int) -> Payload:
+        """Return what this client alone gets beside the broadcast.
+
+        `ack` is the round of its last reply that was used, 0 for none.
+        """
+        return {}
+
+    def expects(self, state: State) -> tuple[str, ...]:
+        """Return what clients upload in the coming round, by name."""
+        return self.uplink
+
+    def decide(self, state: State, answers: Arrivals) -> tuple[State, Payload]:
+        """Return the state and what to broadcast for the step, after a query's answers."""
+        return state, {}
+
+    def report(self, state: State) -> dict[str, float]:
+        """Return numbers for the history, beside the objective."""
+        return {}
+
+    def outputs(self, state: State) -> dict[str, Array]:
+        """Return further models that the method offers (an average, say), by name."""
+        return {}
+
     def welcome(self, state: State, client: int) -> Payload | None:
         """Return the state that a client needs at its first contact, if it cannot know it."""
         return None
@@ -118,6 +144,8 @@ class FedConStrategy(Strategy, Generic[State]):
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
+        if set(parts) != {""}:
+            raise ConfigError(f"{name!r} is made of {sorted(parts)}, expected one array")
         return parts[""]
 
     # --- plumbing: a run -----------------------------------------------------------------------
@@ -142,18 +170,27 @@ class FedConStrategy(Strategy, Generic[State]):
             return cohort_size
         return min(self.min_replies or 1, cohort_size)
 
-    def accept(self, payload: Payload) -> Payload:
-        """Return an upload's values if they are what this algorithm expects.
+    def accept(self, payload: Payload, names: tuple[str, ...]) -> Payload:
+        """Return a reply's values if they are what this algorithm expects.
+
+        Parameters
+        ----------
+        payload : dict
+            Values by name.
+        names : tuple of str
+            What is expected.
 
         Raises
         ------
         ConfigError
             If a name, shape or dtype differs, or a number is not finite.
         """
-        if payload.keys() != set(self.uplink):
-            payload = self._decode(payload)
+        if payload.keys() != set(names):
+            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(names)}")
         layout = self.setup.layout
         for name, value in payload.items():
+            if isinstance(value, float | int | str | bytes):
+                raise ConfigError(f"{name!r} is {value!r}, expected an array")
             if value.shape != layout.shape or value.dtype != layout.dtype:
                 raise ConfigError(
                     f"{name!r} has shape {value.shape} and dtype {value.dtype}, "
@@ -165,15 +202,24 @@ class FedConStrategy(Strategy, Generic[State]):
                 )
         return payload
 
-    def _decode(self, payload: Payload) -> Payload:
+    def accept_answer(self, payload: Payload) -> Payload:
+        """Return the numbers that answer a query, if they are what was asked for, and finite."""
+        if payload.keys() != set(self.queries):
+            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(self.queries)}")
+        for name, value in payload.items():
+            if not isinstance(value, float | int) or not math.isfinite(value):
+                raise ConfigError(f"{name!r} is {value!r}, expected a finite number")
+        return payload
+
+    def decode_upload(self, payload: Payload, names: tuple[str, ...]) -> Payload:
         """Return the declared values from the arrays of a message ("atom.code", ...)."""
         parts: dict[str, dict[str, Array]] = {}
         for key, array in payload.items():
             name, _, part = key.partition(".")
             parts.setdefault(name, {})[part] = array
-        if parts.keys() != set(self.uplink):
-            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(self.uplink)}")
-        return {name: self.decode(name, parts[name]) for name in self.uplink}
+        if parts.keys() != set(names):
+            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(names)}")
+        return {name: self.decode(name, parts[name]) for name in names}
 
     # --- plumbing: Flower's Strategy -----------------------------------------------------------
 

@@ -42,9 +42,9 @@ class OpenRun:
         alter: Alter | None = None,
     ) -> None:
         infos = local.describe(problem.objectives, problem.names, strategy.name)
-        setup = make_setup(infos, rounds, problem.layout, strategy.participation)
+        setup = make_setup(infos, rounds, problem.layout, strategy.participation, seed)
         self.problem = problem
-        self.coordinator = Coordinator(strategy, setup, problem.start, seed=seed)
+        self.coordinator = Coordinator(strategy, setup, problem.start)
         self.clients = [self.new_client(j) for j in range(problem.num_clients)]
         self.alter = alter
 

@@ -46,9 +46,10 @@ class RunResult(Result):
 class Nodes:
     """Which node is which client: names are stable, Flower's node ids are not."""
 
-    def __init__(self, grid: Grid, algorithm: str) -> None:
+    def __init__(self, grid: Grid, algorithm: str, timeout: float) -> None:
         self._grid = grid
         self._algorithm = algorithm
+        self._timeout = timeout
         self._names: dict[int, str] = {}
         self.infos: dict[str, ClientInfo] = {}
         self.partitions = 0
@@ -60,7 +61,7 @@ class Nodes:
         new = sorted(ids - self._names.keys())
         config = {"action": codec.DESCRIBE, "algorithm": self._algorithm, "round": 0, "client": 0}
         asked = [messages.instruction(messages.TRAIN, [], config, node) for node in new]
-        for message in exchange(self._grid, asked, 60.0):
+        for message in exchange(self._grid, asked, min(60.0, self._timeout)):
             node = message.metadata.src_node_id
             try:
                 _, _, _, answer = messages.read_reply(message, messages.TRAIN)
@@ -131,7 +132,7 @@ class GridRun:
         self.grid = grid
         self.timeout = positive("timeout", timeout)
         self.expected = None if num_clients is None else count("num_clients", num_clients)
-        self.nodes = Nodes(grid, strategy.name)
+        self.nodes = Nodes(grid, strategy.name, self.timeout)
         self._asked = 0
 
     def run(
@@ -196,8 +197,8 @@ class GridRun:
             x0 = x0[0]
         layout = common_layout(known, names, x0)
         start = start_point(layout, x0, self.strategy.constraint)
-        setup = make_setup(infos, num_rounds, layout, self.strategy.participation)
-        self.coordinator = Coordinator(self.strategy, setup, start, seed=seed)
+        setup = make_setup(infos, num_rounds, layout, self.strategy.participation, seed)
+        self.coordinator = Coordinator(self.strategy, setup, start)
         self._index = {name: j for j, name in enumerate(names)}
         self._names = names
 
@@ -302,9 +303,7 @@ class GridRun:
     def apply(self, received: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Take the replies of a round, ask again where that is needed, and apply it."""
         self.coordinator.absorb(self._replies(received))
-        while not self.coordinator.complete():
-            self.coordinator.absorb(self.exchange(self.coordinator.requests()))
-        self.coordinator.finish()
+        self.coordinator.go_on(self.exchange)
         return self.arrays(), MetricRecord({"replies": self.coordinator.replies})
 
 

@@ -8,10 +8,12 @@ their place.
 from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.objectives.neyman_pearson import NeymanPearson
 
 __all__ = [
     "LeastSquares",
     "LogisticRegression",
+    "NeymanPearson",
     "Objective",
     "Quadratic",
     "Scaled",

@@ -231,7 +231,7 @@ class Scaled(Objective):
         self.num_examples = int(getattr(objective, "num_examples", 1))
         self.dtype = np.dtype(getattr(objective, "dtype", np.float64))
         if hasattr(objective, "shape"):
-            self.shape = tuple(objective.shape)
+            self.shape = objective.shape
 
     def value(self, x: Array) -> float:
         """Return factor * f(x)."""
@@ -239,22 +239,20 @@ class Scaled(Objective):
 
     def gradient(self, x: Array) -> Array:
         """Return factor times the gradient of f."""
-        gradient: Array = self.factor * self.objective.gradient(x)
-        return gradient
+        return self._times(self.objective.gradient(x))
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Return factor times the value and the gradient of f."""
         if not hasattr(self.objective, "value_and_gradient"):
             return self.value(x), self.gradient(x)
         value, gradient = self.objective.value_and_gradient(x)
-        return self.factor * float(value), self.factor * gradient
+        return self.factor * float(value), self._times(gradient)
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Return factor times the gradient of f over `rows`."""
         if not hasattr(self.objective, "batch_gradient"):
             return super().batch_gradient(x, rows)
-        gradient: Array = self.factor * self.objective.batch_gradient(x, rows)
-        return gradient
+        return self._times(self.objective.batch_gradient(x, rows))
 
     def stochastic_gradient(
         self, x: Array, rng: np.random.Generator, batch_size: int | None = None
@@ -264,8 +262,16 @@ class Scaled(Objective):
             count("batch_size", batch_size)
         if not hasattr(self.objective, "stochastic_gradient"):
             return self.gradient(x)
-        gradient: Array = self.factor * self.objective.stochastic_gradient(x, rng, batch_size)
-        return gradient
+        return self._times(self.objective.stochastic_gradient(x, rng, batch_size))
+
+    def _times(self, gradient: Any) -> Array:
+        """Return the scaled gradient: an array, or a list of arrays (a network's layers)."""
+        scaled: Any = (
+            [self.factor * layer for layer in gradient]
+            if isinstance(gradient, list)
+            else self.factor * gradient
+        )
+        return scaled  # type: ignore[no-any-return]
 
     def _curvature(self) -> tuple[float | None, float | None]:
         constants = (

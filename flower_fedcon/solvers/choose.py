@@ -1,0 +1,88 @@
+"""Solvers by name, and DualFL's stopping rule."""
+
+from __future__ import annotations
+
+import math
+
+from flower_fedcon.checks import count, positive
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.gradient import AOGM, GradientDescent
+from flower_fedcon.solvers.lbfgs import LBFGS
+from flower_fedcon.solvers.problem import LocalSolver
+
+_NAMED: dict[str, LocalSolver] = {
+    "exact": Exact(),
+    "aogm": AOGM(),
+    "gradient": GradientDescent(tolerance=1e-10),
+    "lbfgs": LBFGS(),
+}
+
+
+def as_solver(value: object) -> LocalSolver:
+    """Return `value` as a local solver.
+
+    Parameters
+    ----------
+    value : str or LocalSolver
+        "exact", "aogm", "gradient" (to a tolerance of 1e-10), "lbfgs", or an instance.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is neither.
+
+    Examples
+    --------
+    >>> as_solver("exact")
+    Exact()
+    """
+    if isinstance(value, LocalSolver):
+        return value
+    if isinstance(value, type):
+        raise ConfigError(f"pass an instance, such as {value.__name__}(), not the class itself")
+    if not isinstance(value, str):
+        raise ConfigError(f"a local solver is a name or an instance of one, got {value!r}")
+    if value not in _NAMED:
+        raise ConfigError(f"unknown local solver {value!r}: {nearest(value, _NAMED)}")
+    return _NAMED[value]
+
+
+def gap_tolerance(
+    n: int, *, num_clients: int, strong_convexity: float, momentum: float, gamma: float = 0.1
+) -> float:
+    """Return DualFL's tolerance of the local primal-dual gap in round n.
+
+    Park and Xu, "DualFL" (2023): with momentum rho > 0 it is ((1 - sqrt rho)/(1 + gamma))^n / N,
+    with rho = 0 it is 1/(N nu (n+1)^(4+gamma)). The gap at x is ||grad h(x)||^2 / (2 nu).
+
+    Parameters
+    ----------
+    n : int
+        The round, from 0.
+    num_clients : int
+        N.
+    strong_convexity : float
+        nu > 0.
+    momentum : float
+        rho, in [0, 1].
+    gamma : float
+        > 0.
+
+    Examples
+    --------
+    >>> gap_tolerance(1, num_clients=4, strong_convexity=0.5, momentum=0.25, gamma=1.0)
+    0.0625
+    >>> gap_tolerance(1, num_clients=4, strong_convexity=0.5, momentum=0.0, gamma=1.0)
+    0.015625
+    """
+    count("n", n, minimum=0)
+    count("num_clients", num_clients)
+    gamma = positive("gamma", gamma)
+    nu = positive("strong_convexity", strong_convexity)
+    if not 0 <= momentum <= 1:
+        raise ConfigError(f"momentum must be in [0, 1], got {momentum!r}")
+    if momentum == 0:
+        return 1 / (num_clients * nu * math.pow(n + 1, 4 + gamma))
+    factor = math.pow((1 - math.sqrt(momentum)) / (1 + gamma), n)
+    return factor / num_clients

@@ -1,0 +1,112 @@
+"""L-BFGS, as SciPy has it, and the last digits that its line search cannot reach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.solvers.descent import Rules, descend
+from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, norm, target
+
+
+class _Stopped(Exception):  # noqa: N818  (not an error: the way out of SciPy's loop)
+    """The caller's test holds at the point evaluated last."""
+
+
+@dataclass(frozen=True)
+class LBFGS(LocalSolver):
+    """SciPy's L-BFGS-B without bounds, ended by the gradient alone.
+
+    Its line search compares values and fails in their rounding. If the tolerance is not met by
+    then, `AOGM` goes on from there.
+
+    Parameters
+    ----------
+    tolerance : float
+        > 0: of ||grad h||, relative to max(1, its norm at the start).
+    max_iterations : int
+        >= 1.
+
+    A problem with a regularizer is refused.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> f = Quadratic(np.diag([1.0, 4.0]), np.array([1.0, 8.0]))
+    >>> LBFGS().solve(LocalProblem(f, np.zeros(2))).x.round(9)
+    array([1., 2.])
+    """
+
+    tolerance: float = 1e-10
+    max_iterations: int = 1000
+
+    def __post_init__(self) -> None:
+        positive("LBFGS(tolerance)", self.tolerance)
+        count("LBFGS(max_iterations)", self.max_iterations)
+
+    def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
+        """Return a minimiser; see `LocalSolver.solve`."""
+        from scipy.optimize import minimize  # slow to import
+
+        if problem.regularizer is not None:
+            raise ConfigError(
+                f"LBFGS cannot solve a problem with {problem.regularizer!r}: use 'exact' or AOGM"
+            )
+        start = problem.start
+        x = start
+        evaluations = 0
+        goal = target(self.tolerance, norm(problem.gradient(start)), start)
+
+        def both(flat: Array) -> tuple[float, Array]:
+            nonlocal x, evaluations
+            x = flat.reshape(start.shape).copy()
+            evaluations += 1
+            value, gradient, _ = problem.evaluate(x)
+            if stop is not None and stop(x, gradient):
+                raise _Stopped
+            return value, gradient.reshape(-1)
+
+        # SciPy's test is on the largest entry.
+        options = {
+            "gtol": goal / math.sqrt(start.size),
+            "ftol": 0.0,
+            "maxiter": self.max_iterations,
+            "maxfun": 20 * self.max_iterations,
+            "maxcor": 20,
+        }
+        iterations, stopped = 0, False
+
+        def count_iteration(_: Array) -> None:
+            nonlocal iterations
+            iterations += 1
+
+        try:
+            found = minimize(
+                both,
+                start.astype(np.float64).reshape(-1),
+                jac=True,
+                method="L-BFGS-B",
+                callback=count_iteration,
+                options=options,
+            )
+            x = np.asarray(found.x).reshape(start.shape)
+        except _Stopped:
+            stopped = True
+        x = x.astype(start.dtype)
+        length = norm(problem.gradient(x))
+        evaluations += 2
+        if not stopped and goal < length < 1 and iterations < self.max_iterations:
+            rest = Rules(self.max_iterations - iterations, tolerance=goal)
+            end = descend(problem.started_at(x), rest, stop)
+            return end._replace(
+                iterations=iterations + end.iterations, evaluations=evaluations + end.evaluations
+            )
+        if not math.isfinite(length):
+            raise FedConError(
+                "L-BFGS diverged: is the objective convex and bounded below? Else add a shift"
+            )
+        return Solution(x, length, iterations, evaluations, stopped or length <= goal)
