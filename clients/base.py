@@ -232,27 +232,27 @@ class FedConClient(NumPyClient, Generic[State]):
                 state = self.settle(state, down)
         if request.phase == QUERY:
             reply.payload, held = self.query(state, down)
-            self._versions = Versions(
-                versions.version, versions.committed, held_round=request.round, held=held
-            )
+            self._versions = versions._replace(held_round=request.round, held=held)
             return reply
         reply.payload, after = self.step(state, down)
         if self.state_type is not None:
-            self._versions = Versions(versions.version, versions.committed, request.round, after)
+            self._versions = versions._replace(pending_round=request.round, pending=after)
         return reply
 
     def _acknowledge(self, versions: Versions, request: Request) -> Versions:
         """Return the versions after the server's word on the last reply; nothing is pending."""
         ack, down = request.ack, request.broadcast
         if request.restore is not None:
-            return Versions(ack, self.restore(down, request.restore))
-        if ack == 0:
-            return Versions(0, self.initialize(down))
-        if ack == versions.pending_round:
-            return Versions(ack, versions.pending)
-        if ack == versions.version:
-            return Versions(ack, versions.committed)
-        return Versions()
+            state = self.restore(down, request.restore)
+        elif ack == 0:
+            state = self.initialize(down)
+        elif ack == versions.pending_round:
+            state = versions.pending
+        elif ack == versions.version:
+            state = versions.committed
+        else:
+            return Versions()
+        return Versions(ack, state, 0, None, versions.held_round, versions.held)
 
     # --- plumbing: Flower's NumPyClient --------------------------------------------------------
 

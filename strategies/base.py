@@ -13,7 +13,7 @@ import numpy as np
 from flwr.serverapp.strategy import Strategy
 
 from flower_fedcon.checks import Array, count
-from flower_fedcon.errors import ConfigError, FedConError, StateLostError
+from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, StateLostError
 from flower_fedcon.participation import Full, Participation
 from flower_fedcon.protocol import Setup
 from flower_fedcon.sheet import Sheet
@@ -147,6 +147,22 @@ class FedConStrategy(Strategy, Generic[State]):
         if set(parts) != {""}:
             raise ConfigError(f"{name!r} is made of {sorted(parts)}, expected one array")
         return parts[""]
+
+    # --- refusals that several algorithms share ------------------------------------------------
+
+    def refuse_participation(self, reason: str, instead: str) -> None:
+        """Refuse this run's cohort rule."""
+        raise ParticipationError(
+            f"{self.sheet.title} {reason}, got {self.participation!r}: use {instead}"
+        )
+
+    def require_everyone(self, reason: str) -> None:
+        """Refuse a cohort rule that leaves somebody out."""
+        if self.setup.sampled:
+            self.refuse_participation(
+                f"needs every client in every round ({reason})",
+                "Full(), or an algorithm that allows sampling (`fedcon list`)",
+            )
 
     # --- plumbing: a run -----------------------------------------------------------------------
 

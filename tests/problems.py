@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon import FederatedProblem
+from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
+
+HALF = {"participation": Sample(fraction=0.5)}
 
 
 @cache
@@ -34,6 +36,17 @@ Q6_L1_X = np.array([0.176292, 0.000111, -0.002428, 0.090614, 0, 0, 0.038161, -0.
 def q6(l1: float = 0.0) -> FederatedProblem:
     """Q6, with L1(0.6) for its composite form."""
     return FederatedProblem(q6_objectives(), regularizer=L1(l1) if l1 else None)
+
+
+def q6_l1() -> FederatedProblem:
+    """Q6 with L1(0.6)."""
+    return q6(0.6)
+
+
+def two_clients(**extra: Any) -> FederatedProblem:
+    """f_1 = x^2 - 4x and f_2 = x^2/2 + x, from x0 = 1: gradients 2x - 4 and x + 1."""
+    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
+    return FederatedProblem(clients, x0=np.array([1.0]), **extra)
 
 
 def toy() -> FederatedProblem:

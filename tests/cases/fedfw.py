@@ -1,0 +1,45 @@
+"""FedFW: what the contract test holds it to."""
+
+from __future__ import annotations
+
+from contract import Case, Contract, about
+from problems import HALF, l1ls, toy, two_clients
+
+from flower_fedcon import Bernoulli
+from flower_fedcon.sets import Box
+from flower_fedcon.strategies import FedFW
+
+
+def fedfw():
+    # D = [-1, 2], eta_1 = 1, lambda_1 = sqrt 2, eta_2 = 2/3, lambda_2 = sqrt 3.
+    # t=1: g = (-1, 1), atoms (2, -1): x = (2, -1), mean .5.
+    # t=2: g_1 = 0 + 1.5 sqrt 3 > 0 -> -1, x_1 = 2/3 - 2/3 = 0
+    #      g_2 = 0 - 1.5 sqrt 3 < 0 -> 2,  x_2 = -1/3 + 4/3 = 1;  mean .5
+    # t=3: eta = 1/2, lambda = 2: g_1 = -2 + 2(-.5) = -3 -> 2, x_1 = 1;
+    #      g_2 = 1 + 2(.5) = 2 -> -1, x_2 = 0; mean .5
+    problem = two_clients(constraint=Box(-1.0, 2.0))
+    return FedFW(problem.constraint, penalty=1.0), problem, [0.5, 0.5, 0.5]
+
+
+CONTRACT = Contract(
+    cases=[
+        Case("toy", toy, {"penalty": 1.0}, 1000, **about(1 - 0.940066, 1e-4)),
+        Case("lasso", l1ls, {"penalty": 0.01}, 5000, **about(1.09e-1), measure="residual"),
+        Case("tight", l1ls, {"penalty": 0.1}, 5000, **about(2.05e-2), measure="residual"),
+    ],
+    sampled=[
+        Case(
+            "half",
+            l1ls,
+            {"penalty": 0.01, **HALF},
+            5000,
+            **about(1.46e-1, 0.1),
+            measure="residual",
+        ),
+        Case("coin", toy, {"penalty": 1.0, "participation": Bernoulli(0.5)}, 4000, 0, 0.2),
+    ],
+    first_rounds=[fedfw],
+    small={"penalty": 0.5},
+    oracle="constraint",
+    stateful=True,
+)
