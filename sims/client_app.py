@@ -3,27 +3,25 @@
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 from flwr.app import Context
 
 from flower_fedcon import FederatedProblem, client_app
-from flower_fedcon.objectives import LeastSquares, Objective, SoftmaxRegression
+from flower_fedcon.objectives import Objective
+from flower_fedcon.problems.files import load_file
 
 
 def load_objective(context: Context) -> Objective:
     """Return this node's objective.
 
-    A node with `data="file.npz"` in its configuration reads that file: `A` and integer labels `y`
-    in 0, ..., 9 (softmax regression), or `A` and `b` (least squares).
+    A node with `data="file.npz"` in its configuration reads that file (and `num-classes`, for
+    softmax regression); another takes its partition of the experiment's data.
     """
-    path = context.node_config.get("data")
-    if path is None:
-        clients = problem(str(context.run_config["experiment"])).objectives
-        return clients[int(context.node_config["partition-id"])]
-    with np.load(str(path)) as data:
-        if "b" in data:
-            return LeastSquares(data["A"], data["b"])
-        return SoftmaxRegression(data["A"], data["y"], num_classes=10)
+    node = context.node_config
+    if "data" in node:
+        classes = node.get("num-classes")
+        return load_file(str(node["data"]), num_classes=None if classes is None else int(classes))
+    clients = problem(str(context.run_config["experiment"])).objectives
+    return clients[int(node["partition-id"])]
 
 
 @cache

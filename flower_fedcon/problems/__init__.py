@@ -14,6 +14,7 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
+from flower_fedcon.problems.files import files
 from flower_fedcon.problems.lasso import lasso
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
@@ -21,10 +22,11 @@ Builder: TypeAlias = Callable[..., FederatedProblem]
 BUILDERS: dict[str, Builder] = {
     "counterexample": counterexample,
     "digits": digits,
+    "files": files,
     "lasso": lasso,
 }
 
-__all__ = ["BUILDERS", "Builder", "builder", "counterexample", "digits", "lasso"]
+__all__ = ["BUILDERS", "Builder", "builder", "counterexample", "digits", "files", "lasso"]
 
 
 def builder(name: object) -> Builder:

@@ -1,0 +1,89 @@
+"""A user's own data: one NumPy file for each client, as on deployed nodes."""
+
+from __future__ import annotations
+
+import glob
+import re
+from pathlib import Path
+
+import numpy as np
+
+from flower_fedcon.checks import nonnegative, positive
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, Objective, SoftmaxRegression
+from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.regularizers import L1
+from flower_fedcon.sets import L1Ball
+
+
+def files(
+    *,
+    data: str | list[str],
+    num_classes: int | None = None,
+    l1: float | None = None,
+    l1_radius: float | None = None,
+    l2: float = 0.0,
+) -> FederatedProblem:
+    """Return the problem whose clients are `.npz` files; see `load_file`.
+
+    Parameters
+    ----------
+    data : str or list of str
+        The files, in client order, or a pattern such as "clients/*.npz" (sorted, numbers as
+        numbers), relative to the working directory.
+    num_classes : int, optional
+        For integer labels: the number of classes; by default two labels -1 and 1 are expected.
+    l1 : float, optional
+        Weight of an l1 regularizer.
+    l1_radius : float, optional
+        Radius of an l1 ball as constraint, instead of `l1`.
+    l2 : float
+        Each client's f_j has l2/2 ||x||^2; for labels only.
+    """
+    if l1 is not None and l1_radius is not None:
+        raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
+    regularizer = None if l1 is None else L1(nonnegative("l1", l1))
+    constraint = None if l1_radius is None else L1Ball(positive("l1_radius", l1_radius))
+    paths = sorted(glob.glob(data), key=_natural) if isinstance(data, str) else list(data)
+    if not paths:
+        raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
+    return FederatedProblem(
+        [load_file(path, num_classes=num_classes, l2=l2) for path in paths],
+        names=paths,
+        regularizer=regularizer,
+        constraint=constraint,
+    )
+
+
+def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0.0) -> Objective:
+    """Return the objective of one client's `.npz` file.
+
+    It holds `A`, shape (rows, features), and either `b` (least squares) or `y`: labels -1 and 1
+    (logistic regression), or with `num_classes` 0, 1, ... (softmax regression).
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, or holds something else; the text names the file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"cannot read {path} as a .npz file of arrays: {error}") from None
+    if "A" not in arrays or ("b" in arrays) == ("y" in arrays):
+        raise ConfigError(f"{path} holds {sorted(arrays)}, expected A, and b or y")
+    try:
+        if "b" in arrays:
+            return LeastSquares(arrays["A"], arrays["b"])
+        if num_classes is None:
+            return LogisticRegression(arrays["A"], arrays["y"], l2)
+        return SoftmaxRegression(arrays["A"], arrays["y"], num_classes, l2)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Sort 2.npz before 10.npz."""
+    parts = re.split(r"(\d+)", path)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
