@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from flwr.client import NumPyClient
 
-from flower_fedcon import client_state, codec, streams
+from flower_fedcon import codec, streams
 from flower_fedcon.checks import Array, count
-from flower_fedcon.client_state import Versions
+from flower_fedcon.client_state import ContextStore, FileStore, Store, Versions
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, PackedObjective
 from flower_fedcon.protocol import QUERY, ClientInfo, Reply, Request, RunInfo
@@ -20,6 +20,8 @@ from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.wire import Payload
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flwr.app import Context
 
 State = TypeVar("State")
@@ -42,6 +44,9 @@ class FedConClient(NumPyClient, Generic[State]):
     context : flwr.app.Context, optional
         Where the state lives between messages, in a Flower app. Without it, it lives in this
         object.
+    state_dir : path, optional
+        A folder that keeps the state over restarts; by default the node configuration's
+        "state-dir", if it has one.
     oracles : dict, optional
         Sets or regularizers of one's own, by the name of the strategy's argument.
     name : str, optional
@@ -58,6 +63,7 @@ class FedConClient(NumPyClient, Generic[State]):
         objective: Any,
         *,
         context: Context | None = None,
+        state_dir: str | Path | None = None,
         oracles: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> None:
@@ -65,8 +71,17 @@ class FedConClient(NumPyClient, Generic[State]):
             if not callable(getattr(objective, method, None)):
                 raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
         self.objective = self._own_objective = objective
-        self.name = name
         self._context = context
+        node = dict(context.node_config) if context is not None else {}
+        self.name = name or _text(node.get("name", node.get("partition-id")))
+        self._store: Store | None = None
+        folder = state_dir or node.get("state-dir")
+        if folder:
+            if self.name is None:
+                raise ConfigError("a client with a state-dir needs a name, or a partition-id")
+            self._store = FileStore(str(folder), self.name)
+        elif context is not None:
+            self._store = ContextStore(context)
         self._oracles = oracles
         self._versions = Versions()
         self._run: RunInfo | None = None
@@ -182,6 +197,15 @@ class FedConClient(NumPyClient, Generic[State]):
             strong_convexity=_optional(getattr(objective, "strong_convexity", None)),
         )
 
+    @property
+    def versions(self) -> Versions:
+        """The client's state and what is pending."""
+        return self._versions
+
+    @versions.setter
+    def versions(self, versions: Versions) -> None:
+        self._versions = versions
+
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""
         self._check_algorithm(run.algorithm)
@@ -213,7 +237,8 @@ class FedConClient(NumPyClient, Generic[State]):
         reply = Reply(request.client, request.round, work=self._work)
         reply.num_examples = getattr(self.objective, "num_examples", 1)
         versions, down = self._versions, request.broadcast
-        if request.round < versions.pending_round:
+        life = self._run.life if self._run is not None else 1
+        if (life, request.round) < (versions.life, versions.pending_round):
             reply.error = f"round {request.round} was asked for after {versions.pending_round}"
             return reply
         if request.follow_up:
@@ -246,13 +271,20 @@ class FedConClient(NumPyClient, Generic[State]):
             state = self.restore(down, request.restore)
         elif ack == 0:
             state = self.initialize(down)
-        elif ack == versions.pending_round:
-            state = versions.pending
-        elif ack == versions.version:
-            state = versions.committed
         else:
-            return Versions()
-        return Versions(ack, state, 0, None, versions.held_round, versions.held)
+            state = versions.at(ack)
+            if state is None:
+                return Versions()
+        kept = versions.at(request.keep) if request.keep else None
+        return Versions(
+            version=ack,
+            committed=state,
+            held_round=versions.held_round,
+            held=versions.held,
+            kept_version=request.keep,
+            kept=kept,
+            life=self._run.life if self._run is not None else 1,
+        )
 
     # --- plumbing: Flower's NumPyClient --------------------------------------------------------
 
@@ -266,16 +298,16 @@ class FedConClient(NumPyClient, Generic[State]):
         try:
             if config.get("action") == codec.DESCRIBE:
                 self._check_algorithm(str(config.get("algorithm", self.algorithm)))
-                return [], 1, codec.encode_info(self.describe(), self._context, self.name)
+                return [], 1, codec.encode_info(self.describe(), self._context)
             run, request = codec.decode_request(parameters, config, self._oracles)
             self.configure(run)
-            context = self._context
+            store = self._store
             remembers = self.state_type is not None or request.phase == QUERY or request.follow_up
-            if context is not None and remembers:
-                self._versions = client_state.load(context, run, self.state_type)
+            if store is not None and remembers:
+                self._versions = store.load(run, self.state_type)
             reply = self.handle(request)
-            if context is not None and remembers and not reply.lost:
-                client_state.save(context, run, self._versions)
+            if store is not None and remembers and not reply.lost and not reply.error:
+                store.save(run, self._versions)
         except FedConError as error:
             reply = Reply(client=-1, round=0, error=str(error))
         return codec.encode_reply(reply)
@@ -291,6 +323,10 @@ class FedConClient(NumPyClient, Generic[State]):
         own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
         examples = int(getattr(objective, "num_examples", 1))
         return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _optional(value: Any) -> float | None:

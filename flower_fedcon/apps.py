@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
     from flower_fedcon.layout import Model
 
-RUN_KEYS = ("num-server-rounds", "seed", "evaluate-every", "run-dir", "num-clients", "timeout")
-
 
 def client_app(
     load_objective: Callable[..., Any],
     *,
     oracles: Mapping[str, Any] | None = None,
+    state_dir: str | None = None,
     mods: Sequence[Any] | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every algorithm of the collection.
@@ -34,6 +33,9 @@ def client_app(
     oracles : dict, optional
         Sets or regularizers of one's own, by the name of the strategy's argument ("constraint",
         "regularizer"): a message can only name this package's.
+    state_dir : path, optional
+        A folder in which clients keep their state over restarts; by default the node
+        configuration's "state-dir", if it has one.
     mods : sequence, optional
         Flower's client mods.
 
@@ -56,7 +58,7 @@ def client_app(
 
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
-        return kind(load(context), context=context, oracles=oracles)
+        return kind(load(context), context=context, state_dir=state_dir, oracles=oracles)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -82,7 +84,8 @@ def server_app(
 
     The run configuration's keys (`flwr run --run-config`, or the app's pyproject.toml):
     "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
-    "num-clients" (by default the nodes' "num-partitions") and "timeout" in seconds (3600).
+    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "resume"
+    (false) and "checkpoint-every" (rounds; by default every ten seconds).
 
     Parameters
     ----------
@@ -120,6 +123,8 @@ def server_app(
             evaluate_every=int(_option(config, "evaluate-every", 1)),
             num_clients=int(_option(config, "num-clients", 0)) or None,
             run_dir=str(_option(config, "run-dir", "")) or None,
+            resume=bool(config.get("resume", False)),
+            checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,
             callbacks=callbacks,
         )
 

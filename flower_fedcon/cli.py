@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -42,6 +42,18 @@ _RunDir = Annotated[
     Path | None, typer.Option(help="Folder for the results; by default a new runs/<file name>.")
 ]
 _Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+_Every = Annotated[
+    int | None,
+    typer.Option(help="Rounds between checkpoints; by default one every ten seconds."),
+]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-change",
+        metavar="NAME",
+        help="A setting that may differ from the resumed run's; may be repeated.",
+    ),
+]
 _Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -136,11 +148,14 @@ def run(
     seed: _Seed = None,
     run_dir: _RunDir = None,
     resume: _Resume = False,
+    checkpoint_every: _Every = None,
+    allow_change: _Allow = None,
     set_: _Set = None,
 ) -> None:
     """Run an experiment's algorithm."""
     experiment = _load(file, engine, rounds, seed, set_)
-    _run_all(experiment, _folder(file, run_dir, resume), resume, compare=False)
+    safety = _Safety(resume, checkpoint_every, tuple(allow_change or ()))
+    _run_all(experiment, _folder(file, run_dir, resume), safety, compare=False)
 
 
 @app.command()
@@ -151,11 +166,14 @@ def compare(
     seed: _Seed = None,
     run_dir: _RunDir = None,
     resume: _Resume = False,
+    checkpoint_every: _Every = None,
+    allow_change: _Allow = None,
     set_: _Set = None,
 ) -> None:
     """Run every algorithm of an experiment on the same problem."""
     experiment = _load(file, engine, rounds, seed, set_)
-    _run_all(experiment, _folder(file, run_dir, resume), resume, compare=True)
+    safety = _Safety(resume, checkpoint_every, tuple(allow_change or ()))
+    _run_all(experiment, _folder(file, run_dir, resume), safety, compare=True)
 
 
 @app.command()
@@ -198,7 +216,15 @@ def _load(
     return Experiment.load(file, [*(settings or []), *overrides])
 
 
-def _run_all(experiment: Experiment, folder: Path, resume: bool, *, compare: bool) -> None:
+class _Safety(NamedTuple):
+    """What `simulate` takes for runs that may be interrupted."""
+
+    resume: bool
+    checkpoint_every: int | None
+    allow_changes: tuple[str, ...]
+
+
+def _run_all(experiment: Experiment, folder: Path, safety: _Safety, *, compare: bool) -> None:
     from flower_fedcon.plotting import plot_histories
     from flower_fedcon.rundir import CONFIG, FIGURE, write_text
 
@@ -210,12 +236,12 @@ def _run_all(experiment: Experiment, folder: Path, resume: bool, *, compare: boo
     histories: dict[str, History] = {}
     for index, label in enumerate(strategies):
         target = folder / _slug(label, strategies) if compare else folder
-        if not resume:
+        if not (safety.resume and (target / CONFIG).exists()):
             _make(target)
             write_text(target / CONFIG, experiment.to_toml(index))
         with _labelled(label if compare else ""):
-            histories[label] = _play(experiment, index, label, target, resume)
-    if compare and not resume:
+            histories[label] = _play(experiment, index, label, target, safety)
+    if compare and not safety.resume:
         write_text(folder / CONFIG, experiment.to_toml())
     rows = {label: history.rows for label, history in histories.items() if len(history)}
     if rows:
@@ -240,7 +266,7 @@ def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
     say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
 
 
-def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: bool) -> History:
+def _play(experiment: Experiment, index: int, label: str, folder: Path, safety: _Safety) -> History:
     from flower_fedcon.history import History
     from flower_fedcon.rundir import HISTORY
     from flower_fedcon.simulation import simulate
@@ -256,14 +282,15 @@ def _play(experiment: Experiment, index: int, label: str, folder: Path, resume: 
                 seed=options.seed,
                 evaluate_every=options.evaluate_every,
                 run_dir=folder,
-                resume=resume,
                 callbacks=(show,),
+                **safety._asdict(),
             )
     except KeyboardInterrupt:
         rows = History.read_rows(folder / HISTORY) if (folder / HISTORY).exists() else []
         done = int(rows[-1]["round"]) if rows else 0
         raise _InterruptedError(
-            f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}"
+            f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}; "
+            f"go on with --resume --run-dir {folder}"
         ) from None
 
 

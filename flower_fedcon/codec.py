@@ -34,6 +34,8 @@ class RequestEncoder:
         self._common: Config = {
             "algorithm": run.algorithm,
             "seed": run.seed,
+            "token": run.token,
+            "life": run.life,
             "clients": run.num_clients,
             "layout": run.layout.to_json(),
             "settings": text,
@@ -54,6 +56,7 @@ class RequestEncoder:
             "round": request.round,
             "client": request.client,
             "ack": request.ack,
+            "keep": request.keep,
             "restore": request.restore is not None,
             "names": ",".join(arrays),
             **{_SCALAR + name: number for name, number in scalars.items()},
@@ -70,7 +73,13 @@ def decode_request(
         layout = _layout(str(config["layout"]))
         settings = specs.decode(str(config["settings"]), arrays, own)
         run = RunInfo(
-            str(config["algorithm"]), int(config["seed"]), layout, int(config["clients"]), settings
+            algorithm=str(config["algorithm"]),
+            seed=int(config["seed"]),
+            layout=layout,
+            num_clients=int(config["clients"]),
+            settings=settings,
+            token=str(config["token"]),
+            life=int(config["life"]),
         )
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
         values |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
@@ -83,6 +92,7 @@ def decode_request(
             restore=given if config["restore"] else None,
             phase=str(config["action"]),
             follow_up=bool(config["follow-up"]),
+            keep=int(config["keep"]),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise ConfigError(
@@ -121,13 +131,12 @@ def decode_reply(arrays: Sequence[Array], num_examples: float, config: Mapping[s
     )
 
 
-def encode_info(info: ClientInfo, context: Context | None, name: str | None) -> Config:
-    """Return a client's description; its name comes from the node's configuration."""
+def encode_info(info: ClientInfo, context: Context | None) -> Config:
+    """Return a client's description, with the number of partitions that its node knows of."""
     node = dict(context.node_config) if context is not None else {}
-    found = name or node.get("name", node.get("partition-id"))
     config: Config = {"num-examples": info.num_examples}
-    if found is not None:
-        config["name"] = str(found)
+    if info.name:
+        config["name"] = info.name
     if "num-partitions" in node:
         config["num-partitions"] = int(node["num-partitions"])
     if info.layout is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,20 +87,31 @@ class Coordinator:
         The start, of the layout's shape.
     max_retries : int
         How many more times the clients without a usable reply are asked.
+    token, life
+        Of a run that goes on from a checkpoint; see `RunInfo`.
     """
 
     def __init__(
-        self, strategy: FedConStrategy[Any], setup: Setup, x0: Array, *, max_retries: int = 3
+        self,
+        strategy: FedConStrategy[Any],
+        setup: Setup,
+        x0: Array,
+        *,
+        max_retries: int = 3,
+        token: str | None = None,
+        life: int = 1,
     ) -> None:
         self.setup = setup
         self.strategy = strategy.bind(setup)
         self.state = self.strategy.initialize(x0)
         self.info = RunInfo(
-            self.strategy.name,
-            setup.seed,
-            setup.layout,
-            setup.num_clients,
-            self.strategy.settings(),
+            algorithm=self.strategy.name,
+            seed=setup.seed,
+            layout=setup.layout,
+            num_clients=setup.num_clients,
+            settings=self.strategy.settings(),
+            token=token or secrets.token_hex(16),
+            life=life,
         )
         self.encoder = RequestEncoder(self.info)
         self._setting_bytes = sum(
@@ -108,6 +120,7 @@ class Coordinator:
         self.round = 0
         self.max_retries = max_retries
         self.acks = [0] * setup.num_clients
+        self.kept = [0] * setup.num_clients
         self.uplink_bytes = self.downlink_bytes = 0
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
@@ -196,7 +209,8 @@ class Coordinator:
                 size = payload_bytes(down) + self._setting_bytes
         self.downlink_bytes += size + (payload_bytes(given) if given else 0)
         follow_up = client in self._held
-        return Request(client, self.round, ack, down, given, self._phase, follow_up)
+        keep = self.kept[client]
+        return Request(client, self.round, ack, down, given, self._phase, follow_up, keep)
 
     def absorb(self, replies: Iterable[Reply]) -> None:
         """Take the usable replies; drop, count and log the others."""
@@ -301,6 +315,28 @@ class Coordinator:
                 "loosen it (said once)",
                 self.round,
             )
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a later start needs to go on from the last complete round."""
+        return {
+            "token": self.info.token,
+            "life": self.info.life,
+            "round": self.round,
+            "state": self.state,
+            "acks": list(self.acks),
+            "uplink_bytes": self.uplink_bytes,
+            "downlink_bytes": self.downlink_bytes,
+            "counts": dict(self.counts),
+            "work": dict(self.work),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.round, self.state = snapshot["round"], snapshot["state"]
+        self.acks, self.kept = list(snapshot["acks"]), list(snapshot["acks"])
+        self.uplink_bytes = snapshot["uplink_bytes"]
+        self.downlink_bytes = snapshot["downlink_bytes"]
+        self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])
 
     def client_name(self, client: int) -> str:
         """Return a client's name, for messages."""

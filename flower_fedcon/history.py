@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,8 +86,13 @@ class History:
         """Return the rows of a file written by `to_csv` or a run."""
         with Path(path).open(newline="") as file:
             return [
-                {k: float(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)
+                {k: _number(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)
             ]
+
+
+def _number(text: str) -> float:
+    """Return the number that was written: whole ones stay whole."""
+    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 class HistoryFile:
@@ -112,6 +118,10 @@ class HistoryFile:
         values = [repr(np.asarray(row[c]).item()) if c in row else "" for c in self._columns]
         csv.writer(self._file).writerow(values)
         self._file.flush()
+
+    def sync(self) -> None:
+        """Bring the rows to the disk."""
+        os.fsync(self._file.fileno())
 
     def __enter__(self) -> HistoryFile:
         return self

@@ -25,6 +25,10 @@ class RunInfo:
     num_clients: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The hyperparameters and oracles that the client's step uses, by name."""
+    token: str = "0" * 32
+    """Names the run, also over a server's restarts: 32 hexadecimal digits."""
+    life: int = 1
+    """How often the server of this run has been started."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,9 @@ class Request:
         The round of this client's last reply that was used; 0 if there is none.
     broadcast : dict
         What the algorithm sends to everyone.
+    keep : int
+        The round of this client's last reply that was used before the server's last checkpoint:
+        the version to keep in case the server falls back to it; 0 for none.
     restore : dict, optional
         State that the server hands back to a client that has none.
     phase : {"train", "query"}
@@ -56,6 +63,7 @@ class Request:
     restore: Payload | None = None
     phase: str = TRAIN
     follow_up: bool = False
+    keep: int = 0
 
 
 @dataclass(slots=True)

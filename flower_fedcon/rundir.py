@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.history import History, HistoryFile, Record
 
 if TYPE_CHECKING:
@@ -35,12 +35,33 @@ class RunDirectory:
         self._history = HistoryFile(path / HISTORY)
 
     @classmethod
-    def create(cls, path: str | Path, coordinator: Coordinator, num_rounds: int) -> RunDirectory:
-        """Make the folder and write what is known before round 1."""
+    def reopen(cls, path: Path, count: int) -> tuple[RunDirectory, list[Record]]:
+        """Return the folder of a run that goes on, and the `count` rows before its checkpoint."""
+        file = path / HISTORY
+        rows = History.read_rows(file)[:count] if file.exists() else []
+        if len(rows) < count:
+            raise FedConError(
+                f"cannot resume: {file} holds {len(rows)} rows, its checkpoint was written after "
+                f"{count}. Put the file back, or start again in another run directory"
+            )
+        directory = cls(path)
+        for row in rows:
+            directory.write(row)
+        return directory, rows
+
+    @classmethod
+    def create(
+        cls, path: str | Path, coordinator: Coordinator, num_rounds: int, *, anew: bool = False
+    ) -> RunDirectory:
+        """Make the folder and write what is known before round 1.
+
+        With `anew` a history that is there, but has no checkpoint, is written over.
+        """
         folder = Path(path)
-        if (folder / HISTORY).exists():
+        if (folder / HISTORY).exists() and not anew:
             raise ConfigError(
-                f"{folder} holds a run already: choose another run directory or remove this one"
+                f"{folder} holds a run already: resume it, choose another run directory, or remove "
+                "this one"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -54,6 +75,10 @@ class RunDirectory:
     def write(self, record: Record) -> None:
         """Append a row to the history."""
         self._history.write(record)
+
+    def sync(self) -> None:
+        """Bring the history to the disk."""
+        self._history.sync()
 
     def close(self, history: History) -> None:
         """Write the model."""

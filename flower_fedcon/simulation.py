@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon import streams
-from flower_fedcon.checks import choice, count
-from flower_fedcon.coordinator import Coordinator
+from flower_fedcon.checks import choice
 from flower_fedcon.engines import local
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.history import Callback, History
 from flower_fedcon.layout import Layout
-from flower_fedcon.loop import run_rounds
+from flower_fedcon.loop import Plan, Run
 from flower_fedcon.participation import Participation
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.protocol import ClientInfo, Setup
@@ -32,6 +31,8 @@ def simulate(
     evaluate_every: int = 1,
     run_dir: str | Path | None = None,
     resume: bool = False,
+    checkpoint_every: int | None = None,
+    allow_changes: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
 ) -> History:
     """Run a strategy on a problem and return its history.
@@ -50,9 +51,16 @@ def simulate(
     evaluate_every : int (default: 1)
         Record each so many rounds, and the last; 0 for the last only.
     run_dir : path, optional
-        Folder for configuration, history and model.
+        Folder for configuration, history, model and checkpoint. With it, SIGINT and SIGTERM end
+        the run after the round under way, with a checkpoint.
     resume : bool (default: False)
-        Go on with an interrupted run.
+        Go on with the run in `run_dir`, to the result of a run that was never interrupted; from
+        round 1 where there is none.
+    checkpoint_every : int, optional
+        Write a checkpoint after each so many rounds; by default every ten seconds, and always
+        at the end.
+    allow_changes : sequence of str
+        Settings that may differ from those of the run that is resumed; any other is refused.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 
@@ -80,27 +88,27 @@ def simulate(
     if not isinstance(problem, FederatedProblem):
         raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
     choice("engine", engine, ENGINES)
-    count("num_rounds", num_rounds, minimum=0)
-    streams.check_seed(seed)
-    if engine == "stacked" or resume:
-        what = 'engine="stacked"' if engine == "stacked" else "resume=True"
-        raise FedConError(f'{what} is not available yet: use engine="local" from round 1')
-    options: dict[str, Any] = {
-        "seed": seed,
-        "evaluate_every": evaluate_every,
-        "run_dir": run_dir,
-        "callbacks": callbacks,
-    }
+    plan = Plan(
+        num_rounds=num_rounds,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        run_dir=run_dir,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+        allow_changes=allow_changes,
+        callbacks=callbacks,
+    )
+    if engine == "stacked":
+        raise FedConError('engine="stacked" is not available yet: use engine="local"')
     if engine == "ray":
         from flower_fedcon.engines import ray
 
-        return ray.simulate(strategy, problem, num_rounds, **options)
+        return ray.simulate(strategy, problem, plan)
     infos = local.describe(problem.objectives, problem.names, strategy.name)
     setup = make_setup(infos, num_rounds, problem.layout, strategy.participation, seed)
-    coordinator = Coordinator(strategy, setup, problem.start)
-    exchange = local.open_exchange(problem.objectives, coordinator.info)
-    del options["seed"]
-    return run_rounds(coordinator, exchange, num_rounds, evaluate=problem.evaluate, **options)
+    run = Run(plan, strategy, setup, problem.start)
+    exchange = local.LocalExchange(problem.objectives, run.coordinator.info)
+    return run.play(exchange, problem.evaluate)
 
 
 def make_setup(

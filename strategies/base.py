@@ -64,6 +64,9 @@ class FedConStrategy(Strategy, Generic[State]):
     client_settings: ClassVar[tuple[str, ...]] = ()
     """Attributes that the local step needs."""
 
+    uses_num_rounds: bool = False
+    """Whether the iterates depend on how many rounds the run is to have."""
+
     setup: Setup
     regularizer: Any = None
     constraint: Any = None
@@ -253,6 +256,9 @@ class FedConStrategy(Strategy, Generic[State]):
         num_clients: int | None = None,
         evaluate_every: int = 1,
         run_dir: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_every: int | None = None,
+        allow_changes: Sequence[str] = (),
         callbacks: Sequence[Callback] = (),
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
@@ -278,7 +284,10 @@ class FedConStrategy(Strategy, Generic[State]):
         evaluate_every : int (default: 1)
             Evaluate on the clients each so many rounds, and after the last; 0 for never.
         run_dir : path, optional
-            Folder for history, model and figure.
+            Folder for configuration, history, model and checkpoint.
+        resume, checkpoint_every, allow_changes
+            As for `simulate`; a ServerApp that was killed goes on where its checkpoint is, with
+            clients that kept their state.
         callbacks : sequence of callables
             Each sees a recorded round and may stop the run by returning True.
 
@@ -293,6 +302,7 @@ class FedConStrategy(Strategy, Generic[State]):
             If the clients do not fit together, or a round cannot be completed.
         """
         from flower_fedcon.engines.grid import GridRun
+        from flower_fedcon.loop import Plan
 
         for record in (train_config, evaluate_config):
             if record:
@@ -301,15 +311,17 @@ class FedConStrategy(Strategy, Generic[State]):
                     "hyperparameters are the strategy's own arguments"
                 )
         self._grid_run = GridRun(self, grid, timeout, num_clients)
-        return self._grid_run.run(
-            initial_arrays,
-            num_rounds,
+        plan = Plan(
+            num_rounds=num_rounds,
             seed=seed,
-            evaluate_fn=evaluate_fn,
             evaluate_every=evaluate_every,
             run_dir=run_dir,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            allow_changes=allow_changes,
             callbacks=callbacks,
         )
+        return self._grid_run.run(initial_arrays, plan, evaluate_fn=evaluate_fn)
 
     _grid_run: GridRun | None = None
 
@@ -354,5 +366,5 @@ class FedConStrategy(Strategy, Generic[State]):
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
-        hidden = ("setup", "_grid_run")
+        hidden = ("setup", "_grid_run", "uses_num_rounds")
         return {k: v for k, v in vars(self).items() if k not in hidden}

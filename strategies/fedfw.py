@@ -83,6 +83,7 @@ class FrankWolfe(FedConStrategy[State]):
         self.constraint = constraint
         self.penalty = positive("penalty", penalty)
         self.schedule = choice("schedule", schedule, ("convex", "nonconvex"))
+        self.uses_num_rounds = self.schedule == "nonconvex"
         self.gradient = choice("gradient", gradient, ("full", "stochastic"))
         if (self.gradient == "stochastic") != (self.batch_size is not None):
             raise ConfigError(

@@ -12,8 +12,8 @@ from flwr.app import Context, RecordDict
 from harness import OpenRun, wire_exchange
 from problems import l1ls
 
-from flower_fedcon import FederatedProblem, Sample, client_state, codec, specs
-from flower_fedcon.client_state import Versions
+from flower_fedcon import FederatedProblem, Sample, codec, specs
+from flower_fedcon.client_state import ContextStore, Versions
 from flower_fedcon.clients import FedAvgClient, FedFWClient
 from flower_fedcon.engines import messages
 from flower_fedcon.errors import ConfigError
@@ -104,13 +104,21 @@ def test_replies(lost):
 
 
 def test_descriptions():
-    info = ClientInfo("", 12, LAYOUT, 0.1, None)
     nodes = [{"partition-id": 3, "num-partitions": 8}, {"name": "site", "partition-id": 3}, {}]
     contexts = [Context(0, 0, node, RecordDict(), {}) for node in nodes]
-    decoded = [codec.decode_info(codec.encode_info(info, c, None), 77) for c in contexts]
+    objective = Quadratic(2 * np.eye(3), np.ones(3))
+
+    def describe(context: Context, **more: str) -> tuple[ClientInfo, int | None]:
+        client = FedAvgClient(objective, context=context, **more)
+        return codec.decode_info(client.fit([], {"action": "describe"})[2], 77)
+
+    decoded = [describe(context) for context in contexts]
     assert [(i.name, n) for i, n in decoded] == [("3", 8), ("site", None), ("node-77", None)]
-    assert all((i.num_examples, i.layout, i.smoothness) == (12, LAYOUT, 0.1) for i, _ in decoded)
-    assert codec.decode_info(codec.encode_info(info, contexts[0], "own"), 77)[0].name == "own"
+    layout = Layout(((3,),), "float64", layered=False)
+    facts = (1, layout, 2.0, 2.0)
+    for i, _ in decoded:
+        assert (i.num_examples, i.layout, i.smoothness, i.strong_convexity) == facts
+    assert describe(contexts[0], name="own")[0].name == "own"
 
 
 @pytest.mark.parametrize(
@@ -233,11 +241,11 @@ def new_context() -> Context:
 
 def test_state_round_trip():
     context, run = new_context(), run_info()
-    assert client_state.load(context, run, Kept) == Versions()
+    assert ContextStore(context).load(run, Kept) == Versions()
     kept = Kept(np.array([0.1, -0.0]), None, 3), Kept(np.zeros((2, 1), np.float32), np.ones(1), 0.1)
     for versions in (Versions(4, kept[0], 6, kept[1]), Versions(6, kept[1])):
-        client_state.save(context, run, versions)
-        got = client_state.load(context, run, Kept)
+        ContextStore(context).save(run, versions)
+        got = ContextStore(context).load(run, Kept)
         assert (got.version, got.pending_round) == (versions.version, versions.pending_round)
         for new, old in ((got.committed, versions.committed), (got.pending, versions.pending)):
             if old is None:
@@ -247,7 +255,7 @@ def test_state_round_trip():
             assert (new.age, type(new.age)) == (old.age, type(old.age))
             assert (new.d is None) == (old.d is None)
     other = RunInfo("fedfw", 0, LAYOUT, 7)
-    assert client_state.load(context, other, Kept) == Versions()
+    assert ContextStore(context).load(other, Kept) == Versions()
 
 
 def test_client_restarts_at_every_message_and_loses_its_context_once():
@@ -275,7 +283,7 @@ def test_pending_state_waits_for_the_word():
         return client.fit(list(arrays.values()), config)[2]
 
     def versions() -> Versions:
-        return client_state.load(context, run.coordinator.info, FedFWClient.state_type)
+        return ContextStore(context).load(run.coordinator.info, FedFWClient.state_type)
 
     ask(1, 0)
     first = versions()

@@ -129,7 +129,7 @@ def test_no_rounds(tmp_path):
     [
         ({"engine": "cloud"}, "engine must be one of 'local', 'stacked', 'ray', got 'cloud'"),
         ({"engine": "stacked"}, "is not available yet"),
-        ({"resume": True}, "resume=True is not available yet"),
+        ({"resume": True}, "resume=True needs the run_dir"),
         ({"strategy": FedAvg}, "strategy must be one of flower_fedcon.strategies"),
         ({"problem": [1]}, r"problem must be a FederatedProblem, got \[1\]"),
         ({"num_rounds": -1}, "num_rounds must be a whole number >= 0"),
@@ -148,7 +148,7 @@ def test_refusals(options, words):
 def test_run_directory(tmp_path):
     folder = tmp_path / "a" / "run"
     history = simulate(avg(), q6(), 4, run_dir=folder, seed=5, evaluate_every=2)
-    files = ["config.toml", "environment.json", "history.csv", "model.npz"]
+    files = ["checkpoint", "config.toml", "environment.json", "history.csv", "model.npz"]
     assert sorted(p.name for p in folder.iterdir()) == files
     assert History.read_rows(folder / "history.csv") == history.rows
     with np.load(folder / "model.npz") as model:

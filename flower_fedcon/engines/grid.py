@@ -6,8 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.coordinator import Coordinator
 from flower_fedcon.engines import messages
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.history import Callback, History, Record
-from flower_fedcon.loop import run_rounds
+from flower_fedcon.history import History, Record
+from flower_fedcon.loop import Plan, Run
 from flower_fedcon.problem import FederatedProblem, common_layout, start_point
 from flower_fedcon.protocol import ClientInfo, Reply, Request
 from flower_fedcon.regularizers import Indicator
@@ -138,13 +137,9 @@ class GridRun:
     def run(
         self,
         initial: ArrayRecord | Any | None,
-        num_rounds: int,
+        plan: Plan,
         *,
-        seed: int = 0,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        evaluate_every: int = 1,
-        run_dir: str | Path | None = None,
-        callbacks: Sequence[Callback] = (),
         problem: FederatedProblem | None = None,
     ) -> RunResult:
         """Meet the clients, play the rounds, and return model and history.
@@ -154,10 +149,17 @@ class GridRun:
         began = time.monotonic()
         infos = self.nodes.wait(self.expected, self.timeout)
         x0 = messages.from_record(initial) if isinstance(initial, ArrayRecord) else initial
-        self._open(infos, x0, num_rounds, seed)
+        result = RunResult()
+
+        def report(record: Record) -> None:
+            text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k != "round")
+            _log.info("[ROUND %d/%d] %s", record["round"], plan.num_rounds, text)
+            result.train_metrics_clientapp[int(record["round"])] = MetricRecord({**record})
+
+        plan = replace(plan, callbacks=[report, *plan.callbacks])
+        run = self._open(infos, x0, plan)
         _log.info("Starting %s:", self.strategy.sheet.title)
         self.strategy.summary()
-        result = RunResult()
 
         def evaluate(x: Array) -> Record:
             if problem is not None:
@@ -172,35 +174,25 @@ class GridRun:
                     record |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
             return record
 
-        def report(record: Record) -> None:
-            text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k != "round")
-            _log.info("[ROUND %d/%d] %s", record["round"], num_rounds, text)
-            result.train_metrics_clientapp[int(record["round"])] = MetricRecord({**record})
-
-        result.history = run_rounds(
-            self.coordinator,
-            self.exchange,
-            num_rounds,
-            evaluate=evaluate,
-            evaluate_every=evaluate_every,
-            run_dir=run_dir,
-            callbacks=[report, *callbacks],
-        )
+        result.history = run.play(self.exchange, evaluate)
         result.arrays = self.arrays()
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         return result
 
-    def _open(self, infos: list[ClientInfo], x0: Any, num_rounds: int, seed: int) -> None:
+    def _open(self, infos: list[ClientInfo], x0: Any, plan: Plan) -> Run:
         names = [info.name for info in infos]
         known = [info.layout for info in infos]
         if isinstance(x0, list) and len(x0) == 1 and not any(k and k.layered for k in known):
             x0 = x0[0]
         layout = common_layout(known, names, x0)
         start = start_point(layout, x0, self.strategy.constraint)
-        setup = make_setup(infos, num_rounds, layout, self.strategy.participation, seed)
-        self.coordinator = Coordinator(self.strategy, setup, start)
+        rule = self.strategy.participation
+        setup = make_setup(infos, plan.num_rounds, layout, rule, plan.seed)
+        run = Run(plan, self.strategy, setup, start)
+        self.coordinator = run.coordinator
         self._index = {name: j for j, name in enumerate(names)}
         self._names = names
+        return run
 
     def arrays(self) -> ArrayRecord:
         """Return the current model as Flower's record."""

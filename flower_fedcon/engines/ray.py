@@ -17,13 +17,12 @@ from flower_fedcon.apps import client_app
 from flower_fedcon.engines.grid import GridRun
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.history import History
+from flower_fedcon.loop import Plan
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.strategies.base import FedConStrategy
 
 
-def simulate(
-    strategy: FedConStrategy[Any], problem: FederatedProblem, num_rounds: int, **options: Any
-) -> History:
+def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Plan) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
     with tempfile.TemporaryDirectory(prefix="fedcon-") as folder:
         # Flower ships the client app with every message: the data stays in files, read once by
@@ -38,11 +37,14 @@ def simulate(
         @server.main()
         def main(grid: Grid, context: Context) -> None:
             run = GridRun(strategy, grid, num_clients=problem.num_clients)
-            result = run.run(problem.x0, num_rounds, problem=problem, **options)
+            result = run.run(problem.x0, plan, problem=problem)
             histories.append(result.history)
 
+        kept = None if plan.run_dir is None else str(Path(plan.run_dir).resolve() / "clients")
         app = client_app(
-            _Loader(folder, "client-{}.pickle"), oracles=_load(f"{folder}/oracles.pickle")
+            _Loader(folder, "client-{}.pickle"),
+            oracles=_load(f"{folder}/oracles.pickle"),
+            state_dir=kept,
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
