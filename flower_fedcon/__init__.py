@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from flower_fedcon.apps import client_app, server_app
     from flower_fedcon.errors import FedConError
     from flower_fedcon.history import EarlyStopping, History
+    from flower_fedcon.legacy import as_legacy_strategy
     from flower_fedcon.participation import Bernoulli, Full, Sample
     from flower_fedcon.problem import FederatedProblem
     from flower_fedcon.simulation import simulate
@@ -23,6 +24,7 @@ __all__ = [
     "Full",
     "History",
     "Sample",
+    "as_legacy_strategy",
     "client_app",
     "server_app",
     "simulate",
@@ -38,6 +40,7 @@ _HOMES = {
     "Full": "participation",
     "History": "history",
     "Sample": "participation",
+    "as_legacy_strategy": "legacy",
     "client_app": "apps",
     "server_app": "apps",
     "simulate": "simulation",

@@ -232,6 +232,8 @@ class Coordinator:
                 self._uploads[client] = self._accept(reply)
                 self.work.update(reply.work)
                 self.uplink_bytes += payload_bytes(self._uploads[client])
+            except StateLostError:
+                raise  # no way back in: to go on without it would be another problem
             except FedConError as error:
                 self.counts["dropped"] += 1
                 self._faults[client] = str(error)
@@ -255,7 +257,7 @@ class Coordinator:
             self._ask_again = True
             return False
         if client in self._restores:
-            raise StateLostError("it says again that its state is gone")
+            raise RoundError("it says again that its state is gone")
         state, self._restores[client] = self.strategy.reenter(self.state, client)
         self.counts["lost"] += 1
         self._ask_again = True

@@ -97,7 +97,7 @@ def test_list(fedcon: Run) -> None:
 def test_info(fedcon: Run, name: str) -> None:
     code, out, error = fedcon("info", name.lower())
     assert (code, error) == (0, "")
-    for words in ("update", "lost state", "uplink", "Hyperparameters", "participation", "required"):
+    for words in ("update", "lost state", "uplink", "Hyperparameters", "participation", "Default"):
         assert words in out
 
 

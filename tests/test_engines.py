@@ -44,7 +44,9 @@ def deployed(tmp_path_factory):
         )
     with Deployment(root / "flower", configs) as deployment:
         started = []
-        for algorithm, arguments in RUNS.items():  # together: Flower mostly waits
+        for algorithm, settings in RUNS.items():  # together: Flower mostly waits
+            oracle = "constraint" if algorithm == "FedFW" else "regularizer"
+            arguments = {**settings, "oracle": oracle, "sample": 2}
             config = {
                 "num-server-rounds": ROUNDS,
                 "seed": SEED,

@@ -51,6 +51,7 @@ class Nodes:
         self._timeout = timeout
         self._names: dict[int, str] = {}
         self.infos: dict[str, ClientInfo] = {}
+        self._told: set[int] = set()
         self.partitions = 0
         """The number of partitions that the nodes know of."""
 
@@ -73,10 +74,12 @@ class Nodes:
             self.infos.setdefault(info.name, info)
             self.partitions = max(self.partitions, partitions or 0)
         found: dict[str, int] = {}
-        for node in sorted(ids & self._names.keys()):
-            name = self._names[node]
-            if name in found:
-                _log.warning("two nodes are called %r: taking the later one", name)
+        for node, name in self._names.items():  # in the order of meeting: the latest one counts
+            if node not in ids:
+                continue
+            if name in found and node not in self._told:
+                self._told.add(node)
+                _log.warning("client %s is on a new node: the earlier one is left alone", name)
             found[name] = node
         return found
 
@@ -92,11 +95,11 @@ class Nodes:
             online = self.online()
             wanted = expected or self.partitions or 1
             if len(online) >= wanted:
-                return [self.infos[name] for name in sorted(online, key=_natural)]
+                return [self.infos[name] for name in sorted(online, key=natural)]
             if time.monotonic() > deadline:
                 raise FedConError(
                     f"{len(online)} of {wanted} clients are there after {timeout:g} s "
-                    f"({', '.join(sorted(online, key=_natural)) or 'none'}): start the missing "
+                    f"({', '.join(sorted(online, key=natural)) or 'none'}): start the missing "
                     "SuperNodes, or say num_clients"
                 )
             if not told:
@@ -214,7 +217,8 @@ class GridRun:
             time.sleep(_POLL[1])
             online = self.nodes.online()
         sent = [self._train_message(r, online) for r in requests if self._names[r.client] in online]
-        return self._replies(exchange(self.grid, sent, self.timeout))
+        there = lambda: set(self.nodes.online().values())  # noqa: E731
+        return self._replies(exchange(self.grid, sent, self.timeout, there))
 
     def _train_message(self, request: Request, online: dict[str, int]) -> Message:
         arrays, config = self.coordinator.encoder.encode(request)
@@ -299,10 +303,16 @@ class GridRun:
         return self.arrays(), MetricRecord({"replies": self.coordinator.replies})
 
 
-def exchange(grid: Grid, outgoing: Sequence[Message], timeout: float) -> list[Message]:
+def exchange(
+    grid: Grid,
+    outgoing: Sequence[Message],
+    timeout: float,
+    there: Callable[[], set[int]] | None = None,
+) -> list[Message]:
     """Send messages and return the replies that come in time.
 
-    Unlike `Grid.send_and_receive` this looks often, and does not wait for a node that has gone.
+    Unlike `Grid.send_and_receive` this looks often, and does not wait for a node that has gone:
+    `there` returns those that are left, by default all that the grid knows.
     """
     if not outgoing:
         return []
@@ -321,14 +331,14 @@ def exchange(grid: Grid, outgoing: Sequence[Message], timeout: float) -> list[Me
         if not waiting or now > deadline:
             return received
         if now > look:
-            there = set(grid.get_node_ids())
-            waiting = {key: node for key, node in waiting.items() if node in there}
-            look = now + _WATCH
+            left = set(grid.get_node_ids()) if there is None else there()
+            waiting = {key: node for key, node in waiting.items() if node in left}
+            look = time.monotonic() + _WATCH
             continue
         time.sleep(pause)
         pause = min(2 * pause, _POLL[1])
 
 
-def _natural(name: str) -> tuple[bool, int, str]:
+def natural(name: str) -> tuple[bool, int, str]:
     """Sort partition ids as numbers, and before other names."""
     return (not name.isdigit(), int(name) if name.isdigit() else 0, name)

@@ -2,18 +2,23 @@
 
 import json
 
-from flower_fedcon import Sample, server_app
+from flower_fedcon import Full, Sample, server_app
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 
+ORACLES = {"constraint": L1Ball(radius=5.0), "regularizer": L1(weight=0.1)}
+
 
 def make_strategy(context):
     config = context.run_config
-    algorithm = str(config["algorithm"])
-    oracle = L1Ball(radius=5.0) if algorithm.startswith("FedFW") else L1(weight=0.1)
     arguments = json.loads(str(config["arguments"]).replace("'", '"'))
-    return strategy_class(algorithm)(oracle, participation=Sample(count=2), **arguments)
+    cohort = arguments.pop("sample", None)
+    participation = Full() if cohort is None else Sample(count=cohort)
+    oracle = arguments.pop("oracle", None)
+    if oracle is not None:
+        arguments[oracle] = ORACLES[oracle]
+    return strategy_class(str(config["algorithm"]))(participation=participation, **arguments)
 
 
 app = server_app(make_strategy)

@@ -1,0 +1,103 @@
+"""SuperNode, SuperLink and ServerApp are killed while they work; nothing is lost, nothing doubled.
+
+The nodes keep their clients' state in a `state-dir`, the server its checkpoint in the run
+directory. Every run ends at the bytes of the undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deployment import Deployment, DeploymentError
+from problems import l1ls, l1ls_data
+
+from flower_fedcon import FederatedProblem, History, simulate
+from flower_fedcon.registry import strategy_class
+
+APP = Path(__file__).parent / "flower_app"
+CLIENTS, ROUNDS = 3, 9
+RUNS = {
+    "FedDualAvg": {"client_lr": 0.05, "local_steps": 2, "oracle": "regularizer"},
+    "DualFL": {"strong_convexity": 0.1, "momentum": 0.0, "regularization": 0.1},
+    "Scaffold": {"client_lr": 0.02, "local_steps": 2},
+}
+
+
+def undisturbed(algorithm: str) -> np.ndarray:
+    settings = dict(RUNS[algorithm])
+    plain = l1ls(CLIENTS)
+    problem = FederatedProblem(plain.objectives)
+    if settings.pop("oracle", None):
+        problem = l1ls(CLIENTS, l1=0.1)
+        settings["regularizer"] = problem.regularizer
+    strategy = strategy_class(algorithm)(**settings)
+    return simulate(strategy, problem, ROUNDS, seed=3, evaluate_every=0).x
+
+
+def wait_for_rounds(folder: Path, rounds: int, seconds: float = 300) -> None:
+    history = folder / "history.csv"
+    deadline = time.monotonic() + seconds
+    while not history.exists() or len(History.read_rows(history)) < rounds:
+        assert time.monotonic() < deadline, f"{folder} has not reached round {rounds}"
+        time.sleep(0.2)
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_kill_nodes_and_server(tmp_path):
+    configs = []
+    for i, data in enumerate(l1ls_data(CLIENTS)):
+        np.savez(tmp_path / f"client-{i}.npz", **data)
+        configs.append(
+            {
+                "partition-id": i,
+                "num-partitions": CLIENTS,
+                "data": str(tmp_path / f"client-{i}.npz"),
+                "state-dir": str(tmp_path / f"state-{i}"),
+            }
+        )
+
+    def config(algorithm: str, *, resume: bool) -> dict[str, bool | int | str]:
+        return {
+            "num-server-rounds": ROUNDS,
+            "seed": 3,
+            "algorithm": algorithm,
+            "arguments": json.dumps(RUNS[algorithm]).replace('"', "'"),
+            "run-dir": str(tmp_path / algorithm),
+            "evaluate-every": 1,
+            "checkpoint-every": 2,
+            "resume": resume,
+        }
+
+    with Deployment(tmp_path / "flower", configs) as deployment:
+        for algorithm in RUNS:
+            deployment.submit(APP, config(algorithm, resume=False))
+        wait_for_rounds(tmp_path / "Scaffold", 2)
+        deployment.kill_node(1)
+        deployment.restart_node(1)
+        for algorithm in RUNS:
+            wait_for_rounds(tmp_path / algorithm, 5)
+        deployment.kill_superlink()
+        for i in range(CLIENTS):
+            deployment.kill_node(i)
+        for algorithm in RUNS:  # killed in the middle, not at the end
+            assert len(History.read_rows(tmp_path / algorithm / "history.csv")) < ROUNDS
+        deployment.restart_superlink()
+        for i in range(CLIENTS):
+            deployment.restart_node(i)
+        runs = [deployment.submit(APP, config(algorithm, resume=True)) for algorithm in RUNS]
+        for run in runs:
+            try:
+                run.wait(timeout=400)
+            except DeploymentError as error:
+                pytest.fail(str(error))
+    for algorithm in RUNS:
+        with np.load(tmp_path / algorithm / "model.npz") as model:
+            assert model["x"].tobytes() == undisturbed(algorithm).tobytes(), algorithm
+        rows = History.read_rows(tmp_path / algorithm / "history.csv")
+        assert [row["round"] for row in rows] == list(range(1, ROUNDS + 1))
+        assert rows[-1]["lost"] == 0

@@ -1,0 +1,56 @@
+"""A `server_fn` that returns `ServerAppComponents`, and a `client_fn`, in Flower's simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.client import ClientApp
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from flwr.simulation import run_simulation
+from problems import l1ls
+
+from flower_fedcon import Sample, as_legacy_strategy, simulate
+from flower_fedcon.clients import FedFWClient
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.registry import strategy_class
+from flower_fedcon.strategies import FedFW
+
+ROUNDS = 6
+
+
+def client_fn(context):
+    problem = l1ls(4)
+    objective = problem.objectives[int(context.node_config["partition-id"])]
+    return FedFWClient(objective, context=context).to_client()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_thread")
+def test_legacy_apps_find_the_local_iterates():
+    problem, models = l1ls(4), {}
+    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
+
+    def server_fn(context):
+        legacy = as_legacy_strategy(
+            strategy,
+            num_clients=4,
+            num_rounds=ROUNDS,
+            on_round=lambda number, x: models.__setitem__(number, np.array(x)),
+        )
+        return ServerAppComponents(strategy=legacy, config=ServerConfig(num_rounds=ROUNDS))
+
+    run_simulation(
+        server_app=ServerApp(server_fn=server_fn),
+        client_app=ClientApp(client_fn=client_fn),
+        num_supernodes=4,
+        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}},
+    )
+    assert sorted(models) == list(range(1, ROUNDS + 1))
+    for number, x in models.items():
+        assert x.tobytes() == simulate(strategy, problem, number).x.tobytes()
+
+
+def test_two_exchanges_are_refused():
+    strategy = strategy_class("FedSGM")(client_lr=0.1, local_steps=1, tolerance=0.1)
+    with pytest.raises(ConfigError, match="two exchanges a round"):
+        as_legacy_strategy(strategy, num_clients=2, num_rounds=2)
