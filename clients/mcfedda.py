@@ -1,0 +1,17 @@
+"""MCFedDA, client side: CFedDA's step of the stage. See `flower_fedcon.strategies.MCFedDA`."""
+
+from __future__ import annotations
+
+from flower_fedcon.clients.cfedda import CFedDAClient
+from flower_fedcon.wire import Payload
+
+
+class MCFedDAClient(CFedDAClient):
+    """The local step of MCFedDA; it keeps no state."""
+
+    algorithm = "mcfedda"
+
+    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
+        """Do CFedDA's steps with this stage's psi and radius."""
+        psi = self.settings.regularizer.scaled(down["multiple"])
+        return self.averaged(down, psi, down.get("radius")), None

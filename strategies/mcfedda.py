@@ -1,0 +1,187 @@
+r"""MCFedDA, multi-stage CFedDA: a large regularization weight and ball first, then smaller ones.
+
+    min_w (1/N) sum_i f_i(w) + psi(w)
+
+Stage s = 1, 2, ... is CFedDA (see there) for R_s rounds with multiple_s psi and radius rho_s, from
+the last stage's w: w_0 := w, gradients and iterates forgotten, r := 1. The multiples do not
+increase and the last is 1, so that psi is what is minimised in the end; the last stage goes on
+until the run ends. In the paper's terms lambda_s = multiple_s lambda; its theory halves lambda and
+rho from stage to stage, and the last stage takes most of the rounds.
+
+A large weight keeps the first iterates sparse, where the loss is well conditioned.
+
+Symbols: stages = [(multiple, rho, R), ...]; mu, gamma, K and psi as in CFedDA.
+
+Participation: any (the theory is for full).
+
+Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
+Learning", ICML 2022, Algorithm 3, Theorem 3.2; the halving is reconstructed from the authors' code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.cfedda import CFedDA, CFedDAState
+from flower_fedcon.strategies.fastfedda import DualAveraging
+from flower_fedcon.wire import Payload
+
+
+class Stage(NamedTuple):
+    """One stage."""
+
+    multiple: float  # of psi
+    radius: float | None  # rho; None for no ball
+    rounds: int  # R
+
+
+class MCFedDAState(NamedTuple):
+    """The server's state."""
+
+    stage: int  # from 0
+    inner: CFedDAState  # of this stage
+
+
+class MCFedDA(DualAveraging[MCFedDAState]):
+    """Multi-stage constrained federated dual averaging.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or ConstraintSet
+        psi of the last stage, the one that is minimised; with a radius, as for `CFedDA`.
+    strong_convexity : float
+        mu > 0: of every f_i, or a guess of the restricted modulus.
+    damping : float, optional
+        gamma > 0; by default 5 L K, where the clients know L.
+    local_steps : int
+        K >= 1.
+    stages : list of (multiple, radius, rounds), optional
+        Multiples > 0 that do not increase and end in 1; a radius > 0, or None or infinity for no
+        ball; rounds >= 1. By default 4, 2, 1 without balls, for 1/8, 1/8 and 3/4 of the run.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, the regularizer has no norm ball for a radius, or the
+        damping is left out and L is unknown.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> from flower_fedcon.regularizers import L1
+    >>> problem = FederatedProblem(
+    ...     [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 5.0)], regularizer=L1(1.0)
+    ... )
+    >>> stages = [(2.0, None, 100), (1.0, None, 300)]
+    >>> strategy = MCFedDA(
+    ...     problem.regularizer, strong_convexity=1.0, local_steps=1, stages=stages
+    ... )
+    >>> [simulate(strategy, problem, rounds).x.round(1).item() for rounds in (100, 400)]
+    [1.0, 2.0]
+    """
+
+    name = "mcfedda"
+    downlink = ("w", "z")
+    uplink = ("g",)
+    sheet = Sheet(
+        title="MCFedDA",
+        problem="min F + psi, F restricted strongly convex, by stages",
+        update="stage s: CFedDA for R_s rounds with multiple_s psi and radius rho_s, from the last "
+        "stage's w; multiples fall to 1",
+        state="none on the client; CFedDA's, and the stage, on the server",
+        down="2 vectors (3 with a radius), 2 numbers (3 with a radius)",
+        up="1 vector",
+        participation="any",
+        lost_state="nothing to lose",
+        paper="Bao, Crawshaw, Luo, Liu, ICML 2022, Algorithm 3",
+    )
+
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        stages: Sequence[Sequence[float | None]] | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(regularizer, **common)
+        self.stages: Any = None if stages is None else as_stages(stages)
+        for stage in self.stages or ():
+            self._cfedda(stage)  # refused here, not in round 1
+
+    def _cfedda(self, stage: Stage) -> CFedDA:
+        return CFedDA(
+            self.regularizer.scaled(stage.multiple),
+            strong_convexity=self.strong_convexity,
+            damping=self.damping,
+            local_steps=self.local_steps,
+            radius=stage.radius,
+        )
+
+    def method(self, s: int) -> CFedDA:
+        """Return stage s's algorithm, s from 0."""
+        return self._cfedda(self.stages[s]).bind(self.setup)
+
+    def initialize(self, x0: Array) -> MCFedDAState:
+        """Start the first stage at x0."""
+        self.choose_damping(5 * self.local_steps)
+        if self.stages is None:
+            eighth = max(1, self.setup.num_rounds // 8)
+            self.stages = as_stages([(4.0, None, eighth), (2.0, None, eighth), (1.0, None, 1)])
+        return MCFedDAState(0, self.method(0).initialize(x0))
+
+    def broadcast(self, state: MCFedDAState) -> Payload:
+        """Return CFedDA's broadcast, and this stage's multiple and radius."""
+        stage: Stage = self.stages[state.stage]
+        down = {**self.method(state.stage).broadcast(state.inner), "multiple": stage.multiple}
+        return down if stage.radius is None else {**down, "radius": stage.radius}
+
+    def aggregate(self, state: MCFedDAState, arrivals: Arrivals) -> MCFedDAState:
+        """Do CFedDA's step, and start the next stage where it is time."""
+        s = state.stage
+        inner = self.method(s).aggregate(state.inner, arrivals)
+        if inner.r > self.stages[s].rounds and s + 1 < len(self.stages):
+            return MCFedDAState(s + 1, self.method(s + 1).initialize(inner.w))
+        return MCFedDAState(s, inner)
+
+    def model(self, state: MCFedDAState) -> Array:
+        """Return w."""
+        return state.inner.w
+
+    def outputs(self, state: MCFedDAState) -> dict[str, Array]:
+        """Return the average of this stage's iterates."""
+        return self.method(state.stage).outputs(state.inner)
+
+
+def as_stages(stages: Any) -> list[Stage]:
+    """Return checked stages."""
+    if isinstance(stages, str) or not isinstance(stages, Sequence) or not len(stages):
+        raise ConfigError(f"stages must be a list of (multiple, radius, rounds), got {stages!r}")
+    found: list[Stage] = []
+    for number, stage in enumerate(stages, start=1):
+        if isinstance(stage, str) or not isinstance(stage, Sequence) or len(stage) != 3:
+            raise ConfigError(f"stages: {number} must be (multiple, radius, rounds), got {stage!r}")
+        multiple, radius, rounds = stage
+        free = radius is None or (isinstance(radius, float) and radius == math.inf)
+        found.append(
+            Stage(
+                positive(f"stages: multiple {number}", multiple),
+                None if free else positive(f"stages: radius {number}", radius),
+                count(f"stages: rounds {number}", rounds),
+            )
+        )
+    multiples = [stage.multiple for stage in found]
+    if multiples != sorted(multiples, reverse=True) or multiples[-1] != 1:
+        raise ConfigError(
+            f"stages: the multiples of the regularizer must not increase and must end in 1, so "
+            f"that the last stage minimises the objective itself, got {multiples}"
+        )
+    return found
