@@ -1,0 +1,44 @@
+"""FedDR, client side: a Douglas-Rachford step. See `flower_fedcon.strategies.FedDR`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class FedDRClientState(NamedTuple):
+    """A client's state."""
+
+    y: Array  # y_i, shape of the model
+    x: Array  # x_i = prox_i(y_i); before the start xbar, which leaves y_i as it is in step 2
+    xhat: Array  # xhat_i, as the server knows it, shape of the model
+
+
+class FedDRClient(FedConClient[FedDRClientState]):
+    """The local step of FedDR; y_i, x_i and xhat_i live on the client."""
+
+    algorithm = "feddr"
+    state_type = FedDRClientState
+
+    def initialize(self, down: Payload) -> FedDRClientState:
+        """Start at x0, which is what round 1 broadcasts."""
+        x0 = down["xbar"]
+        return FedDRClientState(y=x0, x=x0, xhat=x0)
+
+    def restore(self, down: Payload, given: Payload) -> FedDRClientState:
+        """Start at x0 if this client enters late, or again from xbar."""
+        xbar = down["xbar"]
+        given = {"y": xbar, **given}
+        return FedDRClientState(y=given["y"], x=xbar, xhat=given["xhat"])
+
+    def step(self, state: FedDRClientState, down: Payload) -> tuple[Payload, FedDRClientState]:
+        """Do steps 2 to 4."""
+        s = self.settings
+        y = state.y + s.relaxation * (down["xbar"] - state.x)
+        x = self.minimize(state.x, shift=1 / s.step_size, center=y)
+        delta = 2 * x - y - state.xhat
+        # Not 2 x - y: this is, bit for bit, the server's copy, and rounding does not add up.
+        return {"delta": delta}, FedDRClientState(y, x, state.xhat + delta)

@@ -1,0 +1,51 @@
+"""FedDyn, client side: a regularised minimisation. See `flower_fedcon.strategies.FedDyn`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class ControlVariate(NamedTuple):
+    """A client's state."""
+
+    variate: Array  # g_i in FedDyn, u_m in FiveGCS, shape of the model
+    resets: float  # the last collective reset that it has followed
+
+
+class ControlVariateClient(FedConClient[ControlVariate]):
+    """What FedDyn and FiveGCS share: one control variate, from 0."""
+
+    state_type = ControlVariate
+    point: ClassVar[str]
+    """The model's name in the broadcast."""
+
+    def initialize(self, down: Payload) -> ControlVariate:
+        """Start at 0."""
+        return ControlVariate(np.zeros_like(down[self.point]), down.get("resets", 0))
+
+    def restore(self, down: Payload, given: Payload) -> ControlVariate:
+        """Take the control variate from the server's mirror, or 0 where everybody resets."""
+        return ControlVariate(given["variate"], 0) if given else self.initialize(down)
+
+    def settle(self, state: ControlVariate, down: Payload) -> ControlVariate:
+        """Follow a collective reset."""
+        return state if state.resets == down.get("resets", 0) else self.initialize(down)
+
+
+class FedDynClient(ControlVariateClient):
+    """The local step of FedDyn; g_i lives on the client."""
+
+    algorithm = "feddyn"
+    point = "theta"
+
+    def step(self, state: ControlVariate, down: Payload) -> tuple[Payload, ControlVariate]:
+        """Do steps 2 to 4."""
+        alpha, g, start = self.settings.alpha, state.variate, down["theta"]
+        theta = self.minimize(start, linear=-g, shift=alpha, center=start)
+        return {"theta": theta}, state._replace(variate=g - alpha * (theta - start))

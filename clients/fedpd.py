@@ -1,0 +1,45 @@
+"""FedPD, client side: a primal and a dual step. See `flower_fedcon.strategies.FedPD`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class FedPDClientState(NamedTuple):
+    """A client's state."""
+
+    x: Array  # x_i, where the next local solve starts, shape of the model
+    dual: Array  # lambda_i, shape of the model
+    x_0: Array  # x_0i, this client's view of the global model, shape of the model
+
+
+class FedPDClient(FedConClient[FedPDClientState]):
+    """The local step of FedPD; x_i, lambda_i and x_0i live on the client."""
+
+    algorithm = "fedpd"
+    state_type = FedPDClientState
+
+    def initialize(self, down: Payload) -> FedPDClientState:
+        """Start at x_0, with lambda_i = 0."""
+        x_0 = down["x_0"]
+        return FedPDClientState(x=x_0, dual=np.zeros_like(x_0), x_0=x_0)
+
+    def restore(self, down: Payload, given: Payload) -> FedPDClientState:
+        """Start again at x_0, with lambda_i = 0."""
+        return self.initialize({**down, **given})
+
+    def step(self, state: FedPDClientState, down: Payload) -> tuple[Payload, FedPDClientState]:
+        """Do steps 2 to 5."""
+        eta, x_0 = self.settings.step_size, down.get("x_0", state.x_0)
+        x = self.minimize(state.x, linear=state.dual, shift=1 / eta, center=x_0)
+        dual = state.dual + (x - x_0) / eta
+        u = x + eta * dual
+        if down["skip"]:
+            return {}, FedPDClientState(x, dual, x_0=u)
+        return {"u": u}, FedPDClientState(x, dual, x_0)

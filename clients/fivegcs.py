@@ -1,0 +1,22 @@
+"""5GCS, client side: a dual step. See `flower_fedcon.strategies.FiveGCS`."""
+
+from __future__ import annotations
+
+from flower_fedcon.clients.feddyn import ControlVariate, ControlVariateClient
+from flower_fedcon.wire import Payload
+
+
+class FiveGCSClient(ControlVariateClient):
+    """The local step of 5GCS; u_m lives on the client."""
+
+    algorithm = "fivegcs"
+    point = "xhat"
+
+    def step(self, state: ControlVariate, down: Payload) -> tuple[Payload, ControlVariate]:
+        """Do steps 2 and 3."""
+        n, mu, tau = self.num_clients, self.settings.mu, self.settings.tau
+        u, xhat = state.variate, down["xhat"]
+        y = self.minimize(xhat, linear=-(n * u + mu * xhat), shift=n * tau - mu, center=xhat)
+        delta = (self.gradient(y) - mu * y) / n - u
+        # Not grad F_m(y): this is, bit for bit, the server's copy.
+        return {"delta": delta}, state._replace(variate=u + delta)

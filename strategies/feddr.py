@@ -1,0 +1,157 @@
+r"""FedDR: randomised Douglas-Rachford splitting of the consensus problem.
+
+    min_x (1/N) sum_i f_i(x) + psi(x),   f_i smooth, nonconvex allowed
+
+Start, when a client is first sampled (until then xhat_i = x0):
+    y_i = x0,  and steps 3 to 5
+
+Round, for a cohort S:
+    1. broadcast xbar
+    2. client i:  y_i := y_i + alpha (xbar - x_i)
+    3.            x_i := prox_i(y_i) ~ argmin_x f_i(x) + ||x - y_i||^2 / (2 eta)
+    4.            upload Delta_i = (2 x_i - y_i) - xhat_i;  xhat_i := xhat_i + Delta_i
+    5. server:    xtilde := xtilde + (1/N) sum_S Delta_i;  xbar := prox(xtilde, eta)
+
+prox(v, eta) = argmin_w psi(w) + ||w - v||^2 / (2 eta), with eta and not eta/N. Symbols: eta =
+step_size, alpha = relaxation. xtilde and xbar start at x0; xtilde is the mean of all xhat_i, also
+of those not in S: averaging the cohort's alone is another algorithm, with a floor.
+At the optimum y_i - xbar = eta grad f_i(xbar).
+
+Participation: any.
+
+Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
+("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start: this heals.
+Without the mirror a client that has lost its state is refused, which ends the run.
+
+Source: Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for
+Nonconvex Federated Composite Optimization", NeurIPS 2021, Algorithm 1. The paper starts all
+clients in a first pass; here they enter one by one, which is reconstructed, as is re-entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.fedprox import LocalMinimization
+from flower_fedcon.wire import Payload
+
+
+class FedDRState(NamedTuple):
+    """The server's state."""
+
+    xbar: Array  # global model, shape of x0
+    xtilde: Array  # mean of all xhat_i, shape of x0
+    x0: Array  # the start, for clients that enter late
+    t: int  # the coming round, from 1
+    mirror: Array | None  # the clients' xhat_i, shape (N, *x0)
+
+
+class FedDR(LocalMinimization[FedDRState]):
+    """Federated Douglas-Rachford splitting.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or ConstraintSet
+        psi; a set stands for its indicator, any object with `prox(v, step)` will do, and None is
+        zero.
+    step_size : float
+        eta > 0; 1/L is a good start. Nonconvex objectives need it small.
+    relaxation : float (default: 1.0)
+        alpha in (0, 2).
+    mirror : bool (default: True)
+        Keep the clients' xhat_i on the server, so that a client can lose its state.
+    local_solver : str or LocalSolver (default: "exact")
+        How well a client minimises: see `flower_fedcon.solvers`.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`; batch_size must be None.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> from flower_fedcon.regularizers import L1
+    >>> clients = [Quadratic(2 * np.eye(1), np.zeros(1)), Quadratic(np.eye(1), np.array([3.0]))]
+    >>> problem = FederatedProblem(clients, regularizer=L1(0.75))
+    >>> simulate(FedDR(problem.regularizer, step_size=0.5), problem, num_rounds=60).x.round(12)
+    array([0.5])
+    """
+
+    name = "feddr"
+    downlink = ("xbar",)
+    uplink = ("delta",)
+    client_settings = ("step_size", "relaxation", "local_solver")
+    sheet = Sheet(
+        title="FedDR",
+        problem="min F + psi, psi with a prox; f_i nonconvex allowed",
+        update="client: y_i := y_i + alpha (xbar - x_i), x_i := prox_i(y_i, eta), "
+        "xhat_i := 2 x_i - y_i\n"
+        "server: xtilde := mean of all xhat_i, xbar := prox(xtilde, eta)",
+        state="y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the "
+        "server (N d numbers)",
+        down="1 vector",
+        up="1 vector",
+        participation="any",
+        lost_state="y_i := xbar, against the mirror of xhat_i, which heals; refused without mirror",
+        paper="Tran-Dinh, Pham, Phan, Nguyen, NeurIPS 2021, Algorithm 1",
+    )
+
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        step_size: float,
+        relaxation: float = 1.0,
+        mirror: bool = True,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.regularizer = as_regularizer(regularizer)
+        self.step_size = positive("step_size", step_size)
+        self.relaxation = positive("relaxation", relaxation)
+        if self.relaxation >= 2:
+            raise ConfigError(f"relaxation must be in (0, 2), got {relaxation!r}")
+        self.mirror = bool(mirror)
+
+    def initialize(self, x0: Array) -> FedDRState:
+        """Start everywhere at x0."""
+        mirror = np.repeat(x0[None], self.setup.num_clients, axis=0) if self.mirror else None
+        return FedDRState(xbar=x0, xtilde=x0, x0=x0, t=1, mirror=mirror)
+
+    def aggregate(self, state: FedDRState, arrivals: Arrivals) -> FedDRState:
+        """Step 5; mirror rows are updated in place."""
+        if state.mirror is not None:
+            for i, delta in arrivals.items("delta"):
+                state.mirror[i] += delta
+        xtilde = state.xtilde + arrivals.sum("delta") / arrivals.num_clients
+        xbar = self.regularizer.prox(xtilde, self.step_size)
+        return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1)
+
+    def model(self, state: FedDRState) -> Array:
+        """Return xbar."""
+        return state.xbar
+
+    def needs_whole_cohort(self) -> bool:
+        """Without a mirror, a client that cannot come back must end the run, not drop out of it."""
+        return not self.mirror
+
+    def welcome(self, state: FedDRState, client: int) -> Payload | None:
+        """Return x0 to a client that was not sampled in round 1."""
+        return None if state.t == 1 else {"y": state.x0, "xhat": state.x0}
+
+    def reenter(self, state: FedDRState, client: int) -> tuple[FedDRState, Payload]:
+        """Return the client's xhat_i; y_i is the broadcast xbar."""
+        if state.mirror is None:
+            return super().reenter(state, client)
+        return state, {"xhat": state.mirror[client].copy()}

@@ -1,0 +1,180 @@
+r"""FedDyn: dynamic regularisation, a control variate on each client that removes the drift.
+
+    min_x (1/N) sum_i f_i(x)
+
+Round, for a cohort S:
+    1. broadcast theta
+    2. client i:  theta_i ~ argmin_x f_i(x) - <g_i, x> + (alpha/2) ||x - theta||^2
+    3.            g_i := g_i - alpha (theta_i - theta)
+    4. upload theta_i
+    5. server:    h := h - (alpha/N) sum_S (theta_i - theta)
+                  theta := mean_S theta_i - h/alpha
+
+h moves by 1/N over all clients, theta is a mean over S, and h uses the theta that was broadcast.
+Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and at the optimum h = 0,
+g_i = grad f_i.
+
+Participation: any.
+
+Lost state: the server repeats step 3 from the theta_i ("mirror": N d numbers) and sends g_i back.
+Without the mirror everybody starts again with g_i = h = 0 and the model as it is (a collective
+reset: its number travels in every broadcast, and a client that was away resets when it returns). A
+client that starts alone from g_i = 0 leaves h off for ever, and the run ends at a wrong point.
+
+Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
+Regularization", ICLR 2021, Algorithm 1. Lost state: reconstructed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from flower_fedcon.checks import Array, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.fedprox import LocalMinimization
+from flower_fedcon.wire import Payload
+
+
+class FedDynState(NamedTuple):
+    """The server's state."""
+
+    theta: Array  # global model, shape of x0
+    h: Array  # mean of all g_i, shape of x0
+    resets: int  # how often all clients have started again from g_i = 0
+    mirror: Array | None  # the clients' g_i, shape (N, *x0)
+
+
+class HasMirror(Protocol):
+    """A state that holds the clients' control variates, or counts collective resets."""
+
+    @property
+    def resets(self) -> int:
+        """How often all clients have started again."""
+
+    @property
+    def mirror(self) -> Array | None:
+        """The clients' control variates, shape (N, *x0)."""
+
+
+State = TypeVar("State", bound=HasMirror)
+
+
+class ControlVariates(LocalMinimization[State]):
+    """What FedDyn and FiveGCS share: each client keeps one control variate, from 0."""
+
+    def __init__(self, *, mirror: bool = True, **common: Any) -> None:
+        super().__init__(**common)
+        self.mirror = bool(mirror)
+
+    @abstractmethod
+    def reset(self, state: State) -> State:
+        """Return the state after one more collective reset, with the same model."""
+
+    def first_mirror(self, x0: Array) -> Array | None:
+        """Return the control variates of all clients before round 1."""
+        return np.zeros_like(x0, shape=(self.setup.num_clients, *x0.shape)) if self.mirror else None
+
+    def reset_number(self, state: State) -> Payload:
+        """Return what clients must be told of collective resets."""
+        return {"resets": state.resets} if state.mirror is None else {}
+
+    def reenter(self, state: State, client: int) -> tuple[State, Payload]:
+        """Return the client's control variate; without a mirror, reset everybody."""
+        if state.mirror is None:
+            return self.reset(state), {}
+        return state, {"variate": state.mirror[client].copy()}
+
+
+class FedDyn(ControlVariates[FedDynState]):
+    """Federated learning with dynamic regularisation.
+
+    Parameters
+    ----------
+    proximal : float, optional
+        alpha > 0, from sqrt(mu L) to L; by default sqrt(mu L), where all clients state both.
+    mirror : bool (default: True)
+        Keep the clients' g_i on the server, for clients that lose their state.
+    local_solver : str or LocalSolver (default: "exact")
+        How well a client minimises: see `flower_fedcon.solvers`.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`; batch_size must be None.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or `proximal` is missing and its default not known.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> clients = [Quadratic(2 * np.eye(1), np.zeros(1)), Quadratic(np.eye(1), np.array([3.0]))]
+    >>> simulate(FedDyn(), FederatedProblem(clients), num_rounds=60).x.round(12)
+    array([1.])
+    """
+
+    name = "feddyn"
+    downlink = ("theta",)
+    uplink = ("theta",)
+    client_settings = ("alpha", "local_solver")
+    sheet = Sheet(
+        title="FedDyn",
+        problem="min F",
+        update="client: theta_i ~ argmin f_i(x) - <g_i, x> + (alpha/2) ||x - theta||^2, "
+        "g_i := g_i - alpha (theta_i - theta)\n"
+        "server: h := h - (alpha/N) sum_S (theta_i - theta), theta := mean_S theta_i - h/alpha",
+        state="g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers)",
+        down="1 vector; without mirror also 1 number",
+        up="1 vector",
+        participation="any",
+        lost_state="g_i from the mirror; without mirror all restart with g_i = h = 0",
+        paper="Acar et al., ICLR 2021, Algorithm 1",
+    )
+    alpha: float
+
+    def __init__(self, *, proximal: float | None = None, **common: Any) -> None:
+        super().__init__(**common)
+        self.proximal = None if proximal is None else positive("proximal", proximal)
+
+    def initialize(self, x0: Array) -> FedDynState:
+        """Start at x0, with g_i = h = 0."""
+        self.alpha = self.proximal or self._default()
+        return FedDynState(theta=x0, h=np.zeros_like(x0), resets=0, mirror=self.first_mirror(x0))
+
+    def broadcast(self, state: FedDynState) -> Payload:
+        """Step 1."""
+        return super().broadcast(state) | self.reset_number(state)
+
+    def aggregate(self, state: FedDynState, arrivals: Arrivals) -> FedDynState:
+        """Step 5; mirror rows are updated in place."""
+        alpha = self.alpha
+        moved = np.zeros_like(state.theta)
+        for i, theta in arrivals.items("theta"):
+            moved += theta - state.theta  # one by one: small, so that rounding does not add up
+            if state.mirror is not None:
+                state.mirror[i] = state.mirror[i] - alpha * (theta - state.theta)
+        h = state.h - (alpha / arrivals.num_clients) * moved
+        return state._replace(theta=arrivals.mean("theta") - h / alpha, h=h)
+
+    def model(self, state: FedDynState) -> Array:
+        """Return theta."""
+        return state.theta
+
+    def reset(self, state: FedDynState) -> FedDynState:
+        """Put h to 0, as every client its g_i."""
+        return state._replace(h=np.zeros_like(state.h), resets=state.resets + 1)
+
+    def _default(self) -> float:
+        mu, smoothness = self.setup.strong_convexity, self.setup.smoothness
+        if not mu or not smoothness:
+            raise ConfigError(
+                "FedDyn needs proximal=...: its default, sqrt(mu L), is unknown, for not all "
+                "clients state a smoothness and a strong convexity > 0"
+            )
+        return math.sqrt(mu * smoothness)

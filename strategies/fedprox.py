@@ -1,0 +1,114 @@
+r"""FedProx: averages of proximal steps, a baseline.
+
+    min_w (1/N) sum_j f_j(w)
+
+Round, for a cohort S:
+    1. broadcast w
+    2. client j:  v_j ~ argmin_x f_j(x) + (mu/2) ||x - w||^2
+    3. upload v_j
+    4. server:    w := mean_S v_j
+
+Symbols: mu = proximal. Step 2 is as good as `local_solver` makes it. With mu = 0 the local
+minimisers are averaged (each f_j must then have one).
+
+Participation: any; cohorts are drawn uniformly, where the paper draws clients with probability
+proportional to their numbers of examples. Under heterogeneity the fixed point is not the optimum,
+the less so the larger mu: this is the algorithm. One client alone does proximal point steps.
+
+Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
+Networks", MLSys 2020, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+from flower_fedcon.checks import Array, nonnegative
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.solvers import LocalSolver, as_solver
+from flower_fedcon.strategies.base import FedConStrategy
+
+State = TypeVar("State")
+
+
+class FedProxState(NamedTuple):
+    """The server's state."""
+
+    w: Array  # global model, shape of x0
+
+
+class LocalMinimization(FedConStrategy[State]):
+    """What the algorithms share whose clients minimise: a local solver, and no batches."""
+
+    def __init__(self, *, local_solver: str | LocalSolver = "exact", **common: Any) -> None:
+        super().__init__(**common)
+        self.local_solver = as_solver(local_solver)
+        if self.batch_size is not None:
+            raise ConfigError(
+                f"{self.sheet.title} takes no batch_size, got {self.batch_size}: its clients "
+                "minimise. For less local work give local_solver=GradientDescent(steps=...)"
+            )
+
+
+class FedProx(LocalMinimization[FedProxState]):
+    """FedProx.
+
+    Parameters
+    ----------
+    proximal : float
+        mu >= 0; from L/10 to L.
+    local_solver : str or LocalSolver (default: "exact")
+        How well a client minimises: see `flower_fedcon.solvers`.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`; batch_size must be None.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    Two clients with the minimisers 0 and 3 and the optimum 1: a bias stays.
+
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> clients = [Quadratic(2 * np.eye(1), np.zeros(1)), Quadratic(np.eye(1), np.array([3.0]))]
+    >>> problem = FederatedProblem(clients)
+    >>> [simulate(FedProx(proximal=mu), problem, 1000).x.round(3).item() for mu in (1.0, 100.0)]
+    [1.286, 1.007]
+    """
+
+    name = "fedprox"
+    downlink = ("w",)
+    uplink = ("v",)
+    client_settings = ("proximal", "local_solver")
+    sheet = Sheet(
+        title="FedProx",
+        problem="min F",
+        update="client: v_j ~ argmin f_j(x) + (mu/2) ||x - w||^2\nserver: w := mean_S v_j",
+        state="none on the client; w on the server",
+        down="1 vector",
+        up="1 vector",
+        participation="any; the fixed point is biased under heterogeneity",
+        lost_state="nothing to lose",
+        paper="Li et al., MLSys 2020, Algorithm 2",
+    )
+
+    def __init__(self, *, proximal: float, **common: Any) -> None:
+        super().__init__(**common)
+        self.proximal = nonnegative("proximal", proximal)
+
+    def initialize(self, x0: Array) -> FedProxState:
+        """Start at x0."""
+        return FedProxState(w=x0)
+
+    def aggregate(self, state: FedProxState, arrivals: Arrivals) -> FedProxState:
+        """Step 4."""
+        return FedProxState(w=arrivals.mean("v"))
+
+    def model(self, state: FedProxState) -> Array:
+        """Return w."""
+        return state.w

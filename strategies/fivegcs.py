@@ -1,0 +1,182 @@
+r"""5GCS: local training with client sampling, for strongly convex objectives.
+
+    min_x (1/N) sum_m f_m(x),   f_m mu-strongly convex and L-smooth
+
+With F_m(x) = (1/N) (f_m(x) - (mu/2) ||x||^2); round, for a cohort S of C clients:
+    1. server:    xhat = (x - gamma v)/(1 + gamma mu); broadcast xhat
+    2. client m:  y ~ argmin F_m(y) + (tau/2) ||y - (xhat + u_m/tau)||^2, started at xhat
+    3.            upload Delta_m = grad F_m(y) - u_m;  u_m := u_m + Delta_m
+    4. server:    x := xhat - gamma (N/C) sum_S Delta_m;  v := v + sum_S Delta_m
+
+Symbols: gamma = primal_lr, tau = dual_lr. N/C stands before the step of x, not of v, and C is the
+size that was drawn, also if replies are missing. u_m and v start at 0, x at x0; v = sum u_m over
+all clients, and at the optimum u_m = grad F_m, v = -mu x. The model is xhat.
+
+By default gamma = (3/16) sqrt(C/(L mu N)) and tau = 1/(2 gamma N), which is then
+(8/3) sqrt(L mu/(N C)). O((N/C + sqrt(N kappa/C)) log(1/eps)) rounds, kappa = L/mu, if step 2 makes
+K >= ((3/4) sqrt(C L/(N mu)) + 2) log(4 kappa) gradient steps. N times step 2 is what a client
+solves: f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N tau >= mu.
+
+Participation: cohorts of one size, uniform.
+
+Lost state: as in FedDyn; the server repeats step 3's update ("mirror": N d numbers), or else
+everybody starts again with u_m = v = 0 and the same xhat.
+
+Source: Grudzien, Malinovsky, Richtarik, "Can 5th Generation Local Training Methods Support Client
+Sampling? Yes!", AISTATS 2023, Algorithm 1. The steps are reconstructed; they reach the optimum to
+machine precision for every C, also with inexact local solves. Lost state: reconstructed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.participation import Sample
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.feddyn import ControlVariates
+from flower_fedcon.wire import Payload
+
+
+class FiveGCSState(NamedTuple):
+    """The server's state."""
+
+    x: Array  # shape of x0
+    v: Array  # sum of all u_m, shape of x0
+    resets: int  # how often all clients have started again from u_m = 0
+    mirror: Array | None  # the clients' u_m, shape (N, *x0)
+
+
+class FiveGCS(ControlVariates[FiveGCSState]):
+    """5GCS, the fifth generation of local training with client sampling.
+
+    Parameters
+    ----------
+    smoothness : float, optional
+        L, only used for primal_lr's default; by default what the clients state.
+    strong_convexity : float, optional
+        mu > 0, or less than the true one; by default what the clients state.
+    primal_lr : float, optional
+        gamma > 0; by default (3/16) sqrt(C/(L mu N)).
+    dual_lr : float, optional
+        tau >= mu/N; by default 1/(2 gamma N).
+    mirror : bool (default: True)
+        Keep the clients' u_m on the server, for clients that lose their state.
+    local_solver : str or LocalSolver (default: "exact")
+        How well a client minimises: see `flower_fedcon.solvers`.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`; `Bernoulli` is refused, and batch_size must
+        be None.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or is missing and its default not known.
+    ParticipationError
+        If cohorts vary in size.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, Sample, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> clients = [Quadratic(2 * np.eye(1), np.zeros(1)), Quadratic(np.eye(1), np.array([3.0]))]
+    >>> strategy = FiveGCS(participation=Sample(count=1))
+    >>> simulate(strategy, FederatedProblem(clients), num_rounds=150).x.round(9)
+    array([1.])
+    """
+
+    name = "fivegcs"
+    downlink = ("xhat",)
+    uplink = ("delta",)
+    client_settings = ("mu", "tau", "local_solver")
+    sheet = Sheet(
+        title="5GCS",
+        problem="min F, strongly convex",
+        update="client: y ~ argmin F_m(y) + (tau/2) ||y - (xhat + u_m/tau)||^2, "
+        "u_m := grad F_m(y), with F_m = (f_m - (mu/2) ||.||^2)/N\n"
+        "server: xhat = (x - gamma v)/(1 + gamma mu), x := xhat - gamma (N/C) dv, v := v + dv",
+        state="u_m on the client; x, v and a mirror of the u_m on the server (N d numbers)",
+        down="1 vector; without mirror also 1 number",
+        up="1 vector",
+        participation="full, or uniform cohorts of one size",
+        lost_state="u_m from the mirror; without mirror all restart with u_m = v = 0",
+        paper="Grudzien, Malinovsky, Richtarik, AISTATS 2023, Algorithm 1",
+    )
+    mu: float
+    gamma: float
+    tau: float
+    cohort_size: int  # C
+
+    def __init__(
+        self,
+        *,
+        smoothness: float | None = None,
+        strong_convexity: float | None = None,
+        primal_lr: float | None = None,
+        dual_lr: float | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.smoothness = _optional("smoothness", smoothness)
+        self.strong_convexity = _optional("strong_convexity", strong_convexity)
+        self.primal_lr = _optional("primal_lr", primal_lr)
+        self.dual_lr = _optional("dual_lr", dual_lr)
+
+    def initialize(self, x0: Array) -> FiveGCSState:
+        """Start at x = x0, with u_m = v = 0."""
+        n = self.setup.num_clients
+        if self.setup.sampled and not isinstance(self.participation, Sample):
+            self.refuse_participation("needs cohorts of one size", "Sample(count=...) or Full()")
+        self.cohort_size = round(self.setup.rate * n)
+        self.mu = self._known("strong_convexity")
+        self.gamma = self.primal_lr or 3 / 16 * math.sqrt(
+            self.cohort_size / (self._known("smoothness") * self.mu * n)
+        )
+        self.tau = self.dual_lr or 1 / (2 * self.gamma * n)
+        if n * self.tau < self.mu:
+            raise ConfigError(
+                f"dual_lr must be at least mu/N = {self.mu / n:.3g}, got {self.tau:.3g}: a larger "
+                "dual_lr, or a smaller primal_lr where dual_lr is left to its default"
+            )
+        return FiveGCSState(x0, v=np.zeros_like(x0), resets=0, mirror=self.first_mirror(x0))
+
+    def broadcast(self, state: FiveGCSState) -> Payload:
+        """Step 1."""
+        return {"xhat": self.model(state)} | self.reset_number(state)
+
+    def aggregate(self, state: FiveGCSState, arrivals: Arrivals) -> FiveGCSState:
+        """Step 4; mirror rows are updated in place."""
+        if state.mirror is not None:
+            for m, delta in arrivals.items("delta"):
+                state.mirror[m] += delta
+        dv = arrivals.sum("delta")
+        step = self.gamma * (arrivals.num_clients / self.cohort_size)
+        return state._replace(x=self.model(state) - step * dv, v=state.v + dv)
+
+    def model(self, state: FiveGCSState) -> Array:
+        """Return xhat."""
+        return (state.x - self.gamma * state.v) / (1 + self.gamma * self.mu)
+
+    def reset(self, state: FiveGCSState) -> FiveGCSState:
+        """Put v to 0, as every client its u_m, and x to where xhat stays."""
+        x = (1 + self.gamma * self.mu) * self.model(state)
+        return state._replace(x=x, v=np.zeros_like(state.v), resets=state.resets + 1)
+
+    def _known(self, name: str) -> float:
+        """Return a constant as given, or else from the clients."""
+        value: float | None = getattr(self, name) or getattr(self.setup, name)
+        if not value:
+            raise ConfigError(
+                f"5GCS needs {name}=...: not all clients state one that is > 0"
+                + (" (or give primal_lr)" if name == "smoothness" else "")
+            )
+        return value
+
+
+def _optional(name: str, value: float | None) -> float | None:
+    return None if value is None else positive(name, value)
