@@ -1,0 +1,56 @@
+"""APDAInexact, client side: a primal and a dual step.
+
+See `flower_fedcon.strategies.APDAInexact`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class APDAInexactClientState(NamedTuple):
+    """A client's state."""
+
+    x: Array  # primal x_i, shape (..., *model)
+    y: Array  # dual y_i, shape of x
+    y_bar: Array  # extrapolated dual, shape of x
+    u: Array  # last upload, shape of x
+
+
+class APDAInexactClient(FedConClient[APDAInexactClientState]):
+    """The local step of APDAInexact; x_i and y_i live on the client."""
+
+    algorithm = "apdainexact"
+    state_type = APDAInexactClientState
+
+    def initialize(self, down: Payload) -> APDAInexactClientState:
+        """Start at m with y_i = 0; u_i = m leaves it there in step 2."""
+        m = down["m"]
+        return APDAInexactClientState(x=m, y=np.zeros_like(m), y_bar=np.zeros_like(m), u=m)
+
+    def restore(self, down: Payload, given: Payload) -> APDAInexactClientState:
+        """Start again from m."""
+        return self.initialize(down)
+
+    def settle(self, state: APDAInexactClientState, down: Payload) -> APDAInexactClientState:
+        """Do step 2."""
+        y = self.settings.dual_lr * (state.u - down["m"])
+        return state._replace(y=y, y_bar=y + self.settings.theta * (y - state.y))
+
+    def step(
+        self, state: APDAInexactClientState, down: Payload
+    ) -> tuple[Payload, APDAInexactClientState]:
+        """Do steps 3 to 5."""
+        s = self.settings
+        x, y, y_bar, _ = state
+        center = x - s.primal_lr * y_bar
+        x_hat = self.minimize(x, shift=1 / s.primal_lr, center=center)
+        g = self.gradient(x_hat)
+        u = x_hat - s.dual_damping * (y + g) + y / s.dual_lr
+        return {"u": u}, state._replace(x=x - s.primal_lr * (g + y_bar), u=u)

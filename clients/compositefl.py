@@ -1,0 +1,61 @@
+"""CompositeFL, client side: K corrected steps in the dual, each with its prox.
+
+See `flower_fedcon.strategies.CompositeFL`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class CompositeFLClientState(NamedTuple):
+    """A client's state."""
+
+    c: Array  # control variate c_i, shape (..., *model)
+    p: Array  # the last round's model P, shape of c
+    delta: Array  # the last round's upload, shape of c
+    resets: float  # the last collective reset that c has followed
+
+
+class CompositeFLClient(FedConClient[CompositeFLClientState]):
+    """The local step of CompositeFL; c_i lives on the client, or under sampling on the server."""
+
+    algorithm = "compositefl"
+    state_type = CompositeFLClientState
+
+    def initialize(self, down: Payload) -> CompositeFLClientState:
+        """Start with the server's c_i, or 0; P = x_bar and delta_i = 0 leave it there in step 2."""
+        x_bar = down["x_bar"]
+        zero = np.zeros_like(x_bar)
+        return CompositeFLClientState(down.get("c", zero), x_bar, zero, down.get("resets", 0))
+
+    def restore(self, down: Payload, given: Payload) -> CompositeFLClientState:
+        """Take c_i from the server's mirror; without one everybody is at 0."""
+        return self.initialize({**down, **given})
+
+    def settle(self, state: CompositeFLClientState, down: Payload) -> CompositeFLClientState:
+        """Do step 2, unless the server has done it, or all start again."""
+        if "c" in down or state.resets != down.get("resets", 0):
+            return self.initialize(down)
+        s = self.settings
+        delta_bar = (down["x_bar"] - state.p) / s.server_lr
+        return state._replace(c=state.c + (state.delta - delta_bar) / (s.client_lr * s.local_steps))
+
+    def step(
+        self, state: CompositeFLClientState, down: Payload
+    ) -> tuple[Payload, CompositeFLClientState]:
+        """Do steps 3 and 4."""
+        s, psi = self.settings, self.settings.regularizer
+        p = psi.prox(down["x_bar"], s.server_lr * s.client_lr * s.local_steps)
+        z = z_hat = p
+        for k in range(s.local_steps):
+            z_hat = z_hat - s.client_lr * (self.gradient(z) + state.c)
+            z = psi.prox(z_hat, (k + 1) * s.client_lr)
+        delta = z_hat - p
+        return {"delta": delta}, state._replace(p=p, delta=delta)

@@ -1,0 +1,53 @@
+"""Scaffnew, client side: corrected gradient steps, as many as the server's coin says.
+
+See `flower_fedcon.strategies.Scaffnew`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class ScaffnewClientState(NamedTuple):
+    """A client's state."""
+
+    h: Array  # control variate h_i, shape (..., *model)
+    x_hat: Array  # where the last round's steps ended, shape of h
+
+
+class ScaffnewClient(FedConClient[ScaffnewClientState]):
+    """The local step of Scaffnew; h_i lives on the client."""
+
+    algorithm = "scaffnew"
+    state_type = ScaffnewClientState
+
+    def initialize(self, down: Payload) -> ScaffnewClientState:
+        """Start with h_i = 0; xhat_i = x_bar leaves it there in step 2."""
+        return ScaffnewClientState(h=np.zeros_like(down["x_bar"]), x_hat=down["x_bar"])
+
+    def restore(self, down: Payload, given: Payload) -> ScaffnewClientState:
+        """Start again with h_i = 0."""
+        return self.initialize(down)
+
+    def settle(self, state: ScaffnewClientState, down: Payload) -> ScaffnewClientState:
+        """Do step 2."""
+        s = self.settings
+        move = (s.communication_probability / s.client_lr) * (down["x_bar"] - state.x_hat)
+        return state._replace(h=state.h + move)
+
+    def step(
+        self, state: ScaffnewClientState, down: Payload
+    ) -> tuple[Payload, ScaffnewClientState]:
+        """Do steps 3 and 4."""
+        s, h = self.settings, state.h
+        x = down["x_bar"]
+        for _ in range(int(down["steps"])):
+            x = x - s.client_lr * (self.gradient(x) - h)
+        v = x - (s.client_lr / s.communication_probability) * h
+        return {"v": v}, ScaffnewClientState(h, x_hat=x)

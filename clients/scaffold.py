@@ -1,0 +1,54 @@
+"""Scaffold, client side: K corrected gradient steps. See `flower_fedcon.strategies.Scaffold`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.wire import Payload
+
+
+class ScaffoldClientState(NamedTuple):
+    """A client's state."""
+
+    c: Array  # control variate c_i, shape (..., *model)
+    resets: float  # the last collective reset that c has followed
+
+
+class ScaffoldClient(FedConClient[ScaffoldClientState]):
+    """The local step of Scaffold; c_i lives on the client."""
+
+    algorithm = "scaffold"
+    state_type = ScaffoldClientState
+
+    def initialize(self, down: Payload) -> ScaffoldClientState:
+        """Start with c_i = 0."""
+        return ScaffoldClientState(np.zeros_like(down["x"]), down.get("resets", 0))
+
+    def restore(self, down: Payload, given: Payload) -> ScaffoldClientState:
+        """Take c_i from the server's mirror; without one everybody is at 0."""
+        return self.initialize(down)._replace(**given)
+
+    def step(
+        self, state: ScaffoldClientState, down: Payload
+    ) -> tuple[Payload, ScaffoldClientState]:
+        """Do steps 2 to 4."""
+        if state.resets != down.get("resets", 0):
+            state = self.initialize(down)
+        s = self.settings
+        x, c = down["x"], down["c"]
+        y, drift = x, c - state.c
+        for _ in range(s.local_steps):
+            y = y - s.client_lr * (self.gradient(y) + drift)
+        delta = y - x
+        if s.option == "I":
+            dc = self.gradient(x) - state.c
+        else:
+            dc = -(c + delta / (s.local_steps * s.client_lr))
+        after = state._replace(c=state.c + dc)
+        if s.option == "II" and s.mirror:
+            return {"delta": delta}, after
+        return {"delta": delta, "dc": dc}, after

@@ -1,0 +1,158 @@
+r"""APDAInexact, an accelerated primal-dual algorithm with inexact local steps.
+
+    min_x (1/N) sum_i f_i(x),   f_i smooth and strongly convex
+
+Round, from m = x_i = x0 and y_i = ybar_i = 0:
+    1. broadcast m
+    2. client i:  y_i+ = eta_y (u_i - m)                   (u_i: its last upload)
+                  ybar_i := y_i+ + theta (y_i+ - y_i);  y_i := y_i+
+    3. client i:  xhat_i ~ argmin f_i(x) + ||x - (x_i - eta_x ybar_i)||^2/(2 eta_x)
+                  G_i = grad f_i(xhat_i)
+    4. client i:  x_i := x_i - eta_x (G_i + ybar_i)
+    5. upload u_i = xhat_i - beta_y (y_i + G_i) + y_i/eta_y
+    6. server:    m := mean u_i,  the model
+
+After step 2 sum y_i = 0, and y_i tends to -grad f_i(x*). With an exact local solver x_i = xhat_i
+after step 4, so that x_i is also where the solver starts. Symbols: eta_x = primal_lr,
+eta_y = dual_lr, beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), mu the
+least strong convexity of the clients; where it is unknown, theta = 1.
+
+Participation: everyone, in every round.
+
+Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 heals the sum in one round.
+It is 0 in the mean as long as nobody has lost anything, and must not be left out.
+
+Source: Sadiev, Kovalev, Richtarik, "Communication Acceleration of Local Gradient Methods via an
+Accelerated Primal-Dual Algorithm with an Inexact Prox", NeurIPS 2022. The steps are reconstructed;
+the parameters are those of Table 2 in the DualFL paper. The paper's stopping rule of step 3 is not
+known: give a fixed number of steps, O(kappa^(1/3)) of gradient descent, or solve exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from flower_fedcon.checks import Array, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.solvers import as_solver
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.wire import Payload
+
+_log = logging.getLogger("flwr")
+
+
+class APDAInexactState(NamedTuple):
+    """The server's state."""
+
+    m: Array  # mean of the last uploads, shape of x0
+
+
+class APDAInexact(FedConStrategy[APDAInexactState]):
+    """Accelerated primal-dual algorithm with inexact prox.
+
+    Parameters
+    ----------
+    primal_lr : float
+        eta_x > 0; about 1/sqrt(mu L) at most.
+    dual_lr : float, optional (default: None)
+        eta_y > 0; None for 1/(32 eta_x).
+    dual_damping : float, optional (default: None)
+        beta_y > 0; None for 1/L, where the clients know it.
+    local_solver : str or LocalSolver (default: "exact")
+        For step 3, such as `GradientDescent(steps=20)`.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`. The gradients are of all rows: `batch_size`
+        is refused.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or dual_damping is None and L unknown.
+    ParticipationError
+        If somebody would be left out.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> clients = [Quadratic(np.array([[q]]), np.array([b])) for q, b in ((1.0, 1.0), (3.0, 9.0))]
+    >>> problem = FederatedProblem(clients)
+    >>> simulate(APDAInexact(primal_lr=0.3), problem, num_rounds=400).x.round(9)
+    array([2.5])
+    """
+
+    name = "apdainexact"
+    downlink = ("m",)
+    uplink = ("u",)
+    client_settings = ("primal_lr", "dual_lr", "dual_damping", "theta", "local_solver")
+    sheet = Sheet(
+        title="APDA-Inexact",
+        problem="min F, smooth and strongly convex",
+        update="client: y+ = eta_y (u_i - m), ybar_i := y+ + theta (y+ - y_i), y_i := y+; "
+        "xhat_i ~ argmin f_i(x) + ||x - (x_i - eta_x ybar_i)||^2/(2 eta_x), G_i = grad f_i(xhat_i),"
+        " x_i := x_i - eta_x (G_i + ybar_i), u_i = xhat_i - beta_y (y_i + G_i) + y_i/eta_y\n"
+        "server: m := mean u_i",
+        state="x_i, y_i, ybar_i and u_i on the client; m on the server",
+        down="1 vector",
+        up="1 vector",
+        participation="full",
+        lost_state="y_i := 0, x_i := m, which heals",
+        paper="Sadiev, Kovalev, Richtarik, NeurIPS 2022",
+    )
+
+    def __init__(
+        self,
+        *,
+        primal_lr: float,
+        dual_lr: float | None = None,
+        dual_damping: float | None = None,
+        local_solver: Any = "exact",
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        if self.batch_size is not None:
+            raise ConfigError("APDAInexact takes gradients of all rows: leave batch_size out")
+        self.primal_lr = positive("primal_lr", primal_lr)
+        self.dual_lr = (
+            1 / (32 * self.primal_lr) if dual_lr is None else positive("dual_lr", dual_lr)
+        )
+        self.dual_damping = None if dual_damping is None else positive("dual_damping", dual_damping)
+        self.local_solver = as_solver(local_solver)
+
+    def initialize(self, x0: Array) -> APDAInexactState:
+        """Settle beta_y and theta, and start at x0."""
+        self.require_everyone("the dual variables sum to 0 over all")
+        L, mu = self.setup.smoothness, self.setup.strong_convexity
+        if self.dual_damping is None:
+            if not L:
+                raise ConfigError(
+                    "the clients' smoothness L is unknown: give dual_damping, about 1/L"
+                )
+            self.dual_damping = 1 / L
+        if mu is None:
+            _log.warning(
+                "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may "
+                "be slow: state it as `strong_convexity` of the objectives"
+            )
+        contraction = 2 / (2 + (mu or 0.0) * self.primal_lr)
+        self.theta = max(contraction, 1 - self.dual_damping * self.dual_lr)
+        return APDAInexactState(m=x0)
+
+    def needs_whole_cohort(self) -> bool:
+        """Step 6 needs every upload."""
+        return True
+
+    def aggregate(self, state: APDAInexactState, arrivals: Arrivals) -> APDAInexactState:
+        """Step 6."""
+        return APDAInexactState(m=arrivals.mean("u"))
+
+    def model(self, state: APDAInexactState) -> Array:
+        """Return m."""
+        return state.m
+
+    def reenter(self, state: APDAInexactState, client: int) -> tuple[APDAInexactState, Payload]:
+        """Let the client start from m, with y_i = 0."""
+        return state, {}

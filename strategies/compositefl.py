@@ -1,0 +1,182 @@
+r"""CompositeFL: local gradient steps with control variates, for composite problems.
+
+    min_x (1/N) sum_i f_i(x) + psi(x)
+
+Round, from x_bar = x0 and c_i = 0, with T = eta_g eta K:
+    1. broadcast x_bar;  P = prox(x_bar, T) is the model
+    2. client i:  c_i := c_i + (delta_i - delta_bar)/(eta K)   for the round before, in which
+                  delta_bar = (x_bar - P)/eta_g with the P of that round
+    3. client i:  z = zh = P;  for k = 0..K-1:
+                      zh := zh - eta (grad f_i(z) + c_i);  z := prox(zh, (k+1) eta)
+    4. upload delta_i = zh - P
+    5. server:    x_bar := P + eta_g mean_S delta_i
+
+The prox steps grow inside a round and act on zh, which never contains prox: one prox in each
+round's output, no curse of primal averaging. sum c_i = 0, and at the optimum grad f_i + c_i is the
+same for all i: no floor under heterogeneity, unlike FedDualAvg and FedMiD. Step 2 gives c_i as the
+paper states it, (P - x_bar)/(eta_g eta K) minus the mean of the round's gradients, without keeping
+gradients. Symbols: eta = client_lr, eta_g = server_lr, K = local_steps.
+
+Participation: everyone (the paper), or cohorts of a fixed size C >= 2. Under sampling step 2 runs
+on the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets
+its c_i beside x_bar. A cohort of one moves no c_i: C = 1 and Bernoulli cohorts are refused. Should
+replies be missing until one is left, that round moves x_bar alone.
+
+Lost state: sampled, nothing is lost, since c_i comes with every message. With everyone present c_i
+is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar stays (a
+collective reset). A client that alone came back with zeros would bias the run for ever.
+
+Source: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
+The steps are reconstructed; so is the sampled form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.participation import Sample
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.wire import Payload
+
+
+class CompositeFLState(NamedTuple):
+    """The server's state."""
+
+    x_bar: Array  # the model before its prox, shape of x0
+    resets: int  # how often all c_i have started again from 0
+    mirror: Array | None  # the clients' c_i, shape (N, *x0)
+
+
+class CompositeFL(FedConStrategy[CompositeFLState]):
+    """Composite federated learning with heterogeneous data.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or ConstraintSet
+        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+    client_lr : float
+        eta > 0; about 1/(4 L K).
+    local_steps : int
+        K >= 1.
+    server_lr : float (default: 1.0)
+        eta_g > 0; in [1, sqrt N].
+    mirror : bool (default: True)
+        Keep a copy of every c_i on the server; sampling needs it.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`. With `batch_size` the gradients' noise
+        enters c_i.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+    ParticipationError
+        If cohorts are of one client or of no fixed size, or sampled without mirror.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> from flower_fedcon.regularizers import L1
+    >>> clients = [Quadratic(np.array([[q]]), np.array([b])) for q, b in ((1.0, 1.0), (3.0, 9.0))]
+    >>> problem = FederatedProblem(clients, regularizer=L1(1.0))
+    >>> strategy = CompositeFL(problem.regularizer, client_lr=0.05, local_steps=5)
+    >>> simulate(strategy, problem, num_rounds=200).x.round(9)  # soft(5, 1)/2
+    array([2.])
+    """
+
+    name = "compositefl"
+    downlink = ("x_bar",)
+    uplink = ("delta",)
+    client_settings = ("regularizer", "client_lr", "local_steps", "server_lr", "batch_size")
+    sheet = Sheet(
+        title="CompositeFL",
+        problem="min F + psi, psi with a prox",
+        update="client: from P = prox(x_bar, eta_g eta K), K times "
+        "zh := zh - eta (grad f_i(z) + c_i), z := prox(zh, (k+1) eta); delta_i = zh - P; "
+        "then c_i := c_i + (delta_i - mean delta)/(eta K)\n"
+        "server: x_bar := P + eta_g mean_S delta_i, output prox(x_bar, eta_g eta K)",
+        state="c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on "
+        "the server",
+        down="1 vector (2 under sampling)",
+        up="1 vector",
+        participation="full, or cohorts of a fixed size of at least 2",
+        lost_state="sampled: nothing to lose; full: c_i from the mirror, without it all restart "
+        "from c = 0",
+        paper="Zhang, Hu, Johansson, ICASSP 2024",
+    )
+
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        client_lr: float,
+        local_steps: int,
+        server_lr: float = 1.0,
+        mirror: bool = True,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.regularizer = as_regularizer(regularizer)
+        self.client_lr = positive("client_lr", client_lr)
+        self.local_steps = count("local_steps", local_steps)
+        self.server_lr = positive("server_lr", server_lr)
+        self.mirror = bool(mirror)
+
+    def initialize(self, x0: Array) -> CompositeFLState:
+        """Start at x0, with c_i = 0."""
+        n, rule = self.setup.num_clients, self.participation
+        if self.setup.sampled and not (isinstance(rule, Sample) and rule.size(n) >= 2):
+            self.refuse_participation(
+                "moves its control variates within cohorts of a fixed size of at least 2",
+                "Sample(count=2) or more, or Full()",
+            )
+        if self.setup.sampled and not self.mirror:
+            self.refuse_participation("needs its mirror for cohorts", "mirror=True, or Full()")
+        mirror = np.zeros((n, *x0.shape), x0.dtype) if self.mirror else None
+        return CompositeFLState(x_bar=x0, resets=0, mirror=mirror)
+
+    def needs_whole_cohort(self) -> bool:
+        """Return whether it is the full form, whose step 2 is for everyone."""
+        return not self.setup.sampled
+
+    def broadcast(self, state: CompositeFLState) -> Payload:
+        """Step 1, and without mirror the number of resets."""
+        down: Payload = {"x_bar": state.x_bar}
+        return down if self.mirror else {**down, "resets": state.resets}
+
+    def personal(self, state: CompositeFLState, client: int, ack: int) -> Payload:
+        """Return c_i, under sampling."""
+        if state.mirror is None or not self.setup.sampled:
+            return {}
+        return {"c": state.mirror[client].copy()}
+
+    def aggregate(self, state: CompositeFLState, arrivals: Arrivals) -> CompositeFLState:
+        """Step 5; then step 2 in the mirror, in place, as the clients do it."""
+        p = self.model(state)
+        x_bar = p + self.server_lr * arrivals.mean("delta")
+        if state.mirror is not None:
+            delta_bar = (x_bar - p) / self.server_lr
+            length = self.client_lr * self.local_steps
+            for i, delta in arrivals.items("delta"):
+                state.mirror[i] = state.mirror[i] + (delta - delta_bar) / length
+        return state._replace(x_bar=x_bar)
+
+    def model(self, state: CompositeFLState) -> Array:
+        """Return P = prox(x_bar, T)."""
+        step = self.server_lr * self.client_lr * self.local_steps
+        return self.regularizer.prox(state.x_bar, step)  # type: ignore[no-any-return]
+
+    def reenter(self, state: CompositeFLState, client: int) -> tuple[CompositeFLState, Payload]:
+        """Return c_i where it is mirrored (sampled, it is in the message); else reset all."""
+        if self.setup.sampled:
+            return state, {}
+        if state.mirror is not None:
+            return state, {"c": state.mirror[client].copy()}
+        return state._replace(resets=state.resets + 1), {}

@@ -1,0 +1,147 @@
+r"""Scaffnew: gradient steps with control variates, and a random number of them in each round.
+
+    min_x (1/N) sum_i f_i(x) + psi(x)          (psi = 0: Scaffnew; else RandProx)
+
+Round r = 1, 2, ..., from x_bar = x0 and h_i = 0:
+    1. server:    draw K_r ~ Geometric(p) on {1, 2, ...};  broadcast x_bar and K_r
+    2. client i:  h_i := h_i + (p/gamma) (x_bar - xhat_i)     (xhat_i from the round before)
+    3. client i:  x = x_bar;  K_r times  x := x - gamma (grad f_i(x) - h_i);  xhat_i = x
+    4. upload v_i = xhat_i - (gamma/p) h_i
+    5. server:    v_bar = mean v_i;  x_bar := prox(v_bar, gamma/p)
+
+One coin serves all clients, since all communicate when it falls. K_r has mean 1/p: O(kappa log)
+gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 the mean of the h_i
+is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative subdifferential
+of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, kappa = L/mu.
+
+Participation: everyone, in every round.
+
+Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round. Uploading xhat_i
+"because the h_i sum to 0" would make the loss permanent, and the round with psi wrong.
+
+Source: Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip", ICML 2022 (Scaffnew); Condat,
+Richtarik, "RandProx", ICLR 2023, where u_i = -h_i. The round with psi is reconstructed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flower_fedcon import streams
+from flower_fedcon.checks import Array, positive
+from flower_fedcon.coordinator import Arrivals
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.sheet import Sheet
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.wire import Payload
+
+
+class ScaffnewState(NamedTuple):
+    """The server's state."""
+
+    x_bar: Array  # global model, shape of x0
+    r: int  # the coming round, from 1
+
+
+class Scaffnew(FedConStrategy[ScaffnewState]):
+    """ProxSkip for federated learning; RandProx with a `regularizer`.
+
+    Parameters
+    ----------
+    client_lr : float, optional (default: None)
+        gamma > 0, at most 1/L; None for 1/L, where the clients know it.
+    communication_probability : float, optional (default: None)
+        p in (0, 1]; None for 1/sqrt(kappa) where L and mu > 0 are known, else 0.1.
+    regularizer : Regularizer or ConstraintSet, optional (default: None)
+        psi, on the server alone.
+    participation, batch_size, min_replies
+        As for every strategy: see `FedConStrategy`.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or client_lr is None and L unknown.
+    ParticipationError
+        If somebody would be left out.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> clients = [Quadratic(np.array([[q]]), np.array([b])) for q, b in ((1.0, 1.0), (3.0, 9.0))]
+    >>> simulate(Scaffnew(), FederatedProblem(clients), num_rounds=60).x.round(9)
+    array([2.5])
+    """
+
+    name = "scaffnew"
+    downlink = ("x_bar",)
+    uplink = ("v",)
+    client_settings = ("client_lr", "communication_probability", "batch_size")
+    sheet = Sheet(
+        title="Scaffnew",
+        problem="min F, or F + psi, psi with a prox",
+        update="client: h_i := h_i + (p/gamma) (x_bar - xhat_i); from x_bar, Geometric(p) times "
+        "x := x - gamma (grad f_i(x) - h_i); xhat_i = x\n"
+        "server: x_bar := prox(mean(xhat_i - (gamma/p) h_i), gamma/p)",
+        state="h_i and xhat_i on the client; x_bar on the server",
+        down="1 vector, 1 number",
+        up="1 vector",
+        participation="full",
+        lost_state="h_i := 0, which heals in one round",
+        paper="Mishchenko et al., ICML 2022; Condat, Richtarik, ICLR 2023 (RandProx)",
+    )
+
+    def __init__(
+        self,
+        *,
+        client_lr: float | None = None,
+        communication_probability: float | None = None,
+        regularizer: Any = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.client_lr = None if client_lr is None else positive("client_lr", client_lr)
+        p = communication_probability
+        if p is not None and positive("communication_probability", p) > 1:
+            raise ConfigError(f"communication_probability must be in (0, 1], got {p!r}")
+        self.communication_probability = None if p is None else float(p)
+        self.regularizer = as_regularizer(regularizer)
+
+    def initialize(self, x0: Array) -> ScaffnewState:
+        """Settle gamma and p, and start at x0."""
+        self.require_everyone("all share one coin")
+        L, mu = self.setup.smoothness, self.setup.strong_convexity
+        if self.client_lr is None:
+            if not L:
+                raise ConfigError(
+                    "the clients' smoothness L is unknown: give client_lr, at most 1/L"
+                )
+            self.client_lr = 1 / L
+        if self.communication_probability is None:
+            self.communication_probability = min(1.0, (mu / L) ** 0.5) if mu and L else 0.1
+        self._p = self.communication_probability
+        self._prox_step = self.client_lr / self._p
+        return ScaffnewState(x_bar=x0, r=1)
+
+    def needs_whole_cohort(self) -> bool:
+        """Step 5 needs every upload."""
+        return True
+
+    def broadcast(self, state: ScaffnewState) -> Payload:
+        """Step 1."""
+        coin = self.setup.rng(streams.COIN, state.r)
+        return {"x_bar": state.x_bar, "steps": int(coin.geometric(self._p))}
+
+    def aggregate(self, state: ScaffnewState, arrivals: Arrivals) -> ScaffnewState:
+        """Step 5."""
+        x_bar = self.regularizer.prox(arrivals.mean("v"), self._prox_step)
+        return ScaffnewState(x_bar, state.r + 1)
+
+    def model(self, state: ScaffnewState) -> Array:
+        """Return x_bar."""
+        return state.x_bar
+
+    def reenter(self, state: ScaffnewState, client: int) -> tuple[ScaffnewState, Payload]:
+        """Let the client start from h_i = 0."""
+        return state, {}

@@ -1,0 +1,59 @@
+"""Scaffold: what the contract test holds it to."""
+
+from __future__ import annotations
+
+import numpy as np
+from contract import Case, Contract
+from harness import OpenRun, latest
+from problems import q6, two_clients
+
+from flower_fedcon import Sample
+from flower_fedcon.strategies import Scaffold
+
+FIVE = {"client_lr": 1 / 400, "local_steps": 5}
+
+
+def scaffold():
+    # client 1: 1 -> 1.2 -> 1.36, c_1 = -.36/.2;  client 2: 1 -> .8 -> .62, c_2 = .38/.2
+    # x = 1 + 2 * ((.36 - .38)/2) = .98,  c = (-1.8 + 1.9)/2 = .05
+    # 1: .98 - .1(-2.04 + 1.85) = .999 -> .999 - .1(-2.002 + 1.85) = 1.0142
+    # 2: .98 - .1(1.98 - 1.85) = .967 -> .967 - .1(1.967 - 1.85) = .9553
+    # x = .98 + 2 * ((.0342 - .0247)/2)
+    return Scaffold(client_lr=0.1, local_steps=2, server_lr=2.0), two_clients(), [0.98, 0.9895]
+
+
+def scaffold_option_one():
+    # round 1 as above, but c_1 = f_1'(1) = -2, c_2 = 2, c = 0
+    # 1: .98 - .1(-2.04 + 2) = .984 -> .984 - .1(-2.032 + 2) = .9872
+    # 2: .98 - .1(1.98 - 2) = .982 -> .982 - .1(1.982 - 2) = .9838;  x = .98 + .0072 + .0038
+    strategy = Scaffold(client_lr=0.1, local_steps=2, server_lr=2.0, option="I")
+    return strategy, two_clients(), [0.98, 0.991]
+
+
+def c_is_the_mean(run: OpenRun) -> None:
+    """The server's c is the mean of the clients' c_i, and its mirror has them bit by bit."""
+    mirror = run.state.mirror
+    for j in range(run.problem.num_clients):
+        state = latest(run, j)
+        c = np.zeros_like(run.state.c) if state is None else state.c
+        assert c.tobytes() == mirror[j].tobytes()
+    assert np.allclose(run.state.c, mirror.mean(0), rtol=0, atol=1e-13)
+
+
+CONTRACT = Contract(
+    cases=[
+        Case("five steps", q6, FIVE, 500, 0, 3e-15),
+        Case("option I", q6, {**FIVE, "option": "I"}, 500, 0, 3e-15),
+        Case("without mirror", q6, {**FIVE, "mirror": False}, 500, 0, 3e-15),
+        Case("on the way", q6, FIVE, 264, 0.9e-10, 1e-10),
+    ],
+    sampled=[
+        Case("two", q6, {**FIVE, "participation": Sample(count=2)}, 500, 0, 3e-15),
+        Case("one", q6, {**FIVE, "participation": Sample(count=1)}, 1000, 0, 3e-15),
+    ],
+    first_rounds=[scaffold, scaffold_option_one],
+    small={"client_lr": 0.1, "local_steps": 2},
+    stateful=True,
+    lost="exact",
+    invariant=c_is_the_mean,
+)
