@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -139,6 +139,18 @@ class PackedObjective:
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Return f(x) and the packed gradient."""
         return self.value(x), self.gradient(x)
+
+    @property
+    def constraint_value(self) -> Callable[[Array], float]:
+        """The user's functional constraint; there if the objective has one."""
+        constraint = self._objective.constraint_value
+        return lambda x: float(constraint(self._layout.unpack(x)))
+
+    @property
+    def constraint_gradient(self) -> Callable[[Array], Array]:
+        """The gradient of `constraint_value`, packed."""
+        gradient = self._objective.constraint_gradient
+        return lambda x: self._layout.pack(gradient(self._layout.unpack(x)), "a gradient")
 
     def stochastic_gradient(
         self, x: Array, rng: np.random.Generator, batch_size: int | None = None

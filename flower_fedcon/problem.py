@@ -151,6 +151,9 @@ class FederatedProblem:
             record["residual"] = record["objective"] - self._optimum.value
         if self.constraint is not None:
             record["violation"] = self.constraint.violation(packed)
+        if all(hasattr(c, "constraint_value") for c in self.clients):  # a functional constraint
+            total = math.fsum(c.constraint_value(packed) for c in self.clients)
+            record["constraint"] = total / self.num_clients
         if self.metrics:
             x = self.layout.unpack(packed)
             record |= {name: float(metric(x)) for name, metric in self.metrics.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -263,6 +264,18 @@ class Scaled(Objective):
         if not hasattr(self.objective, "stochastic_gradient"):
             return self.gradient(x)
         return self._times(self.objective.stochastic_gradient(x, rng, batch_size))
+
+    @property
+    def constraint_value(self) -> Callable[[Array], float]:
+        """The functional constraint, times factor; there if the objective has one."""
+        constraint = self.objective.constraint_value
+        return lambda x: self.factor * float(constraint(x))
+
+    @property
+    def constraint_gradient(self) -> Callable[[Array], Array]:
+        """The gradient of `constraint_value`."""
+        gradient = self.objective.constraint_gradient
+        return lambda x: self._times(gradient(x))
 
     def _times(self, gradient: Any) -> Array:
         """Return the scaled gradient: an array, or a list of arrays (a network's layers)."""

@@ -1,0 +1,70 @@
+"""FedSGM: what the contract test holds it to."""
+
+from __future__ import annotations
+
+import numpy as np
+from contract import Case, Contract, about
+from harness import OpenRun
+from problems import HALF, Limited, q6_limited, two_limited
+
+from flower_fedcon.compressors import RandK, TopK
+from flower_fedcon.strategies import FedSGM
+
+STEPS = {"client_lr": 0.1, "local_steps": 2}
+
+
+def fedsgm_hard():
+    # t=0: ghat = .5 > .25: v - .1 twice, v - .3 twice: .8 and .4, mean .6
+    # t=1: ghat = -.3: sigma = 0, .8v + .4 twice: 1.104; .9v - .1 twice: .296; mean .7
+    # t=2: ghat = -.1: 1.168 and .377, mean .7725;  t=3: ghat = .045: 1.2144 and .435725
+    strategy = FedSGM(**STEPS, tolerance=0.25, switching="hard")
+    return strategy, two_limited(), [0.6, 0.7, 0.7725, 0.8250625]
+
+
+def fedsgm_soft():
+    # t=0: z = .5 - .75, sigma = 1 + 2z = .5.  1: v - .1(v - 1.5) twice: 1.05, 1.095
+    #      2: v - .1(.5v + 2) twice: .75, .5125;  Delta = -.95, 4.875; w = 1 - .1 * 1.9625
+    # t=1: ghat = .1075, 1 + 2z < 0: sigma = 0, .8v + .4 twice: 1.2344; .9v - .1 twice: .4610375
+    strategy = FedSGM(**STEPS, tolerance=0.75, sharpness=2.0)
+    return strategy, two_limited(), [0.80375, 0.84771875]
+
+
+def invariant(run: OpenRun) -> None:
+    """The clients' w is the server's, bit for bit, and it stays near the exact one."""
+    state, c = run.state, run.coordinator
+    for client, ack in zip(run.clients, c.acks, strict=True):
+        if ack == c.round:
+            assert client.model(client._versions.pending, state.increment).tobytes() == (
+                state.w.tobytes()
+            )
+    assert np.linalg.norm(state.x - state.w) < 0.5
+
+
+HALF_UP = HALF_DOWN = TopK(fraction=0.5)
+BOTH = {"uplink": HALF_UP, "downlink": HALF_DOWN}
+FIVE = {"client_lr": 1 / 400, "local_steps": 5, "tolerance": 0.1}
+ONE = {"client_lr": 1 / 40, "local_steps": 1, "tolerance": 0.1}
+
+CONTRACT = Contract(
+    cases=[
+        Case("error feedback", q6_limited, {**FIVE, **BOTH}, 1000, 2e-2, 5e-2),
+        Case(
+            "compressed down", q6_limited, {**FIVE, "downlink": HALF_DOWN}, 1000, **about(2.56e-2)
+        ),
+        Case("gradient descent", q6_limited, ONE, 1000, 0, 1e-13),
+        Case("drift floor", q6_limited, {**FIVE, "switching": "hard"}, 1500, **about(2.56e-2)),
+        Case(
+            "unbiased noise", q6_limited, {**FIVE, "uplink": RandK(fraction=0.5)}, 1000, 3e-2, 0.2
+        ),
+    ],
+    sampled=[
+        Case("error feedback, half", q6_limited, {**FIVE, **BOTH, **HALF}, 1000, 3e-2, 0.4),
+        Case("half", q6_limited, {**FIVE, **HALF}, 1000, 3e-2, 0.4),
+    ],
+    first_rounds=[fedsgm_hard, fedsgm_soft],
+    small={**STEPS, "tolerance": 0.1, "uplink": RandK(count=3), "downlink": RandK(count=4)},
+    stateful=True,
+    lost="heals",
+    invariant=invariant,
+    wrap=lambda objective: Limited(objective, slope=0.5, level=0.2),
+)
