@@ -71,6 +71,8 @@ class Contract:
         Cohort rules that must end in a `ParticipationError` which says what to use.
     invariant : callable, optional
         Asserts on an `OpenRun` after each round.
+    wrap : callable
+        Gives a plain objective what this algorithm needs beside value and gradient.
     """
 
     cases: list[Case]
@@ -82,6 +84,7 @@ class Contract:
     lost: str | None = None
     refuses: list[Participation] = field(default_factory=list)
     invariant: Callable[[OpenRun], None] | None = field(default=None)
+    wrap: Callable[[Any], Any] = lambda objective: objective
 
 
 def contract(name: str) -> Contract:

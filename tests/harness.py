@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, RecordDict
 
 from flower_fedcon import codec
@@ -73,6 +74,24 @@ class OpenRun:
     @property
     def state(self) -> Any:
         return self.coordinator.state
+
+
+def latest(run: OpenRun, j: int) -> Any:
+    """Return client j's state after its last reply that was used; None before the first."""
+    versions, ack = run.clients[j].versions, run.coordinator.acks[j]
+    return versions.at(ack) if ack else None
+
+
+def client_states(run: OpenRun) -> list[Any]:
+    """Return what `latest` says of every client."""
+    return [latest(run, j) for j in range(len(run.clients))]
+
+
+def settled(run: OpenRun, name: str) -> np.ndarray:
+    """Return a field of all clients' states, once the next broadcast has confirmed the round."""
+    down = run.coordinator.strategy.broadcast(run.state)
+    states = [run.clients[j].settle(latest(run, j), down) for j in range(len(run.clients))]
+    return np.stack([getattr(state, name) for state in states])
 
 
 def wire_exchange(run: OpenRun) -> tuple[Exchange, list[Context]]:

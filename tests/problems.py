@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon import FederatedProblem, Sample
-from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
 
@@ -47,6 +47,37 @@ def two_clients(**extra: Any) -> FederatedProblem:
     """f_1 = x^2 - 4x and f_2 = x^2/2 + x, from x0 = 1: gradients 2x - 4 and x + 1."""
     clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
     return FederatedProblem(clients, x0=np.array([1.0]), **extra)
+
+
+class Limited(Scaled):
+    """f with g(x) = slope * (the sum of x) - level; as it is g = -1, which never binds."""
+
+    def __init__(self, objective: Any, slope: float = 0.0, level: float = 1.0) -> None:
+        super().__init__(objective, 1.0)
+        self.slope, self.level = slope, level
+
+    def constraint_value(self, x):
+        layers = x if isinstance(x, list) else [x]
+        return self.slope * sum(float(layer.sum()) for layer in layers) - self.level
+
+    def constraint_gradient(self, x):
+        if isinstance(x, list):
+            return [np.full_like(layer, self.slope) for layer in x]
+        return np.full_like(x, self.slope)
+
+
+def q6_limited() -> FederatedProblem:
+    """Q6 with a constraint that never binds: FedSGM is then FedAvg."""
+    plain = q6()
+    return FederatedProblem([Limited(f) for f in plain.objectives], optimum=plain.optimum)
+
+
+def two_limited() -> FederatedProblem:
+    """`two_clients` with g_1 = x - .5 and g_2 = 3x - 2.5: ghat(x) = 2x - 1.5."""
+    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
+    limits = [(1.0, 0.5), (3.0, 2.5)]
+    limited = [Limited(f, *limit) for f, limit in zip(clients, limits, strict=True)]
+    return FederatedProblem(limited, x0=np.array([1.0]))
 
 
 def toy() -> FederatedProblem:

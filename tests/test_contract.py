@@ -218,7 +218,7 @@ def test_too_few_replies_end_the_run_with_the_reasons(name):
 
 
 def small_problem(name: str, objectives: list[Any]) -> FederatedProblem:
-    oracle = CONTRACTS[name].oracle
+    oracle, objectives = CONTRACTS[name].oracle, [CONTRACTS[name].wrap(o) for o in objectives]
     given = {"constraint": L1Ball(2.0), "regularizer": L1(0.1)}
     return FederatedProblem(objectives, **({oracle: given[oracle]} if oracle else {}))
 

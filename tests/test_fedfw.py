@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from harness import OpenRun
+from harness import OpenRun, client_states
 from problems import l1ls, toy
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
@@ -25,15 +25,8 @@ def primal(run):
 
 
 def clients_x(run):
-    """Return the clients' iterates as the next message will find them."""
-    states = [c._versions for c in run.clients]
-    acks = run.coordinator.acks
-    return np.array(
-        [
-            v.pending.x if v.pending_round == ack else v.committed.x
-            for v, ack in zip(states, acks, strict=True)
-        ]
-    )
+    """Return the iterates of the clients that have taken part."""
+    return np.array([state.x for state in client_states(run) if state is not None])
 
 
 def gap(x, problem):
@@ -95,19 +88,10 @@ def test_sampled_server_holds_the_exact_mean(kind, participation):
         assert run.x == pytest.approx(mirror.mean(axis=0), abs=1e-12 * 5)
         assert problem.constraint.contains(run.x, 1e-12)
     met = [j for j, ack in enumerate(run.coordinator.acks) if ack]
-    assert clients_x_of(run, met).tobytes() == mirror[met].tobytes()
+    assert clients_x(run).tobytes() == mirror[met].tobytes()
     assert all(problem.constraint.contains(x, 1e-12) for x in mirror)
     if kind is FedFWPlus:
         assert run.state.y_bar == pytest.approx(run.state.y_mirror.mean(axis=0), abs=1e-12)
-
-
-def clients_x_of(run, chosen):
-    found = []
-    for j in chosen:
-        versions, ack = run.clients[j]._versions, run.coordinator.acks[j]
-        state = versions.pending if versions.pending_round == ack else versions.committed
-        found.append(state.x)
-    return np.array(found)
 
 
 @BOTH
@@ -129,7 +113,7 @@ def test_full_and_sampled_forms_agree_when_everyone_takes_part(kind):
 def test_multipliers_of_all_clients_sum_to_zero():
     problem = l1ls()
     run = OpenRun(FedFWPlus(problem.constraint, penalty=0.1), problem).play(60)
-    y = np.array([c._versions.pending.y for c in run.clients])
+    y = np.array([state.y for state in client_states(run)])
     assert np.abs(y.sum(axis=0)).max() <= 1e-12 * np.abs(y).max()
     assert np.abs(y).max() > 1e-3
 
@@ -276,7 +260,7 @@ def test_full_plus_restarts_everyone(form, monkeypatch):
     run.clients[3] = run.new_client(3)
     run.play(4000)
     assert run.coordinator.counts["lost"] == 1
-    y = np.array([c._versions.pending.y for c in run.clients])
+    y = np.array([state.y for state in client_states(run)])
     off = np.abs(y.sum(axis=0)).max() / np.abs(y).max()
     ratio = gap(run.x, problem) / gap(calm.x, problem)
     if form == "everyone restarts":

@@ -20,10 +20,11 @@ from flower_fedcon.registry import strategy_class
 
 APP = Path(__file__).parent / "flower_app"
 CLIENTS, ROUNDS = 3, 9
+STEPS = {"local_steps": 2, "min_replies": CLIENTS}  # with fewer replies, ask again
 RUNS = {
-    "FedDualAvg": {"client_lr": 0.05, "local_steps": 2, "oracle": "regularizer"},
+    "FedDualAvg": {"client_lr": 0.05, "oracle": "regularizer", **STEPS},
     "DualFL": {"strong_convexity": 0.1, "momentum": 0.0, "regularization": 0.1},
-    "Scaffold": {"client_lr": 0.02, "local_steps": 2},
+    "Scaffold": {"client_lr": 0.02, **STEPS},
 }
 
 
