@@ -17,8 +17,22 @@ CLASSES = {
     "fedavg": "FedAvg",
     "fedmid": "FedMiD",
     "feddualavg": "FedDualAvg",
+    "fastfedda": "FastFedDA",
+    "cfedda": "CFedDA",
+    "mcfedda": "MCFedDA",
     "fedfw": "FedFW",
     "fedfwplus": "FedFWPlus",
+    "dualfl": "DualFL",
+    "fedsgm": "FedSGM",
+    "scaffold": "Scaffold",
+    "scaffnew": "Scaffnew",
+    "apdainexact": "APDAInexact",
+    "compositefl": "CompositeFL",
+    "fedprox": "FedProx",
+    "fedpd": "FedPD",
+    "feddr": "FedDR",
+    "feddyn": "FedDyn",
+    "fivegcs": "FiveGCS",
 }
 
 

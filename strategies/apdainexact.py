@@ -113,8 +113,6 @@ class APDAInexact(FedConStrategy[APDAInexactState]):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        if self.batch_size is not None:
-            raise ConfigError("APDAInexact takes gradients of all rows: leave batch_size out")
         self.primal_lr = positive("primal_lr", primal_lr)
         self.dual_lr = (
             1 / (32 * self.primal_lr) if dual_lr is None else positive("dual_lr", dual_lr)

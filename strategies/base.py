@@ -84,6 +84,11 @@ class FedConStrategy(Strategy, Generic[State]):
                 f"participation must be Full(), Sample(...) or Bernoulli(p), got {participation!r}"
             )
         self.batch_size = None if batch_size is None else count("batch_size", batch_size)
+        if batch_size is not None and "batch_size" not in self.client_settings:
+            raise ConfigError(
+                f"{self.sheet.title} takes no batch_size, got {batch_size}: its clients use all "
+                "rows. For less local work give local_solver=GradientDescent(steps=...)"
+            )
         self.min_replies = None if min_replies is None else count("min_replies", min_replies)
 
     # --- what an algorithm defines -------------------------------------------------------------

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.coordinator import Arrivals
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.solvers import LocalSolver, as_solver
 from flower_fedcon.strategies.base import FedConStrategy
@@ -45,11 +44,6 @@ class LocalMinimization(FedConStrategy[State]):
     def __init__(self, *, local_solver: str | LocalSolver = "exact", **common: Any) -> None:
         super().__init__(**common)
         self.local_solver = as_solver(local_solver)
-        if self.batch_size is not None:
-            raise ConfigError(
-                f"{self.sheet.title} takes no batch_size, got {self.batch_size}: its clients "
-                "minimise. For less local work give local_solver=GradientDescent(steps=...)"
-            )
 
 
 class FedProx(LocalMinimization[FedProxState]):

@@ -347,7 +347,7 @@ def test_primal_dual_defaults(caplog):
         "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may be slow: "
         "state it as `strong_convexity` of the objectives"
     ]
-    with pytest.raises(ConfigError, match="leave batch_size out"):
+    with pytest.raises(ConfigError, match="takes no batch_size"):
         APDAInexact(primal_lr=0.1, batch_size=2)
 
 
