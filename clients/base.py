@@ -209,6 +209,11 @@ class FedConClient(NumPyClient, Generic[State]):
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""
         self._check_algorithm(run.algorithm)
+        own = Layout.for_objective(self._own_objective)
+        if own is not None and own.shapes != run.layout.shapes:
+            raise ConfigError(
+                f"the server's model has shape {run.layout.shapes}, this client's {own.shapes}"
+            )
         self._run = run
         self.num_clients = run.num_clients
         self.settings = SimpleNamespace(**run.settings)
@@ -234,8 +239,9 @@ class FedConClient(NumPyClient, Generic[State]):
         self._round, self._index = request.round, request.client
         self._batch_rng = None
         self._work: dict[str, float] = {}
-        reply = Reply(request.client, request.round, work=self._work)
-        reply.num_examples = getattr(self.objective, "num_examples", 1)
+        examples = getattr(self.objective, "num_examples", 1)
+        # By place, here and for the versions: this runs once for each step of each client.
+        reply = Reply(request.client, request.round, {}, examples, False, "", self._work)
         versions, down = self._versions, request.broadcast
         life = self._run.life if self._run is not None else 1
         if (life, request.round) < (versions.life, versions.pending_round):
@@ -247,44 +253,39 @@ class FedConClient(NumPyClient, Generic[State]):
                 return reply
             down = {**versions.held, **down}
         state: Any = None
+        ack, keep = request.ack, request.keep
         if self.state_type is not None:
-            versions = self._acknowledge(versions, request)
-            if versions.committed is None:
+            committed = state = self._committed(versions, request)
+            if state is None:
                 reply.lost = True
                 return reply
-            state = versions.committed
-            if request.ack:
+            kept = versions.at(keep) if keep else None
+            if ack:
                 state = self.settle(state, down)
         if request.phase == QUERY:
             reply.payload, held = self.query(state, down)
-            self._versions = versions._replace(held_round=request.round, held=held)
+            if self.state_type is None:
+                self._versions = versions._replace(held_round=request.round, held=held)
+            else:
+                self._versions = Versions(
+                    ack, committed, 0, None, request.round, held, keep, kept, life
+                )
             return reply
         reply.payload, after = self.step(state, down)
         if self.state_type is not None:
-            self._versions = versions._replace(pending_round=request.round, pending=after)
+            held_round, held = versions.held_round, versions.held
+            self._versions = Versions(
+                ack, committed, request.round, after, held_round, held, keep, kept, life
+            )
         return reply
 
-    def _acknowledge(self, versions: Versions, request: Request) -> Versions:
-        """Return the versions after the server's word on the last reply; nothing is pending."""
-        ack, down = request.ack, request.broadcast
+    def _committed(self, versions: Versions, request: Request) -> Any:
+        """Return the state after the server's word on the last reply; None if it is gone."""
         if request.restore is not None:
-            state = self.restore(down, request.restore)
-        elif ack == 0:
-            state = self.initialize(down)
-        else:
-            state = versions.at(ack)
-            if state is None:
-                return Versions()
-        kept = versions.at(request.keep) if request.keep else None
-        return Versions(
-            version=ack,
-            committed=state,
-            held_round=versions.held_round,
-            held=versions.held,
-            kept_version=request.keep,
-            kept=kept,
-            life=self._run.life if self._run is not None else 1,
-        )
+            return self.restore(request.broadcast, request.restore)
+        if request.ack == 0:
+            return self.initialize(request.broadcast)
+        return versions.at(request.ack)
 
     # --- plumbing: Flower's NumPyClient --------------------------------------------------------
 

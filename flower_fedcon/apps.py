@@ -84,8 +84,9 @@ def server_app(
 
     The run configuration's keys (`flwr run --run-config`, or the app's pyproject.toml):
     "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
-    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "resume"
-    (false) and "checkpoint-every" (rounds; by default every ten seconds).
+    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "grace"
+    (seconds to wait for the rest once a round has enough replies), "resume" (false) and
+    "checkpoint-every" (rounds; by default every ten seconds).
 
     Parameters
     ----------
@@ -122,6 +123,7 @@ def server_app(
             seed=int(_option(config, "seed", 0)),
             evaluate_every=int(_option(config, "evaluate-every", 1)),
             num_clients=int(_option(config, "num-clients", 0)) or None,
+            grace=float(config["grace"]) if "grace" in config else None,
             run_dir=str(_option(config, "run-dir", "")) or None,
             resume=bool(config.get("resume", False)),
             checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,

@@ -125,6 +125,9 @@ class Coordinator:
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
         self.cohort: list[int] = []
+        self._member_list: list[int] | None = None
+        self._member_set: frozenset[int] = frozenset()
+        self._everyone = list(range(setup.num_clients))
         self.replies = 0
         self._warned = False
 
@@ -156,7 +159,7 @@ class Coordinator:
                 n, streams.stream(self.setup.seed, streams.COHORT, self.round)
             )
         else:
-            self.cohort = list(range(n))
+            self.cohort = self._everyone
         self._phase = QUERY if self.strategy.queries else TRAIN
         self._decision: Payload = {}
         self._held: set[int] = set()
@@ -197,7 +200,8 @@ class Coordinator:
 
     def _request(self, client: int) -> Request:
         ack, given = self.acks[client], self._restores.get(client)
-        if client in self._held:
+        follow_up = client in self._held
+        if follow_up:
             down, size = self._decision, payload_bytes(self._decision) + self._setting_bytes
         else:
             if given is None and ack == 0:
@@ -208,30 +212,40 @@ class Coordinator:
                 down = {**down, **own, **self._decision}
                 size = payload_bytes(down) + self._setting_bytes
         self.downlink_bytes += size + (payload_bytes(given) if given else 0)
-        follow_up = client in self._held
         keep = self.kept[client]
         return Request(client, self.round, ack, down, given, self._phase, follow_up, keep)
 
     def absorb(self, replies: Iterable[Reply]) -> None:
         """Take the usable replies; drop, count and log the others."""
+        uploads, members, server_round = self._uploads, self._members(), self.round
+        strategy, query = self.strategy, self._phase == QUERY
+        names = () if query else strategy.expects(self.state)
         for reply in replies:
             client = reply.client
             try:
-                if client not in self.cohort or client in self._uploads:
+                if client not in members or client in uploads:
                     raise RoundError("nothing was asked of this client")
                 if reply.error:
                     raise RoundError(reply.error)
-                if reply.round != self.round:
+                if reply.round != server_round:
                     raise RoundError(f"it is for round {reply.round}")
                 if reply.lost:
                     if self._reenter(client):
                         return  # the other replies answer a broadcast that no longer holds
                     continue
-                if not 0 < reply.num_examples < float("inf"):
+                if not 0 < reply.num_examples < math.inf:
                     raise RoundError(f"its weight is {reply.num_examples}")
-                self._uploads[client] = self._accept(reply)
-                self.work.update(reply.work)
-                self.uplink_bytes += payload_bytes(self._uploads[client])
+                payload = reply.payload
+                if query:
+                    payload = strategy.accept_answer(payload)
+                else:
+                    if reply.encoded:
+                        payload = strategy.decode_upload(payload, names)
+                    payload = strategy.accept(payload, names)
+                uploads[client] = payload
+                if reply.work:
+                    self.work.update(reply.work)
+                self.uplink_bytes += payload_bytes(payload)
             except StateLostError:
                 raise  # no way back in: to go on without it would be another problem
             except FedConError as error:
@@ -240,14 +254,11 @@ class Coordinator:
                 name = self.client_name(client)
                 _log.warning("round %d: dropped the reply of %s: %s", self.round, name, error)
 
-    def _accept(self, reply: Reply) -> Payload:
-        strategy, payload = self.strategy, reply.payload
-        if self._phase == QUERY:
-            return strategy.accept_answer(payload)
-        names = strategy.expects(self.state)
-        if reply.encoded:
-            payload = strategy.decode_upload(payload, names)
-        return strategy.accept(payload, names)
+    def _members(self) -> frozenset[int]:
+        """Return the cohort as a set, made once for each list."""
+        if self._member_list is not self.cohort:
+            self._member_list, self._member_set = self.cohort, frozenset(self.cohort)
+        return self._member_set
 
     def _reenter(self, client: int) -> bool:
         """Let a client whose state is gone come back; return whether the round starts over."""
@@ -292,6 +303,11 @@ class Coordinator:
             )
         return False
 
+    @property
+    def lacking(self) -> int:
+        """How many usable replies the phase under way still needs."""
+        return max(0, self.strategy.quorum(len(self.cohort)) - len(self._uploads))
+
     def _reasons(self, clients: list[int]) -> str:
         """Return why these clients have no usable reply, each reason once."""
         by_reason: dict[str, list[str]] = {}
@@ -310,7 +326,7 @@ class Coordinator:
         for client in arrivals.clients:
             self.acks[client] = self.round
         self.replies = len(arrivals)
-        if self.work["unconverged"] and not self._warned:
+        if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(
                 "round %d: a local solver did not reach its tolerance: raise its iterations, or "

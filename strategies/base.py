@@ -194,7 +194,9 @@ class FedConStrategy(Strategy, Generic[State]):
             return cohort_size
         return min(self.min_replies or 1, cohort_size)
 
-    def accept(self, payload: Payload, names: tuple[str, ...]) -> Payload:
+    def accept(
+        self, payload: Payload, names: tuple[str, ...], lead: tuple[int, ...] = ()
+    ) -> Payload:
         """Return a reply's values if they are what this algorithm expects.
 
         Parameters
@@ -203,22 +205,25 @@ class FedConStrategy(Strategy, Generic[State]):
             Values by name.
         names : tuple of str
             What is expected.
+        lead : tuple of int
+            Leading axes, where the values of several clients are stacked.
 
         Raises
         ------
         ConfigError
             If a name, shape or dtype differs, or a number is not finite.
         """
-        if payload.keys() != set(names):
+        if tuple(payload) != names and payload.keys() != set(names):
             raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(names)}")
         layout = self.setup.layout
+        shape = lead + layout.shape
         for name, value in payload.items():
-            if isinstance(value, float | int | str | bytes):
+            if isinstance(value, (float, int, str, bytes)):
                 raise ConfigError(f"{name!r} is {value!r}, expected an array")
-            if value.shape != layout.shape or value.dtype != layout.dtype:
+            if value.shape != shape or value.dtype != layout.array_dtype:
                 raise ConfigError(
                     f"{name!r} has shape {value.shape} and dtype {value.dtype}, "
-                    f"expected {layout.shape} and {layout.dtype}"
+                    f"expected {shape} and {layout.dtype}"
                 )
             if isinstance(value, np.ndarray) and not np.isfinite(value).all():
                 raise ConfigError(
@@ -259,6 +264,7 @@ class FedConStrategy(Strategy, Generic[State]):
         *,
         seed: int = 0,
         num_clients: int | None = None,
+        grace: float | None = None,
         evaluate_every: int = 1,
         run_dir: str | Path | None = None,
         resume: bool = False,
@@ -286,6 +292,9 @@ class FedConStrategy(Strategy, Generic[State]):
             The seed of every draw: cohorts, batches, compressors.
         num_clients : int, optional
             How many clients to wait for; by default as many as the nodes' "num-partitions" says.
+        grace : float, optional
+            Seconds that a round waits for the other replies once it has `min_replies`; by
+            default it waits for all, until the timeout.
         evaluate_every : int (default: 1)
             Evaluate on the clients each so many rounds, and after the last; 0 for never.
         run_dir : path, optional
@@ -315,7 +324,7 @@ class FedConStrategy(Strategy, Generic[State]):
                     f"train_config and evaluate_config are not used, got {dict(record)}: "
                     "hyperparameters are the strategy's own arguments"
                 )
-        self._grid_run = GridRun(self, grid, timeout, num_clients)
+        self._grid_run = GridRun(self, grid, timeout, num_clients, grace)
         plan = Plan(
             num_rounds=num_rounds,
             seed=seed,

@@ -16,6 +16,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sysconfig
 import time
@@ -24,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from security import Security
 
 Value = bool | int | float | str
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -251,13 +254,22 @@ class Flower:
 
     run_options: Sequence[str] = ()
 
-    def __init__(self, root: Path, port: int, options: Sequence[str], startup: float) -> None:
+    def __init__(
+        self,
+        root: Path,
+        port: int,
+        options: Sequence[str],
+        startup: float,
+        security: Security | None = None,
+    ) -> None:
         self.root = root.resolve()
         self.port = port
         self.startup = startup
         address = ["--host", "127.0.0.1", "--port", str(port)]
+        given = ["--insecure"] if security is None else security.superlink_options
+        self.security = security
         self.superlink = FlowerProcess(
-            self.root, "superlink", ["flower-superlink", "--insecure", *address, *options]
+            self.root, "superlink", ["flower-superlink", *given, *address, *options]
         )
         self.processes = [self.superlink]
         self._clients: list[FlowerProcess] = []
@@ -335,11 +347,19 @@ class Flower:
     def _connect(self, home: Path) -> None:
         """Write the connection to the SuperLink into the FLWR_HOME `home` of a ``flwr``."""
         home.mkdir(parents=True, exist_ok=True)
-        text = f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        how = "insecure = true"
+        if self.security is not None:
+            how = f'root-certificates = "{self.security.authority}"'
+        text = f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n{how}\n'
         (home / "config.toml").write_text(text)
 
     def _healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        if self.security is not None:
+            trusted = ssl.create_default_context(cafile=str(self.security.authority))
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=1, context=trusted
+            )
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == 200
@@ -361,6 +381,8 @@ class Deployment(Flower):
         What each node's ``Context.node_config`` holds.
     superlink_options : Sequence[str]
         More options of ``flower-superlink``, such as ``--database FILE``.
+    security : Security, optional
+        TLS, and nodes known by their keys; without it everything is open.
     startup : float
         Seconds which the SuperLink, and then all nodes together, may take to be ready.
     """
@@ -371,13 +393,15 @@ class Deployment(Flower):
         node_configs: Sequence[Mapping[str, Value]],
         superlink_options: Sequence[str] = (),
         startup: float = 60,
+        security: Security | None = None,
     ) -> None:
         port, *node_ports = _free_ports(1 + len(node_configs))
-        super().__init__(root, port, superlink_options, startup)
-        link = ["--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
+        super().__init__(root, port, superlink_options, startup, security)
+        link = ["--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
         self.nodes = []
         for i, config in enumerate(node_configs):
-            own = ["--port", str(node_ports[i]), "--node-config", _pairs(config)]
+            given = ["--insecure"] if security is None else security.node_options(i)
+            own = [*given, "--port", str(node_ports[i]), "--node-config", _pairs(config)]
             self.nodes.append(
                 FlowerProcess(self.root, f"node-{i}", ["flower-supernode", *link, *own])
             )
@@ -386,6 +410,9 @@ class Deployment(Flower):
     def start(self) -> None:
         """Start the SuperLink, then all nodes together, and wait until they are registered."""
         super().start()
+        if self.security is not None:
+            for public in self.security.public[: len(self.nodes)]:
+                self.flwr("supernode", "register", str(public), CONNECTION)
         for node in self.nodes:
             node.start()
         for i in range(len(self.nodes)):

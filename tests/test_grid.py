@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -336,3 +337,71 @@ def test_app_refusals():
     context.run_config = {"num-server-rounds": "three"}
     with pytest.raises(ConfigError, match="num-server-rounds must be a number, got 'three'"):
         server_app(lambda: avg())(FakeGrid(()), context)
+
+
+@on_grid
+@pytest.mark.parametrize("grace", [0.0, None])
+def test_a_round_waits_for_the_rest_as_long_as_it_is_told(grace, monkeypatch):
+    """One client answers at the third look only: with no grace the round goes on without it."""
+    looks = []
+
+    class Slow(FakeGrid):
+        def pull_messages(self, message_ids):
+            slow = [m for m in message_ids if self.slow(m)]
+            looks.append(1)
+            ready = [m for m in message_ids if m not in slow or len(looks) % 3 == 0]
+            return super().pull_messages(ready)
+
+        def slow(self, key):
+            message = self.pushed[int(key[1:])]
+            config = message.content.get("fitins.config", {})
+            return config.get("action") == "train" and config.get("client") == 2
+
+    strategy = avg(min_replies=5)
+    history = strategy.start(Slow(q6_objectives()), num_rounds=2, grace=grace).history
+    assert history["replies"].tolist() == ([6, 6] if grace is None else [5, 5])
+    with pytest.raises(ConfigError, match="grace must be finite and >= 0, got -1"):
+        strategy.start(Slow(q6_objectives()), num_rounds=2, grace=-1)
+
+
+@on_grid
+def test_ten_thousand_mutated_replies():
+    """Nothing that fails the gate is used, nothing crashes, and the run ends as if undisturbed."""
+    rng = np.random.default_rng(7)
+    problem = q6_ball()
+    calm = simulate(FedFW(problem.constraint, penalty=0.1), problem, 2)
+    grid = FakeGrid(problem.objectives)
+    strategy = FedFW(problem.constraint, penalty=0.1)
+    strategy.start(grid, num_rounds=2, evaluate_every=0)
+    run = strategy._current()
+    configs = [(m, m.content.get("fitins.config", {})) for m in grid.pushed]
+    good = [m for m, config in configs if config.get("action") == "train"]
+    reply = grid.app(good[-1], grid.nodes[good[-1].metadata.dst_node_id])
+    whole = reply.content["fitres.parameters"]["0"].data
+    config = dict(reply.content["fitres.metrics"])
+    for number in range(10_000):
+        data, changed = bytearray(whole), dict(config)
+        kind = number % 5
+        if kind == 0:
+            data[rng.integers(len(data))] ^= 1 + rng.integers(255)
+        elif kind == 1:
+            del data[rng.integers(len(data)) :]
+        elif kind == 2:
+            data += rng.bytes(int(rng.integers(1, 40)))
+        elif kind == 3:
+            changed.pop(rng.choice(list(changed)))
+        else:
+            odd = ["", "x", -1, 2**62, float("nan"), b"\x00", True, "atom.code,atom.code"]
+            changed[str(rng.choice(list(changed)))] = odd[rng.integers(len(odd))]
+        mutant = Message(RecordDict(dict(reply.content)), reply_to=good[-1])
+        record = ArrayRecord({"0": FlowerArray("int64", (), "numpy.ndarray", bytes(data))})
+        mutant.content["fitres.parameters"] = record
+        mutant.content["fitres.metrics"] = ConfigRecord(changed)
+        (found,) = run._replies([mutant])
+        try:
+            payload = strategy.bind(run.coordinator.setup).decode_upload(found.payload, ("atom",))
+            atom = strategy.bind(run.coordinator.setup).accept(payload, ("atom",))["atom"]
+        except FedConError:
+            continue
+        assert problem.constraint.contains(atom.dense())  # whole by luck: still a vertex
+    assert run.coordinator.x.tobytes() == calm.x.tobytes()

@@ -16,14 +16,14 @@ import pytest
 from contract import CONTRACTS, build
 from problems import l1ls
 
-from flower_fedcon import History, Sample, simulate, trees
+from flower_fedcon import FederatedProblem, History, Sample, simulate, trees
 from flower_fedcon.client_state import FileStore, Versions
 from flower_fedcon.clients.fedfw import FedFWClientState
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.protocol import RunInfo
 from flower_fedcon.registry import CLASSES
-from flower_fedcon.strategies import FedFW
+from flower_fedcon.strategies import FedFW, Scaffold
 
 ROUNDS = 14
 
@@ -218,3 +218,24 @@ def test_trees_hold_no_foreign_objects(tmp_path):
     with pytest.raises(ConfigError, match="cannot hold object"):
         trees.write(tmp_path / "file", {"x": object()})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ["FedFW", "Scaffold"])
+def test_resume_in_ray(name, tmp_path):
+    problem = l1ls(4)
+    strategy = fedfw()
+    if name == "Scaffold":
+        problem = FederatedProblem(l1ls(4).objectives)
+        strategy = Scaffold(client_lr=0.02, local_steps=2, participation=Sample(count=2))
+    options = {"engine": "ray", "run_dir": tmp_path, "checkpoint_every": 2, "resume": True}
+    with pytest.raises(StopError):
+        simulate(strategy, problem, 8, callbacks=[stop_at(5)], **options)
+    resumed = simulate(strategy, problem, 8, **options)
+    calm = simulate(strategy, problem, 8)
+    assert resumed.x.tobytes() == calm.x.tobytes()
+    assert untimed(resumed) == untimed(calm)
+    kept = list((tmp_path / "clients").rglob("state"))
+    assert len(kept) == 4
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in kept)

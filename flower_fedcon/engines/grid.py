@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from flower_fedcon import codec
-from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.checks import Array, count, nonnegative, positive
 from flower_fedcon.coordinator import Coordinator
 from flower_fedcon.engines import messages
 from flower_fedcon.errors import ConfigError, FedConError
@@ -119,6 +119,8 @@ class GridRun:
         Seconds to wait for the clients at the start, and for the replies of a round.
     num_clients : int, optional
         How many clients to wait for.
+    grace : float, optional
+        Seconds that a round waits for the rest once it has enough replies.
     """
 
     coordinator: Coordinator
@@ -129,7 +131,9 @@ class GridRun:
         grid: Grid,
         timeout: float = 3600,
         num_clients: int | None = None,
+        grace: float | None = None,
     ) -> None:
+        self.grace = None if grace is None else nonnegative("grace", grace)
         self.strategy = strategy
         self.grid = grid
         self.timeout = positive("timeout", timeout)
@@ -217,8 +221,12 @@ class GridRun:
             time.sleep(_POLL[1])
             online = self.nodes.online()
         sent = [self._train_message(r, online) for r in requests if self._names[r.client] in online]
-        there = lambda: set(self.nodes.online().values())  # noqa: E731
-        return self._replies(exchange(self.grid, sent, self.timeout, there))
+        waiting = _Waiting(
+            there=lambda: set(self.nodes.online().values()),
+            enough=self.coordinator.lacking,
+            grace=self.grace,
+        )
+        return self._replies(exchange(self.grid, sent, self.timeout, waiting))
 
     def _train_message(self, request: Request, online: dict[str, int]) -> Message:
         arrays, config = self.coordinator.encoder.encode(request)
@@ -303,16 +311,34 @@ class GridRun:
         return self.arrays(), MetricRecord({"replies": self.coordinator.replies})
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """How long a round waits: for whom, and for how long once it has enough.
+
+    Attributes
+    ----------
+    there : callable
+        Returns the nodes that are left.
+    enough : int
+        The replies that the round needs.
+    grace : float, optional
+        Seconds to wait for the others after that; None for as long as the round may take.
+    """
+
+    there: Callable[[], set[int]]
+    enough: int
+    grace: float | None
+
+
 def exchange(
     grid: Grid,
     outgoing: Sequence[Message],
     timeout: float,
-    there: Callable[[], set[int]] | None = None,
+    how: _Waiting | None = None,
 ) -> list[Message]:
     """Send messages and return the replies that come in time.
 
-    Unlike `Grid.send_and_receive` this looks often, and does not wait for a node that has gone:
-    `there` returns those that are left, by default all that the grid knows.
+    Unlike `Grid.send_and_receive` this looks often, and does not wait for a node that has gone.
     """
     if not outgoing:
         return []
@@ -328,10 +354,12 @@ def exchange(
             received.append(message)
             pause = _POLL[0]
         now = time.monotonic()
-        if not waiting or now > deadline:
+        if how is not None and how.grace is not None and len(received) >= how.enough:
+            deadline, how = min(deadline, now + how.grace), replace(how, grace=None)
+        if not waiting or now >= deadline:
             return received
         if now > look:
-            left = set(grid.get_node_ids()) if there is None else there()
+            left = set(grid.get_node_ids()) if how is None else how.there()
             waiting = {key: node for key, node in waiting.items() if node in left}
             look = time.monotonic() + _WATCH
             continue
