@@ -322,6 +322,8 @@ class FedConClient(NumPyClient, Generic[State]):
         x: Any = parameters if layered else parameters[0]
         metrics = getattr(objective, "metrics", None)
         own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
+        if hasattr(objective, "constraint_value"):
+            own["constraint"] = float(objective.constraint_value(x))
         examples = int(getattr(objective, "num_examples", 1))
         return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
 

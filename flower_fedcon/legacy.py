@@ -41,8 +41,8 @@ _log = logging.getLogger("flwr")
 def as_legacy_strategy(
     strategy: FedConStrategy[Any],
     *,
-    num_clients: int,
-    num_rounds: int,
+    num_clients: int | None = None,
+    num_rounds: int | None = None,
     seed: int = 0,
     x0: Model | None = None,
     timeout: float = 3600,
@@ -58,10 +58,11 @@ def as_legacy_strategy(
     ----------
     strategy : FedConStrategy
         One that makes one exchange a round.
-    num_clients : int
-        How many clients to wait for before round 1.
-    num_rounds : int
-        The same as in `ServerConfig`.
+    num_clients : int, optional
+        How many clients to wait for before round 1; by default as many as the nodes'
+        "num-partitions" says.
+    num_rounds : int, optional
+        The same as in `ServerConfig`; needed where the steps depend on it.
     seed : int (default: 0)
     x0 : array or list of arrays, optional
         The start; by default zeros, moved into the strategy's constraint set.
@@ -73,21 +74,24 @@ def as_legacy_strategy(
     Raises
     ------
     ConfigError
-        If the strategy makes two exchanges a round.
+        If the strategy makes two exchanges a round, or needs `num_rounds`.
 
     Examples
     --------
     >>> from flower_fedcon.strategies import FedAvg
     >>> avg = FedAvg(client_lr=0.1, local_steps=1)
-    >>> legacy = as_legacy_strategy(avg, num_clients=3, num_rounds=5)
+    >>> legacy = as_legacy_strategy(avg)
     """
     if strategy.queries:
         raise ConfigError(
             f"{strategy.sheet.title} makes two exchanges a round, which ServerAppComponents "
             "cannot: use flower_fedcon.server_app"
         )
-    count("num_clients", num_clients)
-    return _Legacy(strategy, num_clients, num_rounds, seed, x0, timeout, on_round)
+    if strategy.uses_num_rounds and num_rounds is None:
+        raise ConfigError(f"the steps of {strategy!r} depend on num_rounds: give it here too")
+    if num_clients is not None:
+        count("num_clients", num_clients)
+    return _Legacy(strategy, num_clients, num_rounds or 0, seed, x0, timeout, on_round)
 
 
 class _Legacy(Strategy):
@@ -96,7 +100,7 @@ class _Legacy(Strategy):
     def __init__(
         self,
         strategy: FedConStrategy[Any],
-        num_clients: int,
+        num_clients: int | None,
         num_rounds: int,
         seed: int,
         x0: Model | None,
@@ -111,12 +115,19 @@ class _Legacy(Strategy):
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
         """Wait for the clients, ask each what it has, and return the start."""
-        if not client_manager.wait_for(self._num_clients, timeout=int(self._timeout)):
-            raise FedConError(
-                f"{client_manager.num_available()} of {self._num_clients} clients are there after "
-                f"{self._timeout:g} s: start the missing ones, or say num_clients"
-            )
-        infos = self._meet(client_manager)
+        infos: dict[str, ClientInfo] = {}
+        wanted = self._num_clients or 1
+        while True:  # who is there may know of more
+            if not client_manager.wait_for(wanted, timeout=int(self._timeout)):
+                raise FedConError(
+                    f"{client_manager.num_available()} of {wanted} clients are there after "
+                    f"{self._timeout:g} s: start the missing ones, or say num_clients"
+                )
+            found, partitions = self._meet(client_manager)
+            infos |= found
+            wanted = self._num_clients or max(wanted, partitions)
+            if len(infos) >= wanted:
+                break
         known = sorted(infos.values(), key=lambda info: natural(info.name))
         names = [info.name for info in known]
         layout = common_layout([info.layout for info in known], names, self._x0)
@@ -127,9 +138,10 @@ class _Legacy(Strategy):
         self._index = {name: j for j, name in enumerate(names)}
         return self._parameters()
 
-    def _meet(self, client_manager: ClientManager) -> dict[str, ClientInfo]:
-        """Learn the names of clients that are new, and return what they say."""
+    def _meet(self, client_manager: ClientManager) -> tuple[dict[str, ClientInfo], int]:
+        """Learn the names of clients that are new; return what they say, and how many they are."""
         infos: dict[str, ClientInfo] = {}
+        most = 0
         config: dict[str, Scalar] = {"action": codec.DESCRIBE, "algorithm": self._strategy.name}
         for cid, proxy in client_manager.all().items():
             if cid in self._names:
@@ -137,10 +149,11 @@ class _Legacy(Strategy):
             answer = proxy.fit(FitIns(Parameters([], "numpy.ndarray"), config), 60.0, 0)
             if "error" in answer.metrics:
                 raise ConfigError(f"node {cid} cannot take part: {answer.metrics['error']!r}")
-            info, _ = codec.decode_info(answer.metrics, int(cid))
+            info, partitions = codec.decode_info(answer.metrics, int(cid))
             self._names[cid] = info.name
             infos[info.name] = info
-        return infos
+            most = max(most, partitions or 0)
+        return infos, most
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -212,7 +225,7 @@ class _Legacy(Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Return F(x), with psi, if every client has evaluated."""
-        if len(results) < self._num_clients:
+        if len(results) < self._coordinator.setup.num_clients:
             return None, {}
         losses = [result.loss for _, result in sorted(results, key=lambda r: natural(r[0].cid))]
         value = sum(losses) / len(losses)

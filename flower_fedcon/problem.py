@@ -149,8 +149,8 @@ class FederatedProblem:
         record: Record = {"objective": self._objective(packed)}
         if self._optimum is not None:
             record["residual"] = record["objective"] - self._optimum.value
-        if self.constraint is not None:
-            record["violation"] = self.constraint.violation(packed)
+        D = self.constraint
+        record["violation"] = 0.0 if D is None else D.violation(packed)
         if all(hasattr(c, "constraint_value") for c in self.clients):  # a functional constraint
             total = math.fsum(c.constraint_value(packed) for c in self.clients)
             record["constraint"] = total / self.num_clients

@@ -116,6 +116,10 @@ class FedConStrategy(Strategy, Generic[State]):
         """
         return {}
 
+    def has_personal(self) -> bool:
+        """Return whether this algorithm says anything to one client alone."""
+        return type(self).personal is not FedConStrategy.personal
+
     def expects(self, state: State) -> tuple[str, ...]:
         """Return what clients upload in the coming round, by name."""
         return self.uplink

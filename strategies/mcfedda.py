@@ -113,6 +113,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         **common: Any,
     ) -> None:
         super().__init__(regularizer, **common)
+        self.uses_num_rounds = stages is None
         self.stages: Any = None if stages is None else as_stages(stages)
         for stage in self.stages or ():
             self._cfedda(stage)  # refused here, not in round 1

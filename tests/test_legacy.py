@@ -33,8 +33,6 @@ def test_legacy_apps_find_the_local_iterates():
     def server_fn(context):
         legacy = as_legacy_strategy(
             strategy,
-            num_clients=4,
-            num_rounds=ROUNDS,
             on_round=lambda number, x: models.__setitem__(number, np.array(x)),
         )
         return ServerAppComponents(strategy=legacy, config=ServerConfig(num_rounds=ROUNDS))
@@ -53,4 +51,7 @@ def test_legacy_apps_find_the_local_iterates():
 def test_two_exchanges_are_refused():
     strategy = strategy_class("FedSGM")(client_lr=0.1, local_steps=1, tolerance=0.1)
     with pytest.raises(ConfigError, match="two exchanges a round"):
-        as_legacy_strategy(strategy, num_clients=2, num_rounds=2)
+        as_legacy_strategy(strategy)
+    nonconvex = FedFW(l1ls(4).constraint, penalty=0.1, schedule="nonconvex")
+    with pytest.raises(ConfigError, match="depend on num_rounds"):
+        as_legacy_strategy(nonconvex)

@@ -287,8 +287,8 @@ class GridRun:
         x, strategy = self.coordinator.x, self.strategy
         if strategy.regularizer is not None and not isinstance(strategy.regularizer, Indicator):
             record["objective"] += strategy.regularizer.value(x)
-        if strategy.constraint is not None:
-            record["violation"] = strategy.constraint.violation(x)
+        free = strategy.constraint is None
+        record["violation"] = 0.0 if free else strategy.constraint.violation(x)
         return record
 
     # --- Flower's own loop, one call at a time -------------------------------------------------
