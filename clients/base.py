@@ -15,7 +15,7 @@ from flower_fedcon.checks import Array, count
 from flower_fedcon.client_state import ContextStore, FileStore, Store, Versions
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, PackedObjective
-from flower_fedcon.protocol import QUERY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.wire import Payload
 
@@ -243,6 +243,9 @@ class FedConClient(NumPyClient, Generic[State]):
         # By place, here and for the versions: this runs once for each step of each client.
         reply = Reply(request.client, request.round, {}, examples, False, "", self._work)
         versions, down = self._versions, request.broadcast
+        if request.phase == CERTIFY:
+            reply.payload = self._certify(down["x"], versions.at(request.ack))
+            return reply
         life = self._run.life if self._run is not None else 1
         if (life, request.round) < (versions.life, versions.pending_round):
             reply.error = f"round {request.round} was asked for after {versions.pending_round}"
@@ -279,6 +282,14 @@ class FedConClient(NumPyClient, Generic[State]):
             )
         return reply
 
+    def _certify(self, x: Array, state: Any) -> Payload:
+        """Return the gradient at x and, with an iterate of one's own, its distance from x."""
+        payload: Payload = {"gradient": self.objective.gradient(x)}
+        own = getattr(state, "x", None)
+        if own is not None:
+            payload["distance"] = float(np.linalg.norm((own - x).ravel()))
+        return payload
+
     def _committed(self, versions: Versions, request: Request) -> Any:
         """Return the state after the server's word on the last reply; None if it is gone."""
         if request.restore is not None:
@@ -304,10 +315,11 @@ class FedConClient(NumPyClient, Generic[State]):
             self.configure(run)
             store = self._store
             remembers = self.state_type is not None or request.phase == QUERY or request.follow_up
+            moves = remembers and request.phase != CERTIFY
             if store is not None and remembers:
                 self._versions = store.load(run, self.state_type)
             reply = self.handle(request)
-            if store is not None and remembers and not reply.lost and not reply.error:
+            if store is not None and moves and not reply.lost and not reply.error:
                 store.save(run, self._versions)
         except FedConError as error:
             reply = Reply(client=-1, round=0, error=str(error))

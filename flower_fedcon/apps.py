@@ -86,7 +86,7 @@ def server_app(
     "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
     "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "grace"
     (seconds to wait for the rest once a round has enough replies), "resume" (false) and
-    "checkpoint-every" (rounds; by default every ten seconds).
+    "checkpoint-every" (rounds; by default every ten seconds) and "certificates" (false).
 
     Parameters
     ----------
@@ -126,6 +126,7 @@ def server_app(
             grace=float(config["grace"]) if "grace" in config else None,
             run_dir=str(_option(config, "run-dir", "")) or None,
             resume=bool(config.get("resume", False)),
+            certificates=bool(config.get("certificates", False)),
             checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,
             callbacks=callbacks,
         )

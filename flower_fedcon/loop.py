@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon import checkpoint, streams
+from flower_fedcon.certificates import certify
 from flower_fedcon.checks import Array, count
 from flower_fedcon.coordinator import Coordinator
 from flower_fedcon.errors import ConfigError, FedConError
@@ -41,6 +42,7 @@ class Plan:
     resume: bool = False
     checkpoint_every: int | None = None
     allow_changes: Sequence[str] = ()
+    certificates: bool = False
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
@@ -126,6 +128,8 @@ class Run:
             due = plan.evaluate_every and server_round % plan.evaluate_every == 0
             if due or server_round == plan.num_rounds:
                 record = _record(coordinator, evaluate(coordinator.x), self._seconds)
+                if plan.certificates:
+                    record |= certify(coordinator, self._exchange)
                 history.rows.append(record)
                 if self._directory is not None:
                     self._directory.write(record)

@@ -12,7 +12,7 @@ from flower_fedcon import streams
 from flower_fedcon.layout import Layout
 from flower_fedcon.wire import Payload
 
-TRAIN, QUERY = "train", "query"
+TRAIN, QUERY, CERTIFY = "train", "query", "certify"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class Request:
         the version to keep in case the server falls back to it; 0 for none.
     restore : dict, optional
         State that the server hands back to a client that has none.
-    phase : {"train", "query"}
-        A query comes before the step, in algorithms that ask first.
+    phase : {"train", "query", "certify"}
+        A query comes before the step, in algorithms that ask first. A certificate is no part of
+        a round: the client gives its gradient at the model, and moves nothing.
     follow_up : bool
         Whether `broadcast` only adds to what the client holds from this round's query.
     """
@@ -80,6 +81,45 @@ class Reply:
     """What the step cost: a local solver's iterations and evaluations."""
     encoded: bool = False
     """Whether the payload holds arrays as they came over the wire."""
+
+
+@dataclass(slots=True)
+class StackRequest:
+    """The work of a whole cohort for one round, where its clients live in arrays.
+
+    Attributes
+    ----------
+    clients : array of int
+        Ascending.
+    acks : array of int
+        For each of them, as in `Request`.
+    own : list of dict, optional
+        What each client alone gets beside the broadcast.
+    restore : dict
+        The state that is handed to some clients, by client.
+    """
+
+    clients: np.ndarray[Any, Any]
+    round: int
+    acks: np.ndarray[Any, Any]
+    broadcast: Payload
+    own: list[Payload] | None = None
+    restore: dict[int, Payload] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class StackReply:
+    """The uploads of several clients: each value has a leading client axis."""
+
+    clients: np.ndarray[Any, Any]
+    payload: Payload
+
+    def part(self, index: int) -> Payload:
+        """Return the upload of one client."""
+        return {
+            name: value[index] if isinstance(value, np.ndarray) else value.part(index)
+            for name, value in self.payload.items()
+        }
 
 
 Exchange: TypeAlias = Callable[[list[Request]], Iterable[Reply]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.loop import Plan, Run
 from flower_fedcon.participation import Participation
 from flower_fedcon.problem import FederatedProblem
-from flower_fedcon.protocol import ClientInfo, Setup
+from flower_fedcon.protocol import ClientInfo, Exchange, RunInfo, Setup
 from flower_fedcon.strategies.base import FedConStrategy
 
+_log = logging.getLogger("flwr")
 ENGINES = ("local", "stacked", "ray")
 
 
@@ -33,6 +35,7 @@ def simulate(
     resume: bool = False,
     checkpoint_every: int | None = None,
     allow_changes: Sequence[str] = (),
+    certificates: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> History:
     """Run a strategy on a problem and return its history.
@@ -43,9 +46,12 @@ def simulate(
     problem : FederatedProblem
     num_rounds : int
         >= 0.
-    engine : {"local", "ray"} (default: "local")
+    engine : {"local", "stacked", "ray"} (default: "local")
         "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates
-        are the same.
+        are the same. "stacked" holds clients with objectives of one type and shape in arrays and
+        serves them in one pass: the fastest for many clients, with the same cohorts, batches and
+        bytes, and the same iterates up to the rounding of sums. What cannot be stacked (local
+        solvers, queries, objectives of one's own) runs as with "local", and a line says so.
     seed : int (default: 0)
         In [0, 2**63). Same seed, same iterates.
     evaluate_every : int (default: 1)
@@ -61,6 +67,9 @@ def simulate(
         at the end.
     allow_changes : sequence of str
         Settings that may differ from those of the run that is resumed; any other is refused.
+    certificates : bool (default: False)
+        Record "kkt", and where they apply "fw_gap" and "consensus", from the clients' gradients;
+        see `flower_fedcon.certificates`.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 
@@ -96,10 +105,9 @@ def simulate(
         resume=resume,
         checkpoint_every=checkpoint_every,
         allow_changes=allow_changes,
+        certificates=certificates,
         callbacks=callbacks,
     )
-    if engine == "stacked":
-        raise FedConError('engine="stacked" is not available yet: use engine="local"')
     if engine == "ray":
         from flower_fedcon.engines import ray
 
@@ -107,8 +115,22 @@ def simulate(
     infos = local.describe(problem.objectives, problem.names, strategy.name)
     setup = make_setup(infos, num_rounds, problem.layout, strategy.participation, seed)
     run = Run(plan, strategy, setup, problem.start)
-    exchange = local.LocalExchange(problem.objectives, run.coordinator.info)
+    exchange = _exchange(engine, strategy, problem, run.coordinator.info)
     return run.play(exchange, problem.evaluate)
+
+
+def _exchange(
+    engine: str, strategy: FedConStrategy[Any], problem: FederatedProblem, info: RunInfo
+) -> Exchange:
+    """Return what plays the clients in this process."""
+    if engine == "stacked":
+        from flower_fedcon.engines import stacked
+
+        reason = stacked.obstacle(strategy, problem)
+        if reason is None:
+            return stacked.StackedExchange(problem.objectives, info)
+        _log.warning('engine="stacked": %s; running on the local engine', reason)
+    return local.LocalExchange(problem.objectives, info)
 
 
 def make_setup(

@@ -274,6 +274,7 @@ class FedConStrategy(Strategy, Generic[State]):
         resume: bool = False,
         checkpoint_every: int | None = None,
         allow_changes: Sequence[str] = (),
+        certificates: bool = False,
         callbacks: Sequence[Callback] = (),
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
@@ -303,7 +304,7 @@ class FedConStrategy(Strategy, Generic[State]):
             Evaluate on the clients each so many rounds, and after the last; 0 for never.
         run_dir : path, optional
             Folder for configuration, history, model and checkpoint.
-        resume, checkpoint_every, allow_changes
+        resume, checkpoint_every, allow_changes, certificates
             As for `simulate`; a ServerApp that was killed goes on where its checkpoint is, with
             clients that kept their state.
         callbacks : sequence of callables
@@ -337,6 +338,7 @@ class FedConStrategy(Strategy, Generic[State]):
             resume=resume,
             checkpoint_every=checkpoint_every,
             allow_changes=allow_changes,
+            certificates=certificates,
             callbacks=callbacks,
         )
         return self._grid_run.run(initial_arrays, plan, evaluate_fn=evaluate_fn)
