@@ -51,6 +51,6 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         y = state.y + self.settings.penalty * gap
         d = self.scaled_gradient(x, state.d, down)
         centred = y - down["y_bar"] if "y_bar" in down else y
-        atom = self.settings.constraint.lmo(d + down["penalty"] * gap + centred)
+        atom = self.atom(d + down["penalty"] * gap + centred, down["step_size"])
         after = atom.mix(x, down["step_size"])
         return {"atom": atom}, FedFWPlusClientState(after, y, self.kept(d), resets)

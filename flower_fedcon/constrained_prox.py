@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flower_fedcon.batched import BatchedRegularizer
 from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm, L2Squared, NuclearNorm, Regularizer
@@ -38,7 +39,7 @@ def norm_ball(psi: Regularizer, radius: float) -> ConstraintSet:
 
 
 def constrained_prox(
-    psi: Regularizer, v: Array, step: float, center: Array, radius: float
+    psi: Regularizer | BatchedRegularizer, v: Array, step: float, center: Array, radius: float
 ) -> Array:
     """Return argmin of psi(w) + ||w - v||^2 / (2 step) over ||w - center||_psi <= radius.
 
@@ -61,6 +62,9 @@ def constrained_prox(
     >>> constrained_prox(L1(1.0), np.array([5.0, 2.0]), 1.0, np.zeros(2), 3.0)
     array([3., 0.])
     """
+    if isinstance(psi, BatchedRegularizer):
+        own = psi.inner
+        return psi.each(v, lambda model: constrained_prox(own, model, step, center, radius))
     ball = norm_ball(psi, radius)
     free = psi.prox(v, step)
     if ball.excess(free - center) <= 0:

@@ -54,6 +54,8 @@ def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
         if isinstance(value, np.ndarray):
             arrays[f"settings.{len(arrays)}"] = value
             return {"array": f"settings.{len(arrays) - 1}"}
+        if isinstance(value, list | tuple):
+            return [spec(part) for part in value]
         kind = type(value).__name__
         if registered().get(kind) is type(value):
             fields = [f.name for f in dataclasses.fields(value) if f.init]
@@ -78,6 +80,8 @@ def decode(
     """Return the settings written by `encode`; `own` holds the client's own oracles."""
 
     def build(name: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [build(name, part) for part in value]
         if not isinstance(value, dict):
             return value
         if "array" in value:
@@ -88,7 +92,8 @@ def decode(
                     f"the server's {name} is a {value.get('class')!r}, which is not one of this "
                     f"package's: give client_app(oracles={{{name!r}: ...}}) the same object"
                 )
-            return own[name] if name == "constraint" else regularizers.as_regularizer(own[name])
+            given = own[name]
+            return regularizers.as_regularizer(given) if name == "regularizer" else given
         return make(value.get("type"), {k: build(name, v) for k, v in value.items() if k != "type"})
 
     try:

@@ -56,7 +56,7 @@ def payload_bytes(payload: Mapping[str, Any]) -> int:
     for value in payload.values():
         if isinstance(value, np.ndarray):
             total += array_bytes(value.shape, value.dtype)
-        elif isinstance(value, float | int):
+        elif isinstance(value, (float, int)):
             total += SCALAR_BYTES
         else:
             total += value.nbytes

@@ -40,6 +40,12 @@ MATRIX = ("nuclear", "spectrahedron", "birkhoff")
 FLAT = ("halfspace", "hyperplane")
 
 
+def halves(radius, size):
+    if size == 1:
+        return Product([(L1Ball(radius), (1,))])
+    return Product([(L1Ball(radius), (size // 2,)), (Simplex(radius), (size - size // 2,))])
+
+
 def make(kind, radius, shape):
     size = math.prod(shape)
     rng = np.random.default_rng(0)
@@ -57,9 +63,7 @@ def make(kind, radius, shape):
         "lp3": lambda: LpBall(3, radius),
         "scaled": lambda: ScaledSet(L1Ball(2.0), radius),
         "shifted": lambda: ShiftedSet(L2Ball(radius), radius * rng.normal(size=shape)),
-        "product": lambda: Product([(L1Ball(radius), (size // 2,)), (Simplex(radius), (size - size // 2,))])
-        if size > 1
-        else Product([(L1Ball(radius), (1,))]),
+        "product": lambda: halves(radius, size),
         "nuclear": lambda: NuclearNormBall(radius),
         "spectrahedron": lambda: SpectrahedronTraceBall(radius),
         "birkhoff": lambda: Birkhoff(shape[0]),
@@ -361,7 +365,7 @@ def test_values_that_are_not_finite(kind):
             x = np.ones(shape)
             x.flat[1] = bad
             for call in (D.project, D.lmo):
-                with pytest.raises(ConfigError, match="not finite|unbounded"):
+                with pytest.raises(ConfigError, match=r"not finite|unbounded"):
                     call(x)
 
 

@@ -23,20 +23,39 @@ from flower_fedcon.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.regularizers import (
     L1,
     ElasticNet,
+    GroupLasso,
     Indicator,
+    L2Norm,
     L2Squared,
+    Nonnegative,
+    NuclearNorm,
     Regularizer,
+    Separable,
+    SparseGroupLasso,
+    TotalVariation1D,
     Zero,
     as_regularizer,
 )
 from flower_fedcon.sets import (
+    Birkhoff,
     Box,
+    CappedSimplex,
     ConstraintSet,
     CoordinateAtom,
+    GroupL2Ball,
+    HalfSpace,
+    Hyperplane,
+    KSparsePolytope,
     L1Ball,
     L2Ball,
     LInfBall,
+    LpBall,
+    NuclearNormBall,
+    Product,
+    ScaledSet,
+    ShiftedSet,
     Simplex,
+    SpectrahedronTraceBall,
 )
 from flower_fedcon.strategies import FedFW
 
@@ -143,6 +162,16 @@ def test_foreign_messages(change):
 ORACLES = [
     Box(-1.0, np.ones(2)), L1Ball(2.0), L2Ball(0.1), LInfBall(3.0), Simplex(0.3), L1(0.1),
     L2Squared(0.2), ElasticNet(0.1, 0.7), Indicator(Box(np.zeros(2), 1.0)), Zero(),
+    LpBall(3.0, 0.5), LpBall(math.inf, 0.5), CappedSimplex(0.6, 1.0), KSparsePolytope(1, 0.5),
+    GroupL2Ball(0.5, 2), GroupL2Ball(0.5, np.array([0, 1])), HalfSpace(np.ones(2), 0.1),
+    Hyperplane(np.ones(2), 0.1), ScaledSet(L1Ball(1.0), 2.0), ShiftedSet(Box(0, 1), np.ones(2)),
+    Product([(L1Ball(1.0), (1,)), (ShiftedSet(Simplex(), np.ones(1)), (1,))]),
+    L1(np.array([0.1, 3.0])), L2Norm(0.3), GroupLasso(0.3, 1), SparseGroupLasso(0.1, 0.3, 2),
+    TotalVariation1D(0.1), Nonnegative(), Separable([(L1(0.1), (1,)), (Box(0, 1), [1])]),
+]  # fmt: skip
+MATRIX_ORACLES = [
+    NuclearNormBall(2.0), SpectrahedronTraceBall(0.5), Birkhoff(2), NuclearNorm(0.3),
+    GroupL2Ball(0.3, "rows"), GroupLasso(0.3, "rows"),
 ]  # fmt: skip
 
 
@@ -168,7 +197,23 @@ def test_oracles_travel(oracle):
     assert prox[0] == prox[1]
 
 
-SPELT_OUT = {type(o).__name__ for o in ORACLES}
+@pytest.mark.parametrize("oracle", MATRIX_ORACLES, ids=lambda o: type(o).__name__)
+def test_matrix_oracles_travel(oracle):
+    found = specs.decode(*specs.encode({"oracle": oracle}))["oracle"]
+    assert found == oracle
+    v = np.array([[3.0, -0.7], [0.2, 1.1]])
+    prox = [as_regularizer(o).prox(v, 0.3).tobytes() for o in (found, oracle)]
+    assert prox[0] == prox[1]
+
+
+def test_layers_of_ones_own_stay_at_home():
+    psi = Separable([(L1(np.ones(2)), (2,)), (Operator(), (1,))])
+    text, arrays = specs.encode({"regularizer": psi})
+    assert not arrays
+    assert specs.decode(text, arrays, {"regularizer": psi})["regularizer"] is psi
+
+
+SPELT_OUT = {type(o).__name__ for o in ORACLES + MATRIX_ORACLES}
 
 
 def test_every_set_and_regularizer_is_among_these():

@@ -5,7 +5,9 @@ Each objective has `value(x)`, `gradient(x)`, `stochastic_gradient(x, rng, batch
 their place.
 """
 
+from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
+from flower_fedcon.objectives.completion import MatrixCompletion
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson
@@ -13,9 +15,11 @@ from flower_fedcon.objectives.neyman_pearson import NeymanPearson
 __all__ = [
     "LeastSquares",
     "LogisticRegression",
+    "MatrixCompletion",
     "NeymanPearson",
     "Objective",
     "Quadratic",
+    "QuadraticAssignment",
     "Scaled",
     "SmoothFunction",
     "SoftmaxRegression",

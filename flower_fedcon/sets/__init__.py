@@ -4,21 +4,57 @@ Each set has `contains(x)`, `project(x)`, `lmo(g)` (an `Atom`, the compact form 
 `diameter` and `violation(x)`.
 """
 
-from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
+from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom, StackedAtom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.birkhoff import Birkhoff
 from flower_fedcon.sets.box import Box
+from flower_fedcon.sets.compact import (
+    GroupAtom,
+    PermutationAtom,
+    RankOneAtom,
+    SparseSignAtom,
+    SquareAtom,
+)
+from flower_fedcon.sets.composed import AffineAtom, Product, ProductAtom, ScaledSet, ShiftedSet
+from flower_fedcon.sets.flats import HalfSpace, Hyperplane
+from flower_fedcon.sets.grouped import GroupL2Ball
+from flower_fedcon.sets.lp import LpBall
+from flower_fedcon.sets.operators import MatrixOperator
 from flower_fedcon.sets.simplex import Simplex
+from flower_fedcon.sets.sparse import CappedSimplex, KSparsePolytope
+from flower_fedcon.sets.spectral import NuclearNormBall, SpectrahedronTraceBall
 
 __all__ = [
+    "AffineAtom",
     "Atom",
+    "Birkhoff",
     "Box",
+    "CappedSimplex",
     "ConstraintSet",
     "CoordinateAtom",
     "CornerAtom",
     "DenseAtom",
+    "GroupAtom",
+    "GroupL2Ball",
+    "HalfSpace",
+    "Hyperplane",
+    "KSparsePolytope",
     "L1Ball",
     "L2Ball",
     "LInfBall",
+    "LpBall",
+    "MatrixOperator",
+    "NuclearNormBall",
+    "PermutationAtom",
+    "Product",
+    "ProductAtom",
+    "RankOneAtom",
+    "ScaledSet",
+    "ShiftedSet",
     "Simplex",
+    "SparseSignAtom",
+    "SpectrahedronTraceBall",
+    "SquareAtom",
+    "StackedAtom",
 ]

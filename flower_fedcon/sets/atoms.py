@@ -5,7 +5,9 @@ An atom may stand for a stack of atoms, one for each client, along leading axes.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,9 +22,12 @@ class Atom(ABC):
     ----------
     shape : tuple of int
         Shape of the dense form, leading client axes included.
+    dtype : dtype
+        Type of the dense form.
     """
 
     shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
 
     @abstractmethod
     def dense(self) -> Array:
@@ -45,15 +50,31 @@ class Atom(ABC):
         """Add s to `out` in place."""
         out += self.dense()
 
+    # A stack along one leading axis:
+
+    def part(self, index: int) -> Atom:
+        """Return the atom of one client."""
+        return DenseAtom(self.dense()[index])
+
+    def total(self) -> Array:
+        """Return the sum over the clients."""
+        return self.dense().sum(axis=0)  # type: ignore[no-any-return]
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes on the wire, each atom in a message of its own."""
+        return self.shape[0] * self.part(0).nbytes
+
 
 class DenseAtom(Atom):
     """A point with no form smaller than its entries."""
 
-    __slots__ = ("shape", "value")
+    __slots__ = ("dtype", "shape", "value")
 
     def __init__(self, value: Array) -> None:
         self.value = value
         self.shape = value.shape
+        self.dtype = value.dtype
 
     def dense(self) -> Array:
         """Return s."""
@@ -64,6 +85,7 @@ class DenseAtom(Atom):
         return {"value": self.value}
 
 
+_DOUBLE = np.dtype(np.float64)
 _CODE = np.dtype(np.int64)
 _CODE_BYTES = array_bytes((), _CODE)
 
@@ -114,6 +136,18 @@ class CoordinateAtom(Atom):
             return array_bytes(self.code.shape, _CODE)
         return _CODE_BYTES
 
+    def part(self, index: int) -> Atom:
+        """Return the atom of one client."""
+        assert isinstance(self.code, np.ndarray)  # noqa: S101  (a stack)
+        return CoordinateAtom(int(self.code[index]), self.magnitude, self.shape[1:], self.dtype)
+
+    def total(self) -> Array:
+        """Return the sum over the clients, from one signed count for each entry."""
+        codes = np.asarray(self.code)
+        size = math.prod(self.shape[1:])
+        counts = np.bincount(np.abs(codes) - 1, weights=np.sign(codes), minlength=size)
+        return (self.magnitude * counts).astype(self.dtype, copy=False).reshape(self.shape[1:])
+
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s, touching s at one entry only."""
         out: Array = (1.0 - step) * x
@@ -125,10 +159,17 @@ class CoordinateAtom(Atom):
         self._add(out, 1.0)
 
     def _add(self, out: Array, step: float) -> None:
+        code = self.code
+        if out.ndim == 1 and out.dtype == _DOUBLE and not isinstance(code, np.ndarray):
+            change = step * self.magnitude
+            if code > 0:
+                out[code - 1] += change
+            else:
+                out[-code - 1] -= change
+            return
         # In the type of `out`, as the dense form would be; `flat` serves every memory layout.
         number = out.dtype.type
         amount = number(step) * number(self.magnitude)
-        code = self.code
         if isinstance(code, np.ndarray):
             codes = code.reshape(-1)
             index = np.arange(codes.size) * (out.size // codes.size) + np.abs(codes) - 1
@@ -179,3 +220,68 @@ class CornerAtom(Atom):
     def nbytes(self) -> int:
         """Bytes on the wire."""
         return array_bytes(((self.upper_side.size + 7) // 8,), np.dtype(np.uint8))
+
+    def part(self, index: int) -> Atom:
+        """Return the atom of one client."""
+        return CornerAtom(self.upper_side[index], self.lower, self.upper, self.dtype)
+
+
+def number_arrays(atoms: Sequence[Atom]) -> dict[str, Array]:
+    """Return the arrays of several atoms: the third's u is "2.u"."""
+    found: dict[str, Array] = {}
+    for i, atom in enumerate(atoms):
+        found |= {f"{i}.{name}": array for name, array in atom.arrays().items()}
+    return found
+
+
+class StackedAtom(Atom):
+    """Atoms of any form, one for each client.
+
+    Parameters
+    ----------
+    atoms : sequence of Atom
+        In C order of the leading axes.
+    lead : tuple of int
+        The leading client axes.
+    """
+
+    __slots__ = ("atoms", "dtype", "lead", "shape")
+
+    def __init__(self, atoms: Sequence[Atom], lead: tuple[int, ...]) -> None:
+        self.atoms = list(atoms)
+        self.lead = lead
+        self.shape = (*lead, *self.atoms[0].shape)
+        self.dtype = self.atoms[0].dtype
+
+    def dense(self) -> Array:
+        """Return all of them."""
+        return np.stack([atom.dense() for atom in self.atoms]).reshape(self.shape)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays of each, numbered."""
+        return number_arrays(self.atoms)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, each atom in a message of its own."""
+        return sum(atom.nbytes for atom in self.atoms)
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes on the wire, each atom in a message of its own."""
+        return self.nbytes
+
+    def part(self, index: int) -> Atom:
+        """Return the atom of one client."""
+        return self.atoms[index]
+
+    def mix(self, x: Array, step: float) -> Array:
+        """Return (1 - step) x + step s, model by model."""
+        models = x.reshape((-1, *self.shape[len(self.lead) :]))
+        mixed = [atom.mix(model, step) for atom, model in zip(self.atoms, models, strict=True)]
+        return np.stack(mixed).reshape(x.shape)
+
+    def add_to(self, out: Array) -> None:
+        """Add s to `out`, model by model."""
+        for i, atom in enumerate(self.atoms):
+            atom.add_to(out[np.unravel_index(i, self.lead)])

@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, rows, size_of
+from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, rows, size_of
 from flower_fedcon.sets.box import decode_corner
 from flower_fedcon.sets.simplex import simplex_projection
 
@@ -52,20 +52,27 @@ class L1Ball(ConstraintSet):
         """Soft-threshold at the level that brings the norm to the radius."""
         flat = rows(x, batch)
         magnitude = np.abs(flat)
-        outside = magnitude.sum(axis=-1, keepdims=True) > self.radius
+        total = magnitude.sum(axis=-1, keepdims=True)
+        if not np.isfinite(total).all():
+            expect_finite(self, x)  # else the sum overflowed
+        outside = total > self.radius
         if not outside.any():
             return x.copy()
-        # Adding 0 turns -0 into 0.
-        shrunk = np.copysign(simplex_projection(magnitude, self.radius), flat) + 0.0
-        return np.where(outside, shrunk, flat).reshape(x.shape)
+        shrunk = simplex_projection(magnitude, self.radius)
+        np.copysign(shrunk, flat, out=shrunk)
+        shrunk += 0.0  # turns -0 into 0
+        return (shrunk if outside.all() else np.where(outside, shrunk, flat)).reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
         if batch == 0:
             flat = g.reshape(-1)
-            index = int(np.abs(flat).argmax())
+            index = int(np.abs(flat).argmax())  # of a NaN, if there is one
+            if not math.isfinite(flat[index]):
+                expect_finite(self, g)
             code = -(index + 1) if flat[index] > 0 else index + 1
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
+        expect_finite(self, g)
         flat = rows(g, batch)
         best = np.abs(flat).argmax(axis=-1)
         top = np.take_along_axis(flat, best[..., None], axis=-1)[..., 0]
@@ -112,6 +119,7 @@ class L2Ball(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Scale back to the radius where the norm exceeds it."""
+        expect_finite(self, x)
         flat = rows(x, batch)
         units = flat / self.radius
         with np.errstate(over="ignore"):
@@ -124,6 +132,7 @@ class L2Ball(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius g / ||g||; for g = 0 the first axis' +radius."""
+        expect_finite(self, g)
         flat = rows(g, batch)
         largest = np.abs(flat).max(axis=-1, keepdims=True)
         # Scaling first keeps the norm of a tiny or huge gradient from under- or overflowing.
@@ -172,10 +181,12 @@ class LInfBall(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Clip every entry."""
+        expect_finite(self, x)
         return np.clip(x, -self.radius, self.radius)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius sign(g); a zero entry takes +radius."""
+        expect_finite(self, g)
         return CornerAtom(g <= 0, -self.radius, self.radius, g.dtype)
 
     def decode_atom(

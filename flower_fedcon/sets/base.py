@@ -4,18 +4,72 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.sets.atoms import Atom, StackedAtom
+
+if TYPE_CHECKING:
+    from flower_fedcon.sets.composed import ScaledSet, ShiftedSet
 
 
 def rows(x: Array, batch: int) -> Array:
     """Return `x` with the axes behind the first `batch` flattened into one: (..., d)."""
     return x.reshape((*x.shape[:batch], -1))
+
+
+def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
+    """Return `function` of every model in a stack, stacked again; of `x` itself if batch = 0."""
+    if batch == 0:
+        return function(x)
+    models = x.reshape((-1, *x.shape[batch:]))
+    return np.stack([function(model) for model in models]).reshape(x.shape)
+
+
+def each_atom(g: Array, batch: int, function: Callable[[Array], Atom]) -> Atom:
+    """Return the atom that `function` finds for every model in a stack."""
+    if batch == 0:
+        return function(g)
+    atoms = [function(model) for model in g.reshape((-1, *g.shape[batch:]))]
+    return StackedAtom(atoms, g.shape[:batch])
+
+
+def expect_finite(owner: object, x: Array) -> None:
+    """Raise if an entry of `x` is not a finite number."""
+    if not np.isfinite(x).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise ConfigError(
+            f"{type(owner).__name__} was given a value that is not finite ({x[where]}) at {where}: "
+            "has the run diverged? Check the data and the step sizes"
+        )
+
+
+class ByValue:
+    """Equality by fields, for dataclasses that may hold arrays."""
+
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(_hashable(getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, type(self))
+            and type(self) is type(other)
+            and (self._key() == other._key())
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self._key()))
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, value.tobytes()
+    return value
 
 
 class ConstraintSet(ABC):
@@ -77,6 +131,18 @@ class ConstraintSet(ABC):
             return 0.0
         return float(np.linalg.norm((x - self.project(x)).ravel()))
 
+    def scaled(self, factor: float) -> ScaledSet:
+        """Return the set {factor x : x in D}, for factor > 0."""
+        from flower_fedcon.sets.composed import ScaledSet
+
+        return ScaledSet(self, factor)
+
+    def shifted(self, shift: float | Array) -> ShiftedSet:
+        """Return the set {x + shift : x in D}."""
+        from flower_fedcon.sets.composed import ShiftedSet
+
+        return ShiftedSet(self, shift)
+
     @abstractmethod
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
@@ -88,6 +154,25 @@ class ConstraintSet(ABC):
         ConfigError
             If they are not the arrays of an atom of this set.
         """
+
+
+def expect_matrix(owner: object, shape: tuple[int, ...]) -> None:
+    """Raise unless `shape` is that of a matrix."""
+    if len(shape) != 2:
+        raise ConfigError(f"{owner!r} is a set of matrices, the model has shape {shape}")
+
+
+def expect_names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
+    """Raise unless a message has the arrays with these names, and no others."""
+    if set(arrays) != set(names):
+        raise ConfigError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}")
+
+
+def expect_unit(array: Array) -> None:
+    """Raise unless `array` is a unit vector to 1e-6."""
+    norm = float(np.linalg.norm(array.astype(np.float64)))
+    if not abs(norm - 1.0) <= 1e-6:
+        raise ConfigError(f"a direction has the norm {norm:.9g}, expected 1")
 
 
 def expect_array(

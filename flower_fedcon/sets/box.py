@@ -10,7 +10,7 @@ import numpy as np
 from flower_fedcon.checks import Array, float_array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CornerAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, size_of
+from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, size_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +68,12 @@ class Box(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Clip every entry."""
+        expect_finite(self, x)
         return np.clip(x, self.lower, self.upper).astype(x.dtype, copy=False)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return lower where g > 0 and upper elsewhere."""
+        expect_finite(self, g)
         return CornerAtom(g <= 0, self.lower, self.upper, g.dtype)
 
     def decode_atom(

@@ -11,13 +11,18 @@ import numpy as np
 from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, rows, size_of
+from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, rows, size_of
+
+_SORT_UP_TO = 4096
+_PASSES = 12
 
 
 def simplex_projection(v: Array, radius: float) -> Array:
     """Return max(v - tau, 0) for the tau that makes it sum to radius, along the last axis.
 
-    By sorting (Held, Wolfe and Crowder 1974).
+    By sorting (Held, Wolfe and Crowder 1974). Longer vectors are filtered first: each pass drops
+    the entries below the tau of those that are left (Michelot 1986), which is never above the
+    true one.
 
     Parameters
     ----------
@@ -31,13 +36,64 @@ def simplex_projection(v: Array, radius: float) -> Array:
     """
     # Relative to the largest entry: a small radius is not lost beside large entries.
     below = v - v.max(axis=-1, keepdims=True)
+    if v.shape[-1] <= _SORT_UP_TO:
+        level = _level(below, radius)
+    else:
+        levels = [_filtered_level(row, radius) for row in below.reshape(-1, v.shape[-1])]
+        level = np.reshape(levels, (*v.shape[:-1], 1))
+    np.subtract(below, level.astype(v.dtype, copy=False), out=below)
+    projected: Array = np.maximum(below, 0, out=below)
+    return projected
+
+
+def _level(below: Array, radius: float) -> Array:
+    """Return tau along the last axis, by sorting; the largest entry is 0."""
     ordered = np.sort(below, axis=-1)[..., ::-1]
     sums = np.cumsum(ordered, axis=-1, dtype=np.float64) - radius
-    counts = np.arange(1.0, v.shape[-1] + 1.0)
+    counts = np.arange(1.0, below.shape[-1] + 1.0)
     active = np.maximum((ordered * counts > sums).sum(axis=-1, keepdims=True), 1)
-    level = np.take_along_axis(sums, active - 1, axis=-1) / active
-    projected: Array = np.maximum(below - level.astype(v.dtype, copy=False), 0)
-    return projected
+    level: Array = np.take_along_axis(sums, active - 1, axis=-1) / active
+    return level
+
+
+def _filtered_level(row: Array, radius: float) -> float:
+    """Return tau of a long vector; its largest entry is 0."""
+    kept = _candidates(row, radius)
+    active, total = kept.size, float(kept.sum(dtype=np.float64))
+    for _ in range(_PASSES):
+        level = (total - radius) / active
+        above = kept > level
+        fewer = int(np.count_nonzero(above))
+        if fewer == active:
+            return level
+        if fewer == 0:
+            break
+        if 2 * fewer < kept.size:
+            kept = np.compress(above, kept)
+            total = float(kept.sum(dtype=np.float64))
+        else:  # to add them up where they are is faster
+            clipped = np.maximum(kept, kept.dtype.type(level))
+            total = float(clipped.sum(dtype=np.float64))
+            total -= float(kept.dtype.type(level)) * (kept.size - fewer)
+        active = fewer
+    return float(_level(kept, radius)[0])
+
+
+def _candidates(row: Array, radius: float) -> Array:
+    """Return all entries above tau, and some below."""
+    stride = max(4, row.size // 16384)
+    sample = row[::stride]
+    # The tau of a sample with its share of the radius is near that of all. Below it by a margin
+    # there is a lower bound, if what is above sums to the radius at least.
+    guess = float(_level(sample, radius / stride)[0])
+    guess -= 4.0 * float(sample.std()) / math.sqrt(sample.size)
+    if guess > -radius:
+        kept = np.compress(row > guess, row)
+        if kept.size and float(kept.sum(dtype=np.float64)) - kept.size * guess >= radius:
+            return kept
+    # The tau of the sample with the whole radius is one always.
+    bound = max(float(_level(sample, radius)[0]), -radius)
+    return np.compress(row > bound, row)
 
 
 @dataclass(frozen=True)
@@ -81,10 +137,12 @@ class Simplex(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Subtract the threshold and clip at zero."""
+        expect_finite(self, x)
         return simplex_projection(rows(x, batch), self.radius).reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return radius e_i at the smallest g_i."""
+        expect_finite(self, g)
         best = rows(g, batch).argmin(axis=-1)
         code = int(best) + 1 if batch == 0 else best + 1
         return CoordinateAtom(code, self.radius, g.shape, g.dtype)

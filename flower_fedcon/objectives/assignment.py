@@ -1,0 +1,93 @@
+"""The quadratic assignment problem, relaxed to matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedcon.checks import Array, float_array
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.base import Objective
+
+
+class QuadraticAssignment(Objective):
+    """f(X) = the sum over a client's entries (i, j) of X_ij (A X B')_ij.
+
+    Over disjoint clients that have all entries, the f sum to trace(A X B' X'). It is not convex,
+    and no smoothness constant is stated.
+
+    Parameters
+    ----------
+    A, B : arrays, shape (q, q)
+    entries : array of int, shape (k, 2), optional
+        The pairs (i, j), each once; by default all.
+
+    Raises
+    ------
+    ConfigError
+        If A and B are not square and of one shape, or an entry is outside or occurs twice.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import QuadraticAssignment
+    >>> f = QuadraticAssignment([[0.0, 1.0], [1.0, 0.0]], [[0.0, 2.0], [2.0, 0.0]])
+    >>> f.value(np.eye(2)), f.value(np.full((2, 2), 0.5))
+    (4.0, 2.0)
+    >>> f.gradient(np.eye(2))
+    array([[4., 0.],
+           [0., 4.]])
+    """
+
+    def __init__(self, A: object, B: object, entries: object = None) -> None:
+        name = type(self).__name__
+        self.A = float_array(f"{name}(A)", A, ndim=2)
+        self.B = float_array(f"{name}(B)", B, ndim=2)
+        size = len(self.A)
+        if size == 0 or not self.A.shape == self.B.shape == (size, size):
+            raise ConfigError(
+                f"{name} needs square A and B of one shape, got {self.A.shape}, {self.B.shape}"
+            )
+        self.shape = (size, size)
+        self.dtype = np.result_type(self.A, self.B)
+        self.A = self.A.astype(self.dtype, copy=False)
+        self.B = self.B.astype(self.dtype, copy=False)
+        if entries is None:
+            entries = np.argwhere(np.ones(self.shape))
+        pairs = np.asarray(entries)
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu" or not len(pairs):
+            raise ConfigError(f"{name}(entries) must be pairs of integers, shape (k, 2), k >= 1")
+        if pairs.min() < 0 or pairs.max() >= size:
+            raise ConfigError(f"{name}(entries) must be 0 to {size - 1}, got {pairs.tolist()}")
+        self.entries = pairs.astype(np.intp)
+        self._i, self._j = self.entries.T
+        if len(np.unique(self._i * size + self._j)) < len(pairs):
+            raise ConfigError(f"{name}(entries) has a pair twice")
+        self.num_examples = len(pairs)
+        # A few entries need rows of A and B only; many, whole products.
+        self._few = len(pairs) <= size
+        self._A, self._B = self.A[self._i], self.B[self._j]
+
+    def _products(self, x: Array) -> Array:
+        """Return (A X B')_ij at the entries."""
+        if x.shape != self.shape:
+            raise ConfigError(f"QuadraticAssignment takes x of shape {self.shape}, got {x.shape}")
+        if self._few:
+            products: Array = ((self._A @ x) * self._B).sum(axis=1)
+        else:
+            products = (self.A @ x @ self.B.T)[self._i, self._j]
+        return products
+
+    def value(self, x: Array) -> float:
+        """Return f(x)."""
+        return float(self._products(x).dot(x[self._i, self._j]))
+
+    def gradient(self, x: Array) -> Array:
+        """Return M o (A X B') + A' (M o X) B, for M = 1 at the entries and 0 elsewhere."""
+        products, own = self._products(x), x[self._i, self._j]
+        if self._few:
+            gradient: Array = self._A.T @ (own[:, None] * self._B)
+        else:
+            masked = np.zeros_like(x)
+            masked[self._i, self._j] = own
+            gradient = self.A.T @ masked @ self.B
+        gradient[self._i, self._j] += products
+        return gradient

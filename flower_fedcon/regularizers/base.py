@@ -1,0 +1,96 @@
+"""The interface of a regularizer, and what those of single entries share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from flower_fedcon.checks import Array, float_array, nonnegative
+from flower_fedcon.errors import ConfigError
+
+
+class Regularizer(ABC):
+    """A closed convex function psi of a model of any shape.
+
+    `batch` is the number of leading axes of an argument that index clients: with `batch=1` the
+    same call serves a stack of models.
+    """
+
+    @abstractmethod
+    def value(self, x: Array) -> float:
+        """Return psi(x)."""
+
+    @abstractmethod
+    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
+        """Return the minimiser w of psi(w) + ||w - v||^2 / (2 step), in the dtype of `v`.
+
+        At step = 0 that is `v` itself (not a copy).
+
+        Raises
+        ------
+        ConfigError
+            If `step` is negative or not finite.
+        """
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Regularizer:
+        """Return factor * psi, for factor >= 0."""
+
+    def subgradient(self, x: Array) -> Array:
+        """Return an element of the subdifferential of psi at x.
+
+        Raises
+        ------
+        ConfigError
+            If psi has no usable one.
+        """
+        raise ConfigError(
+            f"{self!r} has no subgradient to offer: use an algorithm that works with its proximal "
+            "operator"
+        )
+
+    def subdifferential_distance(self, x: Array, grad: Array) -> float:
+        """Return how far `x` is from a stationary point of f + psi, if `grad` is f's gradient.
+
+        Where psi's subdifferential has a closed form this is the least ||grad + q|| over its
+        elements q. Elsewhere (`Indicator`, foreign operators) it is ||x - prox(x - grad)|| with
+        step 1 (for a set: with its projection). Both are 0 exactly at stationary points.
+        """
+        return norm(x - self.prox(x - grad, 1.0))
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:  # noqa: B027  (of any shape)
+        """Raise if models of `shape` do not fit this regularizer."""
+
+    def __call__(self, x: Array) -> float:
+        """Return psi(x)."""
+        return self.value(x)
+
+
+def check_step(step: float) -> float:
+    """Return `step` as a float if it is finite and >= 0."""
+    if not 0 <= step < math.inf:
+        raise ConfigError(f"step must be finite and >= 0, got {step!r}")
+    return float(step)
+
+
+def norm(x: Array) -> float:
+    """Return the l2 norm over all entries."""
+    return float(np.linalg.norm(np.reshape(x, -1)))
+
+
+def soft(v: Array, level: float | Array) -> Array:
+    """Return sign(v) max(|v| - level, 0), in the dtype of `v` for a Python float."""
+    result: Array = v - np.minimum(np.maximum(v, -level), level)
+    return result
+
+
+def weight_or_weights(name: str, value: object) -> float | Array:
+    """Return a weight as a float, or an array of weights, all finite and >= 0."""
+    if not isinstance(value, list | tuple | np.ndarray) or np.ndim(value) == 0:
+        return nonnegative(name, value.item() if isinstance(value, np.ndarray) else value)
+    array = float_array(name, value)
+    if array.size == 0 or (array < 0).any():
+        raise ConfigError(f"{name} must hold weights >= 0, got {value!r}")
+    return array

@@ -1,0 +1,182 @@
+"""Regularizers of the norms of groups of entries."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from flower_fedcon.checks import Array, nonnegative
+from flower_fedcon.regularizers.base import Regularizer, check_step, norm, soft
+from flower_fedcon.sets.base import ByValue, each, size_of
+from flower_fedcon.sets.grouped import (
+    Groups,
+    check_groups,
+    group_norms,
+    labels_for,
+    rescale_groups,
+)
+
+
+class _GroupPenalty(ByValue, Regularizer):
+    """psi(x) = sum_g weight ||x_g||_2 + l1 ||x||_1, over groups g that do not overlap."""
+
+    @abstractmethod
+    def _weights(self) -> tuple[float, float]:
+        """Return the weight of the norms, and l1."""
+
+    @abstractmethod
+    def _labels(self, shape: tuple[int, ...]) -> Array:
+        """Return the group of each entry, flattened."""
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise unless the groups fit models of `shape`."""
+        self._labels(shape)
+
+    def value(self, x: Array) -> float:
+        """Return psi(x)."""
+        weight, l1 = self._weights()
+        norms = group_norms(x.reshape(-1), self._labels(x.shape))
+        absolute = l1 * float(np.abs(x).sum()) if l1 else 0.0
+        return weight * float(norms.sum()) + absolute
+
+    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
+        """Soft-threshold the entries at step * l1, then the groups' norms at step * weight."""
+        step = check_step(step)
+        weight, l1 = self._weights()
+        labels = self._labels(v.shape[batch:])
+        if step == 0:
+            return v
+
+        def shrink(model: Array) -> Array:
+            model = soft(model, step * l1) if l1 else model
+            norms = group_norms(model.reshape(-1), labels)
+            return rescale_groups(model, labels, norms, np.maximum(norms - step * weight, 0.0))
+
+        return each(v, batch, shrink)
+
+    def subgradient(self, x: Array) -> Array:
+        """Return weight x_g / ||x_g|| + l1 sign(x), with 0 for a group that is 0."""
+        weight, l1 = self._weights()
+        labels = self._labels(x.shape)
+        norms = group_norms(x.reshape(-1), labels)
+        directions = rescale_groups(x, labels, norms, np.ones_like(norms))
+        return weight * directions + l1 * np.sign(x)
+
+    def subdifferential_distance(self, x: Array, grad: Array) -> float:
+        """Return the least ||grad + q|| over the subdifferential at x."""
+        weight, l1 = self._weights()
+        labels = self._labels(x.shape)
+        norms = group_norms(x.reshape(-1), labels)
+        # Entry by entry, the subgradient of the l1 part that is the best there.
+        smooth = grad + weight * rescale_groups(x, labels, norms, np.ones_like(norms))
+        rest = np.where(x == 0, soft(smooth, l1), smooth + l1 * np.sign(x)).reshape(-1)
+        left = group_norms(rest, labels)
+        left = np.where(norms > 0, left, np.maximum(left - weight, 0.0))
+        return norm(left)
+
+
+@dataclass(frozen=True, eq=False)
+class L2Norm(_GroupPenalty):
+    """psi(x) = weight ||x||_2, with weight >= 0: all entries are one group.
+
+    Examples
+    --------
+    >>> L2Norm(5.0).prox(np.array([6.0, 8.0]), 1.0)
+    array([3., 4.])
+    """
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", nonnegative("L2Norm(weight)", self.weight))
+
+    def _weights(self) -> tuple[float, float]:
+        return self.weight, 0.0
+
+    def _labels(self, shape: tuple[int, ...]) -> Array:
+        return np.zeros(size_of(shape), dtype=np.intp)
+
+    def scaled(self, factor: float) -> L2Norm:
+        """Return factor * psi."""
+        return L2Norm(nonnegative("factor", factor) * self.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grouped(_GroupPenalty):
+    """What the regularizers with a field `groups` share."""
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        for field in ("weight", "l1"):
+            if hasattr(self, field):
+                weight = nonnegative(f"{name}({field})", getattr(self, field))
+                object.__setattr__(self, field, weight)
+        object.__setattr__(self, "groups", check_groups(f"{name}(groups)", self._groups))
+
+    @property
+    def _groups(self) -> Any:
+        return getattr(self, "groups")  # noqa: B009  (a field of the subclasses)
+
+    def _labels(self, shape: tuple[int, ...]) -> Array:
+        return labels_for(self._groups, shape)
+
+    def scaled(self, factor: float) -> Self:
+        """Return factor * psi."""
+        factor = nonnegative("factor", factor)
+        changes = {f: factor * getattr(self, f) for f in ("weight", "l1") if hasattr(self, f)}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupLasso(_Grouped):
+    """psi(x) = weight sum_g ||x_g||_2, over groups g of entries that do not overlap.
+
+    Parameters
+    ----------
+    weight : float
+        >= 0, the same for groups of all sizes.
+    groups : int, "rows" or array of int
+        The size of equal, contiguous groups of the flattened model; each index of the first axis
+        a group; or the label 0, 1, 2, ... of each entry's group, in the model's shape.
+
+    Examples
+    --------
+    >>> GroupLasso(5.0, groups=2).prox(np.array([6.0, 8.0, 1.0, -1.0]), 1.0) + 0.0
+    array([3., 4., 0., 0.])
+    """
+
+    weight: float
+    groups: Groups
+
+    def _weights(self) -> tuple[float, float]:
+        return self.weight, 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGroupLasso(_Grouped):
+    """psi(x) = l1 ||x||_1 + weight sum_g ||x_g||_2.
+
+    Parameters
+    ----------
+    l1, weight : float
+        >= 0.
+    groups : int, "rows" or array of int
+        As for `GroupLasso`.
+
+    Examples
+    --------
+    >>> psi = SparseGroupLasso(l1=1.0, weight=5.0, groups="rows")
+    >>> psi.prox(np.array([[7.0, 9.0], [1.0, -1.0]]), 1.0) + 0.0
+    array([[3., 4.],
+           [0., 0.]])
+    """
+
+    l1: float
+    weight: float
+    groups: Groups
+
+    def _weights(self) -> tuple[float, float]:
+        return self.weight, self.l1

@@ -1,0 +1,253 @@
+"""Polytopes with sparse vertices: the capped simplex and the K-sparse polytope."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.sets.base import (
+    ConstraintSet,
+    each,
+    each_atom,
+    expect_array,
+    expect_finite,
+    size_of,
+)
+from flower_fedcon.sets.compact import SparseSignAtom
+
+
+def capped_projection(v: Array, cap: float, radius: float) -> Array:
+    """Return clip(v - tau, 0, cap) for the tau that makes it sum to radius.
+
+    Parameters
+    ----------
+    v : array, shape (d,)
+    cap, radius : float
+        > 0, with cap d >= radius.
+    """
+    # In units of the cap, and relative to the entry that tau is at most one cap below.
+    total = radius / cap
+    pivot = min(max(math.ceil(total), 1), v.size)
+    y = v.astype(np.float64) / cap
+    y = np.clip(y - np.partition(y, -pivot)[-pivot], -1.0, 1.0)
+    # The sum falls by 1 for each entry between y_i - 1 and y_i: piecewise linear in tau.
+    points = np.concatenate([y, y - 1.0])
+    order = np.argsort(points, kind="stable")
+    points = points[order]
+    slopes = np.cumsum(np.where(order < y.size, 1, -1))
+    sums = y.size + np.concatenate([[0.0], np.cumsum(slopes[:-1] * np.diff(points))])
+    k = int(np.searchsorted(-sums, -total, side="right")) - 1
+    middle = 0.5 * (points[max(k, 0)] + points[min(k + 1, points.size - 1)])
+    upper, free = y - 1.0 >= middle, (y > middle) & (y - 1.0 < middle)
+    tau = middle
+    if free.any():
+        tau = (float(y[free].sum()) + float(upper.sum()) - total) / float(free.sum())
+    projected: Array = (cap * np.clip(y - tau, 0.0, 1.0)).astype(v.dtype)
+    return projected
+
+
+def _decode(arrays: Mapping[str, Array], atom: SparseSignAtom, *, signed: bool) -> Atom:
+    """Return `atom` with the codes that came over the wire."""
+    size = size_of(atom.shape)
+    codes = expect_array(arrays, "codes", atom.codes.shape, SparseSignAtom.code(size))
+    index = np.abs(codes.astype(np.int64))
+    if not ((index >= 1) & (index <= size)).all() or not (signed or (codes > 0).all()):
+        raise ConfigError(f"an index is outside a model of {size} entries")
+    if np.unique(index).size != index.size:
+        raise ConfigError("an index occurs twice")
+    return SparseSignAtom(codes.astype(np.int64), atom.magnitude, atom.last, atom.shape, atom.dtype)
+
+
+@dataclass(frozen=True)
+class CappedSimplex(ConstraintSet):
+    """The set 0 <= x <= cap, sum x = radius, over all entries of the model.
+
+    Its vertices have as many entries at the cap as fit into the radius, and one with the rest.
+
+    Parameters
+    ----------
+    cap : float
+        > 0; a model needs at least radius / cap entries.
+    radius : float
+        > 0.
+
+    Examples
+    --------
+    >>> CappedSimplex(cap=1.0, radius=1.5).lmo(np.array([3.0, 1.0, 2.0])).dense()
+    array([0. , 1. , 0.5])
+    >>> CappedSimplex(cap=1.0, radius=1.5).project(np.array([5.0, 1.0, 0.0]))
+    array([1. , 0.5, 0. ])
+    """
+
+    cap: float
+    radius: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cap", positive("CappedSimplex(cap)", self.cap))
+        object.__setattr__(self, "radius", positive("CappedSimplex(radius)", self.radius))
+
+    @property
+    def scale(self) -> float:
+        """The radius."""
+        return self.radius
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise if models of `shape` have too few entries to reach the radius."""
+        if self._full(size_of(shape))[0] > size_of(shape):
+            raise ConfigError(
+                f"{self!r} is empty for a model of {size_of(shape)} entries: cap * entries must "
+                "be at least the radius"
+            )
+
+    def _full(self, size: int) -> tuple[int, float]:
+        """Return how many entries of a vertex are not 0, and the last one."""
+        ratio = self.radius / self.cap
+        entries = max(1, round(ratio))
+        if abs(ratio - entries) <= 1e-12 * ratio:
+            return entries, self.cap if ratio >= 1 else self.radius
+        entries = math.ceil(ratio)
+        return entries, self.radius - (entries - 1) * self.cap
+
+    def excess(self, x: Array) -> float:
+        """Return the largest of |sum x - radius|, -min x and max x - cap."""
+        self.check_shape(x.shape)
+        off = abs(float(x.sum(dtype=np.float64)) - self.radius)
+        return max(off, -float(x.min()), float(x.max()) - self.cap)
+
+    def violation(self, x: Array) -> float:
+        """Return the distance from `x` to the set, or 0 within rounding."""
+        return 0.0 if self.contains(x) else super().violation(x)
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return the distance of two vertices that overlap as little as possible."""
+        self.check_shape(shape)
+        size = size_of(shape)
+        # Seen from x = cap instead, the radius is what is missing: the smaller of the two counts.
+        total = min(self.radius, max(size * self.cap - self.radius, 0.0)) / self.cap
+        whole = math.floor(total * (1 + 1e-12))
+        rest = max(total - whole, 0.0)
+        rest = rest if 2 * (whole + 1) <= size else 0.0
+        return self.cap * math.sqrt(2.0 * (whole + rest * rest))
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Subtract the threshold and clip."""
+        self.check_shape(x.shape[batch:])
+        expect_finite(self, x)
+        return each(
+            x,
+            batch,
+            lambda model: capped_projection(model.reshape(-1), self.cap, self.radius).reshape(
+                model.shape
+            ),
+        )
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Fill the entries with the smallest g, in order, up to the radius."""
+        self.check_shape(g.shape[batch:])
+        expect_finite(self, g)
+        return each_atom(g, batch, self._vertex)
+
+    def _vertex(self, g: Array) -> SparseSignAtom:
+        atom = self._atom(g.shape, g.dtype)
+        atom.codes = _smallest(g.reshape(-1), atom.codes.size) + 1
+        return atom
+
+    def _atom(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> SparseSignAtom:
+        entries, last = self._full(size_of(shape))
+        return SparseSignAtom(np.arange(1, entries + 1), self.cap, last, shape, dtype)
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the vertex of a row of indices, the one with the rest last."""
+        self.check_shape(shape)
+        return _decode(arrays, self._atom(shape, dtype), signed=False)
+
+
+@dataclass(frozen=True)
+class KSparsePolytope(ConstraintSet):
+    """The set ||x||_1 <= k radius, max |x_i| <= radius: the hull of vectors with k signs.
+
+    Its vertices have k entries +-radius (all entries, in a model of fewer).
+
+    Examples
+    --------
+    >>> KSparsePolytope(k=2, radius=1.0).lmo(np.array([0.1, -3.0, 2.0])).dense()
+    array([ 0.,  1., -1.])
+    >>> KSparsePolytope(k=1, radius=2.0).project(np.array([3.0, -1.0]))
+    array([2., 0.])
+    """
+
+    k: int
+    radius: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "k", count("KSparsePolytope(k)", self.k))
+        object.__setattr__(self, "radius", positive("KSparsePolytope(radius)", self.radius))
+
+    @property
+    def scale(self) -> float:
+        """The radius."""
+        return self.radius
+
+    def excess(self, x: Array) -> float:
+        """Return the larger of ||x||_1 - k radius and max |x_i| - radius."""
+        magnitude = np.abs(x)
+        total = float(magnitude.sum(dtype=np.float64))
+        return max(total - self.k * self.radius, float(magnitude.max()) - self.radius)
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return 2 radius sqrt(min(k, d))."""
+        return 2.0 * self.radius * math.sqrt(min(self.k, size_of(shape)))
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Clip; where the sum is still too large, subtract the threshold first."""
+        expect_finite(self, x)
+        return each(x, batch, self._project)
+
+    def _project(self, x: Array) -> Array:
+        flat = x.reshape(-1)
+        magnitude = np.abs(flat)
+        clipped = np.minimum(magnitude, x.dtype.type(self.radius))
+        if clipped.sum(dtype=np.float64) > self.k * self.radius:
+            clipped = capped_projection(magnitude, self.radius, self.k * self.radius)
+        projected: Array = np.copysign(clipped, flat) + x.dtype.type(0)
+        return projected.reshape(x.shape)
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Return -radius sign(g_i) at the k largest |g_i|; at g_i = 0 the sign is +."""
+        expect_finite(self, g)
+        return each_atom(g, batch, self._vertex)
+
+    def _vertex(self, g: Array) -> SparseSignAtom:
+        flat = g.reshape(-1)
+        atom = self._atom(g.shape, g.dtype)
+        index = np.sort(_smallest(-np.abs(flat), atom.codes.size))
+        atom.codes = np.where(flat[index] > 0, -1, 1) * (index + 1)
+        return atom
+
+    def _atom(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> SparseSignAtom:
+        codes = np.arange(1, min(self.k, size_of(shape)) + 1)
+        return SparseSignAtom(codes, self.radius, self.radius, shape, dtype)
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the vertex of a row of signed indices."""
+        return _decode(arrays, self._atom(shape, dtype), signed=True)
+
+
+def _smallest(flat: Array, k: int) -> Array:
+    """Return the indices of the k smallest entries in order; ties go to the lowest index."""
+    if k < flat.size:
+        level = np.partition(flat, k - 1)[k - 1]
+        candidates = np.flatnonzero(flat <= level)
+    else:
+        candidates = np.arange(flat.size)
+    return candidates[np.argsort(flat[candidates], kind="stable")[:k]]
