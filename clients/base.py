@@ -247,7 +247,9 @@ class FedConClient(NumPyClient, Generic[State]):
             reply.payload = self._certify(down["x"], versions.at(request.ack))
             return reply
         life = self._run.life if self._run is not None else 1
-        if (life, request.round) < (versions.life, versions.pending_round):
+        if (request.round < versions.pending_round and life <= versions.life) or (
+            life < versions.life
+        ):
             reply.error = f"round {request.round} was asked for after {versions.pending_round}"
             return reply
         if request.follow_up:
@@ -258,7 +260,11 @@ class FedConClient(NumPyClient, Generic[State]):
         state: Any = None
         ack, keep = request.ack, request.keep
         if self.state_type is not None:
-            committed = state = self._committed(versions, request)
+            if ack and ack == versions.pending_round and request.restore is None:
+                state = versions.pending  # as nearly always
+            else:
+                state = self._committed(versions, request)
+            committed = state
             if state is None:
                 reply.lost = True
                 return reply

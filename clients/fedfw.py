@@ -64,5 +64,8 @@ class FedFWClient(FrankWolfeClient[FedFWClientState]):
         x = state.x
         d = self.scaled_gradient(x, state.d, down)
         step_size = down["step_size"]
-        atom = self.atom(d + down["penalty"] * (x - down["x_bar"]), step_size)
+        g = x - down["x_bar"]
+        g *= down["penalty"]  # in place, here and below: half the memory traffic
+        g += d
+        atom = self.atom(g, step_size)
         return {"atom": atom}, FedFWClientState(atom.mix(x, step_size), self.kept(d))

@@ -6,7 +6,8 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,17 @@ from flower_fedcon import streams
 from flower_fedcon.checks import Array
 from flower_fedcon.codec import RequestEncoder
 from flower_fedcon.errors import FedConError, RoundError, StateLostError
-from flower_fedcon.protocol import QUERY, TRAIN, Exchange, Reply, Request, RunInfo, Setup
+from flower_fedcon.protocol import (
+    QUERY,
+    TRAIN,
+    Exchange,
+    Reply,
+    Request,
+    RunInfo,
+    Setup,
+    StackReply,
+    StackRequest,
+)
 from flower_fedcon.wire import Payload, array_bytes, payload_bytes
 
 if TYPE_CHECKING:
@@ -69,6 +80,39 @@ class Arrivals:
     def mean(self, name: str) -> Array:
         """Return the mean over the cohort (mean_S)."""
         return self.sum(name) / len(self.clients)
+
+
+class StackedArrivals(Arrivals):
+    """The uploads of a round as they leave an engine that holds its clients in arrays."""
+
+    def __init__(self, replies: Sequence[StackReply], num_clients: int) -> None:
+        self._replies = replies
+        self.num_clients = num_clients
+        self.clients = [client for reply in replies for client in reply.clients.tolist()]
+        self._sorted = all(a.clients[-1] < b.clients[0] for a, b in pairwise(replies))
+        if not self._sorted:
+            self._order = np.argsort(self.clients)
+            self.clients.sort()
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Return the values of one name, in client order."""
+        values: list[Any] = []
+        for reply in self._replies:
+            value = reply.payload[name]
+            if isinstance(value, np.ndarray):
+                values += list(value)
+            else:
+                values += [value.part(i) for i in range(len(reply.clients))]
+        return values if self._sorted else [values[i] for i in self._order]
+
+    def sum(self, name: str) -> Array:
+        """Return the sum over the cohort."""
+        values = (reply.payload[name] for reply in self._replies)
+        sums = [v.sum(axis=0) if isinstance(v, np.ndarray) else v.total() for v in values]
+        total: Array = sums[0]
+        for other in sums[1:]:
+            total += other
+        return total
 
 
 class Coordinator:
@@ -128,6 +172,7 @@ class Coordinator:
         self._member_list: list[int] | None = None
         self._member_set: frozenset[int] = frozenset()
         self._everyone = list(range(setup.num_clients))
+        self._personal = strategy.has_personal()
         self.replies = 0
         self._warned = False
 
@@ -143,7 +188,10 @@ class Coordinator:
 
     def go_on(self, exchange: Exchange) -> None:
         """Bring the round that has begun to its end."""
+        stack = None if self.strategy.queries else getattr(exchange, "stack", None)
         while True:
+            if stack is not None and not self.complete():
+                self._absorb_stack(*stack(self._stack_request()))
             while not self.complete():
                 self.absorb(exchange(self.requests()))
             if not self.proceed():
@@ -175,6 +223,7 @@ class Coordinator:
     def _restart(self) -> None:
         """Take the state's broadcast, with no upload yet."""
         self._uploads: dict[int, Payload] = {}
+        self._stacked: list[StackReply] | None = None
         self._broadcast = self.strategy.broadcast(self.state)
         self._broadcast_bytes = payload_bytes(self._broadcast) + self._setting_bytes
 
@@ -196,7 +245,65 @@ class Coordinator:
         self._ask_again = False
         if self._attempt > 1:
             self.counts["retries"] += 1
-        return [self._request(client) for client in self.cohort if client not in self._uploads]
+        asked = [client for client in self.cohort if client not in self._uploads]
+        if self._restores or self._held or self._personal or self._decision:
+            return [self._request(client) for client in asked]
+        # To whom nothing special is said, without a call for each.
+        acks, kept, down, phase = self.acks, self.kept, self._broadcast, self._phase
+        number, requests = self.round, []
+        for client in asked:
+            if ack := acks[client]:
+                self.downlink_bytes += self._broadcast_bytes
+                request = Request(client, number, ack, down, None, phase, False, kept[client])
+                requests.append(request)
+            else:
+                requests.append(self._request(client))
+        return requests
+
+    def _stack_request(self) -> StackRequest:
+        """Return what to ask the whole cohort, of an engine that holds it in arrays."""
+        self._attempt += 1
+        strategy, state, cohort = self.strategy, self.state, self.cohort
+        clients = np.array(cohort)
+        everyone = len(cohort) == len(self.acks)
+        acks = np.array(self.acks if everyone else [self.acks[client] for client in cohort])
+        request = StackRequest(clients, self.round, acks, self._broadcast)
+        self.downlink_bytes += len(cohort) * self._broadcast_bytes
+        if not acks.all():
+            for client in clients[acks == 0].tolist():
+                given = strategy.welcome(state, client)
+                if given is not None:
+                    request.restore[client] = given
+                    self.downlink_bytes += payload_bytes(given)
+        if self._personal:
+            asked = zip(cohort, acks.tolist(), strict=True)
+            request.own = [strategy.personal(state, client, ack) for client, ack in asked]
+            self.downlink_bytes += sum(map(payload_bytes, request.own))
+        return request
+
+    def _absorb_stack(self, replies: list[StackReply], lost: list[int]) -> None:
+        """Take a cohort's replies, all of them; where one is not usable, one by one."""
+        strategy = self.strategy
+        names = strategy.expects(self.state)
+        try:
+            if lost:
+                raise RoundError("a state is gone")
+            for reply in replies:
+                strategy.accept(reply.payload, names, (len(reply.clients),))
+        except FedConError:
+            single = [Reply(client, self.round, lost=True) for client in lost]
+            for reply in replies:
+                for i, client in enumerate(reply.clients.tolist()):
+                    single.append(Reply(client, self.round, reply.part(i)))
+            self.absorb(sorted(single, key=lambda one: one.client))
+            return
+        self._stacked = replies
+        for reply in replies:
+            for value in reply.payload.values():
+                if isinstance(value, np.ndarray):
+                    self.uplink_bytes += len(value) * array_bytes(value.shape[1:], value.dtype)
+                else:
+                    self.uplink_bytes += value.stack_bytes
 
     def _request(self, client: int) -> Request:
         ack, given = self.acks[client], self._restores.get(client)
@@ -207,7 +314,7 @@ class Coordinator:
             if given is None and ack == 0:
                 given = self.strategy.welcome(self.state, client)
             down, size = self._broadcast, self._broadcast_bytes
-            own = self.strategy.personal(self.state, client, ack)
+            own = self.strategy.personal(self.state, client, ack) if self._personal else {}
             if own or self._decision:
                 down = {**down, **own, **self._decision}
                 size = payload_bytes(down) + self._setting_bytes
@@ -287,6 +394,8 @@ class Coordinator:
         RoundError
             If it has not, and every attempt is spent. The state is the last round's.
         """
+        if self._stacked is not None:
+            return True
         wanted = self.strategy.quorum(len(self.cohort))
         missing = len(self.cohort) - len(self._uploads)
         if missing == 0:
@@ -321,8 +430,12 @@ class Coordinator:
 
     def finish(self) -> None:
         """Apply the round and acknowledge the replies that were used."""
-        arrivals = Arrivals(self._uploads, self.setup.num_clients)
+        if self._stacked is not None:
+            arrivals: Arrivals = StackedArrivals(self._stacked, self.setup.num_clients)
+        else:
+            arrivals = Arrivals(self._uploads, self.setup.num_clients)
         self.state = self.strategy.aggregate(self.state, arrivals)
+        self._stacked = None
         for client in arrivals.clients:
             self.acks[client] = self.round
         self.replies = len(arrivals)

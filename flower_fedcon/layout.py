@@ -77,6 +77,11 @@ class Layout:
         return (sum(self.sizes),) if self.layered else self.shapes[0]
 
     @cached_property
+    def array_dtype(self) -> np.dtype[Any]:
+        """The dtype of the packed array."""
+        return np.dtype(self.dtype)
+
+    @cached_property
     def size(self) -> int:
         """Number of entries of the model, d."""
         return sum(self.sizes)

@@ -10,7 +10,7 @@ from typing import Any
 from flower_fedcon import streams
 from flower_fedcon.checks import choice
 from flower_fedcon.engines import local
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.history import Callback, History
 from flower_fedcon.layout import Layout
 from flower_fedcon.loop import Plan, Run

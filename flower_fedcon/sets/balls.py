@@ -68,15 +68,18 @@ class L1Ball(ConstraintSet):
         if batch == 0:
             flat = g.reshape(-1)
             index = int(np.abs(flat).argmax())  # of a NaN, if there is one
-            if not math.isfinite(flat[index]):
+            top = flat.item(index)
+            if not math.isfinite(top):
                 expect_finite(self, g)
-            code = -(index + 1) if flat[index] > 0 else index + 1
+            code = -(index + 1) if top > 0 else index + 1
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
-        expect_finite(self, g)
         flat = rows(g, batch)
-        best = np.abs(flat).argmax(axis=-1)
-        top = np.take_along_axis(flat, best[..., None], axis=-1)[..., 0]
-        return CoordinateAtom(np.where(top > 0, -1, 1) * (best + 1), self.radius, g.shape, g.dtype)
+        best = np.abs(flat).argmax(axis=-1)  # of a NaN, if there is one
+        first = np.arange(best.size).reshape(best.shape) * flat.shape[-1]
+        tops = flat.reshape(-1)[first + best]
+        if not np.isfinite(tops).all():
+            expect_finite(self, g)
+        return CoordinateAtom(np.where(tops > 0, -1, 1) * (best + 1), self.radius, g.shape, g.dtype)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]

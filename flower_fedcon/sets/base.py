@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -79,6 +79,9 @@ class ConstraintSet(ABC):
     same call serves a stack of models. Sets are immutable, and their parameters are the fields of
     a dataclass: that is what crosses the wire.
     """
+
+    iterative: ClassVar[bool] = False
+    """Whether `lmo` takes a tolerance."""
 
     @abstractmethod
     def project(self, x: Array, *, batch: int = 0) -> Array:

@@ -1,0 +1,271 @@
+"""Objectives of many clients in arrays with a leading client axis: one pass serves them all.
+
+Each class repeats the gradient of the objective that it is named after, for a stack.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.checks import Array
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.linear import LeastSquares, Quadratic
+from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+
+Which: TypeAlias = "slice | Array"
+"""Some of the clients of a stack: a run of them, or their places."""
+
+# Data that are read twice should still be in the cache the second time.
+_CACHED = 2**17  # entries, 1 MB of doubles
+_COPIED = 2**12  # entries of one client that are cheaper to copy than to visit on their own
+
+
+def key(objective: Any) -> Hashable | None:
+    """Return what two objectives must share to be in one stack; None for an unknown type."""
+    if type(objective) is Scaled:
+        inner = key(objective.objective)
+        return None if inner is None else ("Scaled", inner)
+    kind = type(objective)
+    if kind is Quadratic:
+        return kind.__name__, objective.shape, objective.dtype
+    if kind in _KINDS:
+        rows, targets = objective.rows, objective.targets
+        return kind.__name__, objective.shape, rows.shape, rows.dtype, targets.dtype
+    return None
+
+
+def stack(objectives: Sequence[Any]) -> Stack:
+    """Return objectives with the same `key` as one stack."""
+    kind = type(objectives[0])
+    return StackedScaled(objectives) if kind is Scaled else _KINDS[kind](objectives)
+
+
+class Stack(ABC):
+    """The objectives of several clients.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one client's model.
+    num_examples : int
+        Of each client.
+    """
+
+    shape: tuple[int, ...]
+    num_examples: int = 1
+
+    @abstractmethod
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients, one for each.
+
+        Parameters
+        ----------
+        x : array, shape (clients, *shape), or of `shape` for one point
+        which : slice, or array of int
+        """
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the gradients over some rows, of shape (clients, batch size)."""
+        raise NotImplementedError
+
+
+class Table(Stack):
+    """A stack of objectives that read each client's table of numbers."""
+
+    l2: Any = 0.0
+
+    def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
+        self.tables, self.targets = together(tables), together(targets)
+        self._entries = self.tables[0].size
+
+    @abstractmethod
+    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+        """Return the gradients of these clients without l2, in the shape of the model."""
+
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients, a few at a time."""
+        if isinstance(which, slice):
+            start, stop = which.start, which.stop
+        else:
+            start, stop = 0, len(which)
+        at_once = max(1, _CACHED // self._entries)
+        if not isinstance(which, slice) and self._entries > _COPIED:
+            at_once = 1  # a view of each client's table
+        if stop - start <= at_once and at_once > 1:
+            return self._with_l2(
+                self._piece(x, self.tables[which], self.targets[which], which), x, which
+            )
+        gradient = np.empty((stop - start, *self.shape), np.result_type(self.tables, x))
+        stacked = x.ndim > len(self.shape)
+        for first in range(start, stop, at_once):
+            part = slice(first, min(first + at_once, stop))
+            here = slice(part.start - start, part.stop - start)
+            if not isinstance(which, slice):
+                place = int(which[first])
+                part = slice(place, place + 1) if at_once == 1 else which[part]  # type: ignore[assignment]
+            gradient[here] = self._piece(
+                x[here] if stacked else x, self.tables[part], self.targets[part], part
+            )
+        return self._with_l2(gradient, x, which)
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the gradients over some rows."""
+        if isinstance(which, slice):
+            places = np.arange(which.start, which.stop)[:, None]
+        else:
+            places = which[:, None]
+        piece = self._piece(x, self.tables[places, rows], self.targets[places, rows], which)
+        return self._with_l2(piece, x, which)
+
+    def _with_l2(self, gradient: Array, x: Array, which: Which) -> Array:
+        if isinstance(self.l2, np.ndarray):
+            gradient += self.l2[which] * x
+        elif self.l2:
+            gradient += self.l2 * x
+        return gradient
+
+
+class StackedRows(Table):
+    """Means over rows of a loss of the score <a_i, x>."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        super().__init__([o.rows for o in objectives], [o.targets for o in objectives])
+        first = objectives[0]
+        self.shape, self.num_examples = first.shape, first.num_examples
+        self.l2 = constant([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
+
+    @abstractmethod
+    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
+        """Return what the rows are weighted with; overwrites the scores."""
+
+    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+        count, _, d = tables.shape
+        if x.ndim == len(self.shape):
+            scores = np.matmul(tables, x.reshape(d))
+        else:
+            scores = np.matmul(tables, x.reshape(count, d, 1))[:, :, 0]
+        weights = self._residuals(scores, targets, which)
+        gradient: Array = np.matmul(weights[:, None, :], tables)
+        return gradient.reshape(count, *self.shape)
+
+
+class StackedLeastSquares(StackedRows):
+    """Of `LeastSquares`."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        super().__init__(objectives)
+        self.scale = constant([o.scale for o in objectives], self.tables.dtype, 1)
+
+    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
+        scale = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
+        scores -= targets
+        scores *= scale / scores.shape[1]
+        return scores
+
+
+class StackedLogisticRegression(StackedRows):
+    """Of `LogisticRegression`."""
+
+    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
+        scores *= 0.5
+        np.tanh(scores, out=scores)
+        scores -= targets
+        scores *= 0.5 / scores.shape[1]
+        return scores
+
+
+class StackedSoftmaxRegression(StackedRows):
+    """Of `SoftmaxRegression`."""
+
+    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
+        count, _, m = scores.shape
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        scores[np.arange(count)[:, None], targets, np.arange(m)] -= 1
+        scores *= 1 / m
+        return scores
+
+    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+        transposed = tables.swapaxes(1, 2)
+        scores = np.matmul(x.swapaxes(-1, -2), transposed)
+        weights = self._residuals(scores, targets, which)
+        gradient: Array = np.matmul(transposed, weights.swapaxes(1, 2))
+        return gradient
+
+
+class StackedQuadratic(Table):
+    """Of `Quadratic`."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        super().__init__([o.Q for o in objectives], [o.b for o in objectives])
+        self.shape = objectives[0].shape
+
+    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+        gradient: Array
+        if x.ndim == 1:
+            gradient = np.matmul(tables, x)
+        else:
+            gradient = np.matmul(tables, x[:, :, None])[:, :, 0]
+        gradient -= targets
+        return gradient
+
+
+class StackedScaled(Stack):
+    """Of `Scaled` objectives."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        self.inner = stack([o.objective for o in objectives])
+        self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
+        factors = [o.factor for o in objectives]
+        self.factor = constant(factors, objectives[0].dtype, len(self.shape))
+
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the factors times the gradients."""
+        return self._times(self.inner.gradient(x, which), which)
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the factors times the gradients over some rows."""
+        return self._times(self.inner.batch_gradient(x, which, rows), which)
+
+    def _times(self, gradient: Array, which: Which) -> Array:
+        factor = self.factor[which] if isinstance(self.factor, np.ndarray) else self.factor
+        gradient *= factor
+        return gradient
+
+
+_KINDS: dict[type[Any], type[Any]] = {
+    LeastSquares: StackedLeastSquares,
+    LogisticRegression: StackedLogisticRegression,
+    SoftmaxRegression: StackedSoftmaxRegression,
+    Quadratic: StackedQuadratic,
+}
+
+
+def constant(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:
+    """Return the clients' constants: a number if they agree, else (clients, 1, ...)."""
+    if len(set(values)) == 1:
+        return values[0]
+    return np.array(values, dtype).reshape(-1, *[1] * axes)
+
+
+def together(arrays: Sequence[Array]) -> Array:
+    """Return arrays of one shape with a new leading axis.
+
+    Those that follow one another in one array already are not copied.
+    """
+    first = arrays[0]
+    starts = [array.ctypes.data for array in arrays] if first.base is not None else []
+    if starts and all(
+        array.base is first.base
+        and array.flags.c_contiguous
+        and start == starts[0] + i * first.nbytes
+        for i, (array, start) in enumerate(zip(arrays, starts, strict=True))
+    ):
+        shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
+        return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
+    return np.stack(arrays)
