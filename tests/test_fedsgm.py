@@ -94,7 +94,7 @@ def test_data():
     assert len(np.unique(np.vstack([benign, malignant]), axis=0)) == 560  # nobody twice
     assert benign[:, 0].mean() < 0 < malignant[:, 0].mean()  # the radius
     assert problem.evaluate(np.zeros(30)) == pytest.approx(
-        {"objective": np.log(2), "constraint": np.log(2)}
+        {"objective": np.log(2), "violation": 0.0, "constraint": np.log(2)}
     )
     assert [len(f.A1) for f in cancer(clients=20).objectives] == [10] * 20
     with pytest.raises(ConfigError, match="clients must be at most 212, got 213"):

@@ -19,7 +19,7 @@ from flower_fedcon import FederatedProblem, History, simulate
 from flower_fedcon.registry import strategy_class
 
 APP = Path(__file__).parent / "flower_app"
-CLIENTS, ROUNDS, EVERY = 3, 12, 2
+CLIENTS, ROUNDS, EVERY = 3, 10, 2
 STEPS = {"local_steps": 2, "min_replies": CLIENTS}  # with fewer replies, ask again
 RUNS = {
     "FedDualAvg": {"client_lr": 0.05, "oracle": "regularizer", **STEPS},
