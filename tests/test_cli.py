@@ -272,6 +272,27 @@ def test_a_diverging_run_is_one_error(fedcon: Run) -> None:
     assert f"round {len(rows) + 1}: the objective is inf: the run diverges" in message
 
 
+def test_resume_goes_on_to_the_same_bytes(fedcon: Run) -> None:
+    assert fedcon("run", "small.toml", "--run-dir", "whole", "--rounds", "30")[0] == 0
+    assert fedcon("run", "small.toml", "--run-dir", "part", "--checkpoint-every", "7")[0] == 0
+    more = ["run", "small.toml", "--run-dir", "part", "--resume", "--rounds", "30"]
+    assert "penalty was 5.0, is 6.0" in refusal(fedcon, *more, "--set", "algorithm.penalty=6.0")
+    assert fedcon(*more)[0] == 0
+    whole, part = (np.load(f"{folder}/model.npz")["x"] for folder in ("whole", "part"))
+    assert part.tobytes() == whole.tobytes()
+    changed = [*more[:-1], "31", "--set", "algorithm.penalty=6.0", "--allow-change", "penalty"]
+    assert fedcon(*changed)[0] == 0
+    assert len(History.read_rows("part/history.csv")) == 31
+
+
+def test_info_states_the_bytes_of_a_round(fedcon: Run) -> None:
+    out = " ".join(fedcon("info", "FedFW", "--size", "943x1682")[1].split())
+    assert f"1 vector {943 * 1682 * 8 + 128:,}" in out
+    assert "1 atom of an l1 ball 136" in out
+    assert f"1 atom of a nuclear-norm ball {(943 + 1682) * 8 + 256:,}" in out
+    assert "got '9y9'" in refusal(fedcon, "info", "FedFW", "--size", "9y9")
+
+
 def test_list_on_a_narrow_terminal(fedcon: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -200,7 +200,7 @@ def test_damaged_client_files_count_as_lost(tmp_path, seed):
     store = FileStore(tmp_path, "0")
     store.save(RUN, Versions(3, STATE, 4, STATE))
     whole = store.path(RUN).read_bytes()
-    for _ in range(300):
+    for _ in range(1000):
         data = bytearray(whole)
         if rng.random() < 0.3:
             data = data[: rng.integers(len(data))]
