@@ -35,7 +35,7 @@ app = typer.Typer(
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 _File = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
-_Engine = Annotated[str | None, typer.Option(help="Where clients run: local or ray.")]
+_Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked or ray.")]
 _Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
 _Seed = Annotated[int | None, typer.Option(help="Seed of cohorts, batches and compressors.")]
 _RunDir = Annotated[
@@ -61,6 +61,12 @@ _Set = Annotated[
         metavar="KEY=VALUE",
         help="Replace an entry of the file, such as algorithm.client_lr=0.1; may be repeated.",
     ),
+]
+
+
+_Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="0,1,2", help="Run each seed; the mean and the range are shown."),
 ]
 
 
@@ -118,7 +124,12 @@ def list_(
 
 
 @app.command()
-def info(name: Annotated[str, typer.Argument(help="An algorithm's name.")]) -> None:
+def info(
+    name: Annotated[str, typer.Argument(help="An algorithm's name.")],
+    size: Annotated[
+        str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
+    ] = None,
+) -> None:
     """Show one algorithm's sheet."""
     from flower_fedcon.registry import strategy_class
     from flower_fedcon.tables import parameter_texts, parameters
@@ -138,6 +149,14 @@ def info(name: Annotated[str, typer.Argument(help="An algorithm's name.")]) -> N
         required = parameter.default is parameter.empty
         rows.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
     screen.print(rows)
+    if size is not None:
+        from flower_fedcon.tables import wire_sizes
+
+        screen.print(f"\nOn the wire, model {size}", style="bold")
+        costs = table("What", "Bytes", right_from=1)
+        for what, number in wire_sizes(size).items():
+            costs.add_row(what, f"{number:,}")
+        screen.print(costs)
 
 
 @app.command()
@@ -169,18 +188,109 @@ def compare(
     checkpoint_every: _Every = None,
     allow_change: _Allow = None,
     set_: _Set = None,
+    seeds: _Seeds = None,
 ) -> None:
     """Run every algorithm of an experiment on the same problem."""
     experiment = _load(file, engine, rounds, seed, set_)
     safety = _Safety(resume, checkpoint_every, tuple(allow_change or ()))
-    _run_all(experiment, _folder(file, run_dir, resume), safety, compare=True)
+    if seeds is None:
+        _run_all(experiment, _folder(file, run_dir, resume), safety, compare=True)
+        return
+    from flower_fedcon.seeds import parse
+
+    if seed is not None:
+        raise ConfigError("give --seed or --seeds, not both")
+    each = {number: _load(file, engine, rounds, number, set_) for number in parse(seeds)}
+    _run_seeds(each, _folder(file, run_dir, resume), safety)
+
+
+@app.command()
+def tune(
+    file: _File,
+    grid: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=V1,V2", help="Values of a setting; may be repeated."),
+    ],
+    algorithm: Annotated[
+        str | None, typer.Option(help="Label of the algorithm; by default the file's first.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Column of the history.")] = "residual",
+    largest: Annotated[bool, typer.Option("--largest", help="The largest value is best.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    rounds: _Rounds = None,
+    seed: _Seed = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs; by default runs/<file name>-tune. "
+                     "Finished runs in it are not repeated."),
+    ] = None,
+    set_: _Set = None,
+) -> None:  # fmt: skip
+    """Run an algorithm with every combination of some settings, and write the best one."""
+    from flower_fedcon import tune as tuning
+    from flower_fedcon.rundir import write_text
+
+    experiment = _load(file, None, rounds, seed, set_)
+    if algorithm is not None:
+        experiment = experiment.only(algorithm)
+    folder = run_dir or Path("runs") / f"{file.stem}-tune"
+    points = tuning.grid(grid)
+    found, best = tuning.tune(
+        experiment, points, folder, metric=metric, largest=largest, workers=workers, say=say
+    )
+    rows = table(*points[0], metric.replace("_", " ").capitalize(), right_from=0)
+    for point in sorted(found, key=lambda p: -p.score if largest else p.score):
+        rows.add_row(*point.settings.values(), "failed" if point.error else f"{point.score:.4g}")
+    console().print(rows)
+    write_text(folder / "best.toml", best.to_toml(0))
+    say(f"best:      {folder / 'best.toml'}")
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments; all by default.", show_default=False)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rounds and claims: some minutes.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    sims: Annotated[Path, typer.Option(help="Folder of the experiment files.")] = Path("sims"),
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+) -> None:
+    """Run the papers' experiments: claim beside measurement.
+
+    The exit code is 1 if a claim fails without an explanation.
+    """
+    from flower_fedcon import reproduce as claims
+
+    outcome = claims.reproduce(claims.find(sims, names or ()), quick=quick, workers=workers,
+                               say=say)  # fmt: skip
+    rows = table(*claims.TITLES)
+    for verdict in outcome.verdicts:
+        rows.add_row(*claims.cells(verdict)[:-1], verdict.verdict)
+    console().print(rows)
+    for verdict in outcome.verdicts:
+        if verdict.note:
+            say(f"explained: {verdict.experiment}, {verdict.what}: {verdict.note}")
+    say(claims.summary(outcome))
+    for path, text in (
+        (json, claims.to_json(outcome)), (markdown, claims.to_markdown(outcome))
+    ):  # fmt: skip
+        if path is not None:
+            _write(path, text)
+    if any(verdict.verdict == "fail" for verdict in outcome.verdicts):
+        raise typer.Exit(1)
 
 
 @app.command()
 def plot(
     run_dirs: Annotated[list[Path], typer.Argument(help="Folders of runs or comparisons.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")],
-    x: Annotated[str | None, typer.Option(help="One panel: rounds, bytes or seconds.")] = None,
+    x: Annotated[
+        str | None, typer.Option(help="Panels: rounds, bytes, seconds; by default all.")
+    ] = None,
 ) -> None:
     """Draw the histories of runs in one figure."""
     from flower_fedcon.plotting import check_figure, plot_histories
@@ -201,6 +311,31 @@ def plot(
                 label, number = f"{base} {number}", number + 1
             histories[label] = _rows(folder / HISTORY)
     say(f"figure: {plot_histories(histories, output, x=x)}")
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks; by default all.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes, to see that it works.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file.")] = None,
+) -> None:
+    """Time this machine: ratios to hand-written loops, medians and quartiles."""
+    from flower_fedcon.benchmarks import run as measure
+    from flower_fedcon.benchmarks import to_json
+    from flower_fedcon.rundir import write_text
+
+    found = list(measure(names, quick=quick))
+    rows = table("What", "Yardstick", "Ratio", "Quartiles", "Cost", "Target", right_from=2)
+    for one in found:
+        quartiles = f"{one.low:.3g} to {one.high:.3g}"
+        cost = f"{one.cost:.3g} {one.unit}"
+        rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, one.target)
+    console().print(rows)
+    if output is not None:
+        write_text(output, to_json(found))
+        say(f"results: {output}")
 
 
 # --- runs ----------------------------------------------------------------------------------------
@@ -254,6 +389,45 @@ def _run_all(experiment: Experiment, folder: Path, safety: _Safety, *, compare: 
     say(f"directory: {folder}")
 
 
+def _run_seeds(each: dict[int, Experiment], folder: Path, safety: _Safety) -> None:
+    """Run a comparison for several seeds, in folder/<algorithm>/seed-<seed>."""
+    from flower_fedcon.plotting import plot_histories
+    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
+    from flower_fedcon.seeds import mean
+
+    first = next(iter(each.values()))
+    _find_optimum(first, first.problem())
+    runs: dict[str, list[Sequence[Record]]] = {label: [] for label in first.labels}
+    for index, label in enumerate(first.labels):
+        for seed, experiment in each.items():
+            target = folder / _slug(label, first.labels) / f"seed-{seed}"
+            if not (safety.resume and (target / CONFIG).exists()):
+                _make(target)
+                write_text(target / CONFIG, experiment.to_toml(index))
+            with _labelled(f"{label}, seed {seed}"):
+                history = _play(experiment, index, f"{label}, seed {seed}", target, safety,
+                                problem=first.problem())  # fmt: skip
+                runs[label].append(history.rows)
+    if not (folder / CONFIG).exists():
+        write_text(folder / CONFIG, first.to_toml())
+    means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
+    if means:
+        console().print(results(means, first.problem(), runs))
+        title = first.title or Path(first.source).stem
+        say(f"figure:    {plot_histories(means, folder / FIGURE, title=title, seeds=runs)}")
+    say(f"directory: {folder}")
+
+
+def _write(path: Path, text: str) -> None:
+    from flower_fedcon.rundir import write_text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
 def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
     if not experiment.reference:
         return
@@ -266,17 +440,30 @@ def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
     say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
 
 
-def _play(experiment: Experiment, index: int, label: str, folder: Path, safety: _Safety) -> History:
+def _play(
+    experiment: Experiment,
+    index: int,
+    label: str,
+    folder: Path,
+    safety: _Safety,
+    problem: FederatedProblem | None = None,
+) -> History:
     from flower_fedcon.history import History
     from flower_fedcon.rundir import HISTORY
     from flower_fedcon.simulation import simulate
 
     options = experiment.run_options
+    if options.engine == "stacked":  # beside the log, which is kept quiet below
+        from flower_fedcon.engines.stacked import obstacle
+
+        reason = obstacle(experiment.strategy(index), problem or experiment.problem())
+        if reason is not None:
+            say(f"{label}: {reason}; running on the local engine")
     try:
-        with progress(label, options.rounds) as show, quiet(options.engine == "local"):
+        with progress(label, options.rounds) as show, quiet(options.engine != "ray"):
             return simulate(
                 experiment.strategy(index),
-                experiment.problem(),
+                problem or experiment.problem(),
                 options.rounds,
                 engine=options.engine,
                 seed=options.seed,
@@ -322,7 +509,8 @@ def _parts(folder: Path) -> list[Path]:
     """Return the runs of a comparison."""
     from flower_fedcon.rundir import HISTORY
 
-    return sorted(path.parent for path in folder.glob(f"*/{HISTORY}"))
+    found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
+    return sorted(path.parent for path in found)
 
 
 def _make(folder: Path) -> None:

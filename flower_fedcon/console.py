@@ -79,8 +79,14 @@ def _brief(record: Record) -> str:
     return text + (f", F - F* {record['residual']:.3g}" if "residual" in record else "")
 
 
-def results(histories: Mapping[str, Sequence[Record]], problem: FederatedProblem) -> Table:
-    """Return the table at the end of a run."""
+def results(
+    histories: Mapping[str, Sequence[Record]],
+    problem: FederatedProblem,
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+) -> Table:
+    """Return the table at the end of a run; with `seeds` the range of each label's runs as well."""
+    from flower_fedcon.seeds import highest, lowest
+
     last = {label: rows[-1] for label, rows in histories.items()}
     metrics = list(problem.metrics)
     known = any("residual" in row for row in last.values())
@@ -95,14 +101,26 @@ def results(histories: Mapping[str, Sequence[Record]], problem: FederatedProblem
         columns["Violation"] = "{violation:.3g}"
     columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
     made = table(*columns, right_from=1)
-    for label, row in last.items():
+    forms = [form for form in columns.values() if form]
+
+    def texts(row: Record) -> list[str]:
         numbers = {
             **row,
             "relative": row.get("residual", 0.0) / (abs(optimum) or 1.0),
             "up": row["uplink_bytes"] / 1e6,
             "down": row["downlink_bytes"] / 1e6,
         }
-        made.add_row(label, *(form.format(**numbers) for form in columns.values() if form))
+        return [form.format(**numbers) for form in forms]
+
+    for label, row in last.items():
+        cells = texts(row)
+        if seeds and len(seeds[label]) > 1:
+            ends = [texts(reduce(seeds[label])[-1]) for reduce in (lowest, highest)]
+            cells = [
+                text if low == high else f"{text}\n{low} to {high}"
+                for text, low, high in zip(cells, *ends, strict=True)
+            ]
+        made.add_row(label, *cells)
     return made
 
 

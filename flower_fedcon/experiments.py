@@ -196,6 +196,14 @@ class Experiment:
         """Return all algorithms, by label."""
         return {label: self.strategy(i) for i, label in enumerate(self.labels)}
 
+    def only(self, label: str) -> Experiment:
+        """Return the same experiment with one of its algorithms alone."""
+        if label not in self.labels:
+            raise ConfigError(f"unknown label {label!r}: {nearest(label, self.labels)}")
+        tables = {key: value for key, value in self._tables.items() if key != "compare"}
+        algorithm = self._algorithms()[self.labels.index(label)]
+        return Experiment({**tables, "algorithm": algorithm}, self.source)
+
     def to_toml(self, index: int | None = None) -> str:
         """Return the resolved experiment, defaults included; only one algorithm if `index`."""
         lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")

@@ -12,6 +12,7 @@ import numpy as np
 from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.history import Record
+from flower_fedcon.seeds import highest, lowest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +37,7 @@ def plot_histories(
     *,
     title: str = "",
     x: str | None = None,
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
 ) -> Path:
     """Draw F - F* (or F, where F* is not known) of several runs, and return the file's path.
 
@@ -46,8 +48,11 @@ def plot_histories(
     path : path
         A .png, .pdf or .svg file.
     title : str (default: "")
-    x : {"rounds", "bytes", "seconds"}, optional
-        Draw one panel; by default all three.
+    x : str, optional
+        Panels to draw, "rounds", "bytes", "seconds" or several, "rounds,bytes"; by default all.
+    seeds : dict, optional
+        Label -> the rows of several runs whose mean the label's history is: a band between their
+        smallest and largest values is drawn.
 
     Raises
     ------
@@ -69,7 +74,7 @@ def plot_histories(
         row["residual"] > 0 for row in records
     )
     column = "residual" if residual else "objective"
-    panels = list(AXES) if x is None else [x]
+    panels = list(AXES) if x is None else x.split(",")
 
     figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
@@ -77,6 +82,8 @@ def plot_histories(
     for axis, name in zip(axes, panels, strict=True):
         for i, (label, rows) in enumerate(histories.items()):
             _draw(axis, _abscissa(rows, name), _column(rows, column, residual), label, i)
+            if seeds and len(seeds.get(label, ())) > 1:
+                _band(axis, rows, seeds[label], (name, column), i)
         _dress(axis, name)
         _mark(axis)
     if residual or _spans(histories, column):
@@ -106,8 +113,9 @@ def check_figure(path: str | Path, x: str | None = None) -> Path:
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"cannot draw {target}: its name must end in {', '.join(SUFFIXES)}")
-    if x is not None and x not in AXES:
-        raise ConfigError(f"unknown axis {x!r}: {nearest(x, AXES)}")
+    for name in [] if x is None else x.split(","):
+        if name not in AXES:
+            raise ConfigError(f"unknown axis {name!r}: {nearest(name, AXES)}")
     return target
 
 
@@ -123,6 +131,26 @@ def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
         markersize=5,
         markerfacecolor="white",
         zorder=3 - 0.01 * index,
+    )
+
+
+def _band(
+    axis: Axes,
+    rows: Sequence[Record],
+    runs: Sequence[Sequence[Record]],
+    names: tuple[str, str],
+    index: int,
+) -> None:
+    name, column = names
+    positive = column == "residual"
+    axis.fill_between(
+        _abscissa(rows, name),
+        _column(lowest(runs), column, positive),
+        _column(highest(runs), column, positive),
+        color=_COLOURS[index % len(_COLOURS)],
+        alpha=0.2,
+        linewidth=0,
+        zorder=2 - 0.01 * index,
     )
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from flower_fedcon import specs
 from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.participation import Bernoulli, Full, Participation, Sample
@@ -240,3 +242,26 @@ def _participation(value: Any) -> Participation:
         'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
         f"got {value!r}"
     )
+
+
+def wire_sizes(size: str) -> dict[str, int]:
+    """Return the bytes of what a sheet counts, for a model of a size such as 7850 or 943x1682.
+
+    >>> wire_sizes("100000")["1 atom of an l1 ball"]
+    136
+    """
+    from flower_fedcon import sets, wire
+
+    parts = size.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--size must be whole numbers such as 7850 or 943x1682, got {size!r}")
+    shape = tuple(int(part) for part in parts)
+    g = np.random.default_rng(0).standard_normal(shape)
+    vector = wire.array_bytes(shape, g.dtype)
+    found = {"1 number": wire.SCALAR_BYTES, "1 vector": vector}
+    found["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
+    found["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
+    if len(shape) == 2:
+        found["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
+    found["1 atom of a set without a smaller form"] = vector
+    return found

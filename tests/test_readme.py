@@ -87,6 +87,17 @@ def test_shell_block(folder):
         assert (folder / made).stat().st_size > 0
 
 
+def test_reproduce_tune_and_seeds(folder):
+    """The commands that the README names, on their quickest experiment."""
+    output = bash("fedcon reproduce counterexample digits_l1 --quick", folder)
+    assert "pass" in output
+    rounds = "--rounds 5 --run-dir"
+    bash(f"fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.5 {rounds} tuned", folder)
+    assert (folder / "tuned" / "best.toml").exists()
+    bash(f"fedcon compare sims/digits_l1.toml --seeds 0,1 {rounds} seeds", folder)
+    assert (folder / "seeds" / "figure.png").exists()
+
+
 def test_algorithm_table():
     _, _, rest = README.partition("<!-- made by `fedcon list --markdown` -->\n")
     assert rest.partition("<!-- end -->")[0].strip() == markdown_table()

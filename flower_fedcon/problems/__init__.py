@@ -12,21 +12,47 @@ from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.chr12a import chr12a
 from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.files import files
+from flower_fedcon.problems.l1_logistic import l1_logistic
 from flower_fedcon.problems.lasso import lasso
+from flower_fedcon.problems.low_rank import low_rank
+from flower_fedcon.problems.movielens import movielens
+from flower_fedcon.problems.neyman_pearson import neyman_pearson
+from flower_fedcon.problems.sparse_regression import sparse_regression
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
 
 BUILDERS: dict[str, Builder] = {
+    "chr12a": chr12a,
     "counterexample": counterexample,
     "digits": digits,
     "files": files,
+    "l1_logistic": l1_logistic,
     "lasso": lasso,
+    "low_rank": low_rank,
+    "movielens": movielens,
+    "neyman_pearson": neyman_pearson,
+    "sparse_regression": sparse_regression,
 }
 
-__all__ = ["BUILDERS", "Builder", "builder", "counterexample", "digits", "files", "lasso"]
+__all__ = [
+    "BUILDERS",
+    "Builder",
+    "builder",
+    "chr12a",
+    "counterexample",
+    "digits",
+    "files",
+    "l1_logistic",
+    "lasso",
+    "low_rank",
+    "movielens",
+    "neyman_pearson",
+    "sparse_regression",
+]
 
 
 def builder(name: object) -> Builder:
