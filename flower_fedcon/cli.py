@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flower_fedcon.console import console, progress, quiet, results, say, table
+from flower_fedcon.console import console, say, table
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.running import (
+    InterruptedRunError,
+    Safety,
+    folder_for,
+    label_of,
+    load,
+    parts,
+    rows_of,
+    run_all,
+    run_seeds,
+    write,
+)
 
 if TYPE_CHECKING:
-    from flower_fedcon.experiments import Experiment
-    from flower_fedcon.history import History, Record
-    from flower_fedcon.problem import FederatedProblem
+    from flower_fedcon.history import Record
 
 # Each command imports what it needs: help and completion answer at once.
 
@@ -70,10 +77,6 @@ _Seeds = Annotated[
 ]
 
 
-class _InterruptedError(Exception):
-    """Ctrl-C during a run."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 2 for the user's errors, 130 for Ctrl-C."""
     args = None if arguments is None else list(arguments)
@@ -82,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FedConError, _UsageError) as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
-    except _InterruptedError as error:
+    except InterruptedRunError as error:
         return _complain(str(error), 130)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
@@ -172,9 +175,9 @@ def run(
     set_: _Set = None,
 ) -> None:
     """Run an experiment's algorithm."""
-    experiment = _load(file, engine, rounds, seed, set_)
-    safety = _Safety(resume, checkpoint_every, tuple(allow_change or ()))
-    _run_all(experiment, _folder(file, run_dir, resume), safety, compare=False)
+    experiment = load(file, engine, rounds, seed, set_)
+    safety = Safety(resume, checkpoint_every, tuple(allow_change or ()))
+    run_all(experiment, folder_for(file, run_dir, resume), safety, compare=False)
 
 
 @app.command()
@@ -191,17 +194,17 @@ def compare(
     seeds: _Seeds = None,
 ) -> None:
     """Run every algorithm of an experiment on the same problem."""
-    experiment = _load(file, engine, rounds, seed, set_)
-    safety = _Safety(resume, checkpoint_every, tuple(allow_change or ()))
+    experiment = load(file, engine, rounds, seed, set_)
+    safety = Safety(resume, checkpoint_every, tuple(allow_change or ()))
     if seeds is None:
-        _run_all(experiment, _folder(file, run_dir, resume), safety, compare=True)
+        run_all(experiment, folder_for(file, run_dir, resume), safety, compare=True)
         return
     from flower_fedcon.seeds import parse
 
     if seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
-    each = {number: _load(file, engine, rounds, number, set_) for number in parse(seeds)}
-    _run_seeds(each, _folder(file, run_dir, resume), safety)
+    each = {number: load(file, engine, rounds, number, set_) for number in parse(seeds)}
+    run_seeds(each, folder_for(file, run_dir, resume), safety)
 
 
 @app.command()
@@ -230,7 +233,7 @@ def tune(
     from flower_fedcon import tune as tuning
     from flower_fedcon.rundir import write_text
 
-    experiment = _load(file, None, rounds, seed, set_)
+    experiment = load(file, None, rounds, seed, set_)
     if algorithm is not None:
         experiment = experiment.only(algorithm)
     folder = run_dir or Path("runs") / f"{file.stem}-tune"
@@ -279,7 +282,7 @@ def reproduce(
         (json, claims.to_json(outcome)), (markdown, claims.to_markdown(outcome))
     ):  # fmt: skip
         if path is not None:
-            _write(path, text)
+            write(path, text)
     if any(verdict.verdict == "fail" for verdict in outcome.verdicts):
         raise typer.Exit(1)
 
@@ -299,17 +302,17 @@ def plot(
     check_figure(output, x)
     histories: dict[str, list[Record]] = {}
     for given in run_dirs:
-        found = [given] if (given / HISTORY).exists() else _parts(given)
+        found = [given] if (given / HISTORY).exists() else parts(given)
         if not found:
             raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
         for folder in found:
-            label = base = _label(folder)
+            label = base = label_of(folder)
             if label in histories:
                 label = base = f"{base} ({folder})"
             number = 2
             while label in histories:
                 label, number = f"{base} {number}", number + 1
-            histories[label] = _rows(folder / HISTORY)
+            histories[label] = rows_of(folder / HISTORY)
     say(f"figure: {plot_histories(histories, output, x=x)}")
 
 
@@ -336,233 +339,3 @@ def bench(
     if output is not None:
         write_text(output, to_json(found))
         say(f"results: {output}")
-
-
-# --- runs ----------------------------------------------------------------------------------------
-
-
-def _load(
-    file: Path, engine: str | None, rounds: int | None, seed: int | None, settings: list[str] | None
-) -> Experiment:
-    from flower_fedcon.experiments import Experiment
-
-    options = {"rounds": rounds, "seed": seed, "engine": engine}
-    overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
-    return Experiment.load(file, [*(settings or []), *overrides])
-
-
-class _Safety(NamedTuple):
-    """What `simulate` takes for runs that may be interrupted."""
-
-    resume: bool
-    checkpoint_every: int | None
-    allow_changes: tuple[str, ...]
-
-
-def _run_all(experiment: Experiment, folder: Path, safety: _Safety, *, compare: bool) -> None:
-    from flower_fedcon.plotting import plot_histories
-    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
-
-    problem = experiment.problem()
-    strategies = experiment.strategies()
-    if not compare:
-        strategies = dict(list(strategies.items())[:1])
-    _find_optimum(experiment, problem)
-    histories: dict[str, History] = {}
-    for index, label in enumerate(strategies):
-        target = folder / _slug(label, strategies) if compare else folder
-        if not (safety.resume and (target / CONFIG).exists()):
-            _make(target)
-            write_text(target / CONFIG, experiment.to_toml(index))
-        with _labelled(label if compare else ""):
-            histories[label] = _play(experiment, index, label, target, safety)
-    if compare and not safety.resume:
-        write_text(folder / CONFIG, experiment.to_toml())
-    rows = {label: history.rows for label, history in histories.items() if len(history)}
-    if rows:
-        console().print(results(rows, problem))
-        for label, records in rows.items():
-            if dropped := records[-1]["dropped"]:
-                say(f"{label}: {dropped:g} replies were dropped, see history.csv")
-        title = experiment.title or Path(experiment.source).stem
-        say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
-    say(f"directory: {folder}")
-
-
-def _run_seeds(each: dict[int, Experiment], folder: Path, safety: _Safety) -> None:
-    """Run a comparison for several seeds, in folder/<algorithm>/seed-<seed>."""
-    from flower_fedcon.plotting import plot_histories
-    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
-    from flower_fedcon.seeds import mean
-
-    first = next(iter(each.values()))
-    _find_optimum(first, first.problem())
-    runs: dict[str, list[Sequence[Record]]] = {label: [] for label in first.labels}
-    for index, label in enumerate(first.labels):
-        for seed, experiment in each.items():
-            target = folder / _slug(label, first.labels) / f"seed-{seed}"
-            if not (safety.resume and (target / CONFIG).exists()):
-                _make(target)
-                write_text(target / CONFIG, experiment.to_toml(index))
-            with _labelled(f"{label}, seed {seed}"):
-                history = _play(experiment, index, f"{label}, seed {seed}", target, safety,
-                                problem=first.problem())  # fmt: skip
-                runs[label].append(history.rows)
-    if not (folder / CONFIG).exists():
-        write_text(folder / CONFIG, first.to_toml())
-    means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
-    if means:
-        console().print(results(means, first.problem(), runs))
-        title = first.title or Path(first.source).stem
-        say(f"figure:    {plot_histories(means, folder / FIGURE, title=title, seeds=runs)}")
-    say(f"directory: {folder}")
-
-
-def _write(path: Path, text: str) -> None:
-    from flower_fedcon.rundir import write_text
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
-    if not experiment.reference:
-        return
-    began = time.perf_counter()
-    try:
-        optimum = problem.optimum
-    except FedConError as error:
-        raise type(error)(f"{error}; or do without F - F*: --set problem.reference=false") from None
-    seconds = time.perf_counter() - began
-    say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
-
-
-def _play(
-    experiment: Experiment,
-    index: int,
-    label: str,
-    folder: Path,
-    safety: _Safety,
-    problem: FederatedProblem | None = None,
-) -> History:
-    from flower_fedcon.history import History
-    from flower_fedcon.rundir import HISTORY
-    from flower_fedcon.simulation import simulate
-
-    options = experiment.run_options
-    if options.engine == "stacked":  # beside the log, which is kept quiet below
-        from flower_fedcon.engines.stacked import obstacle
-
-        reason = obstacle(experiment.strategy(index), problem or experiment.problem())
-        if reason is not None:
-            say(f"{label}: {reason}; running on the local engine")
-    try:
-        with progress(label, options.rounds) as show, quiet(options.engine != "ray"):
-            return simulate(
-                experiment.strategy(index),
-                problem or experiment.problem(),
-                options.rounds,
-                engine=options.engine,
-                seed=options.seed,
-                evaluate_every=options.evaluate_every,
-                run_dir=folder,
-                callbacks=(show,),
-                **safety._asdict(),
-            )
-    except KeyboardInterrupt:
-        rows = History.read_rows(folder / HISTORY) if (folder / HISTORY).exists() else []
-        done = int(rows[-1]["round"]) if rows else 0
-        raise _InterruptedError(
-            f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}; "
-            f"go on with --resume --run-dir {folder}"
-        ) from None
-
-
-# --- folders -------------------------------------------------------------------------------------
-
-
-def _folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
-    """Return the run directory: the one asked for, or a new one."""
-    if run_dir is not None:
-        if not resume and _holds_run(run_dir):
-            raise ConfigError(
-                f"{run_dir} holds a run already: choose another --run-dir, or remove it"
-            )
-        return run_dir
-    folder = first = Path("runs") / file.stem
-    number = 2
-    while not resume and _holds_run(folder):
-        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
-    return folder
-
-
-def _holds_run(folder: Path) -> bool:
-    from flower_fedcon.rundir import HISTORY
-
-    return (folder / HISTORY).exists() or bool(_parts(folder))
-
-
-def _parts(folder: Path) -> list[Path]:
-    """Return the runs of a comparison."""
-    from flower_fedcon.rundir import HISTORY
-
-    found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
-    return sorted(path.parent for path in found)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"cannot make the run directory {folder}: {reason}") from None
-
-
-def _slug(label: str, labels: Sequence[str] | dict[str, Any]) -> str:
-    """Return the folder name of a label, different from those of the others."""
-    used: list[str] = []
-    for other in labels:
-        slug = base = re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run"
-        number = 2
-        while slug in used:
-            slug, number = f"{base}-{number}", number + 1
-        if other == label:
-            return slug
-        used.append(slug)
-    raise KeyError(label)
-
-
-def _label(folder: Path) -> str:
-    """Return what a run directory's configuration calls its algorithm."""
-    import tomllib
-
-    from flower_fedcon.rundir import CONFIG
-
-    try:
-        table = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))["algorithm"]
-        return str(table.get("label") or table["name"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return folder.name
-
-
-def _rows(path: Path) -> list[Record]:
-    from flower_fedcon.history import History
-
-    try:
-        return History.read_rows(path)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-
-
-@contextmanager
-def _labelled(label: str) -> Iterator[None]:
-    from flower_fedcon.tables import context
-
-    if not label:
-        yield
-        return
-    with context(label):
-        yield

@@ -33,8 +33,8 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, positive
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.solvers import as_solver

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
     from flwr.serverapp import Grid
 
-    from flower_fedcon.coordinator import Arrivals
+    from flower_fedcon.arrivals import Arrivals
     from flower_fedcon.engines.grid import GridRun, RunResult
     from flower_fedcon.history import Callback
 

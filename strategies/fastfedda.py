@@ -36,9 +36,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.clients.fastfedda import minimizer
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.sheet import Sheet

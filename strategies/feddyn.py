@@ -33,8 +33,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, positive
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.fedprox import LocalMinimization

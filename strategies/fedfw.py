@@ -41,8 +41,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, choice, positive
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets import Atom, ConstraintSet
 from flower_fedcon.sheet import Sheet

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.fedfw import FedFWState, FrankWolfe
 from flower_fedcon.wire import Payload

@@ -46,10 +46,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon import streams
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, choice, count, positive
 from flower_fedcon.clients.fedsgm import dense
 from flower_fedcon.compressors import Compressor, Identity, RandK, as_compressor
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.base import FedConStrategy

@@ -24,8 +24,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, count, positive
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.cfedda import CFedDA, CFedDAState

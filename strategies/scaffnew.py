@@ -28,8 +28,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flower_fedcon import streams
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, positive
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.sheet import Sheet

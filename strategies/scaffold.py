@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, choice, count, positive
-from flower_fedcon.coordinator import Arrivals
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.wire import Payload

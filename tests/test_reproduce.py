@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flower_fedcon import reproduce as claims
+from flower_fedcon import claims, measures, reproduce
 from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.history import History
@@ -176,7 +176,7 @@ def test_measures(measure: str, keys: dict[str, object], expected: list[float]) 
         "a": [{"round": n, "c": 8.0 / n} for n in rounds],
         "b": [{"round": n, "c": 4.0} for n in rounds],
     }
-    found = claims.MEASURES[measure].find({"column": "c", **keys}, rows.__getitem__)
+    found = measures.MEASURES[measure].find({"column": "c", **keys}, rows.__getitem__)
     assert found == pytest.approx(expected, abs=1e-12)
 
 
@@ -190,7 +190,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
     )
     found = claims.Claims(file).judge({("a", 0): [{"round": 1, "c": math.nan}]})
     assert [v.verdict for v in found] == ["fail", "fail"]
-    text = claims.to_json(claims.Outcome(found, {}, 0.0, 0))
+    text = reproduce.to_json(reproduce.Outcome(found, {}, 0.0, 0))
     assert json.loads(text)["claims"][0]["values"] == [None]
 
 
@@ -235,7 +235,7 @@ def test_other_refusals(fedcon: Run) -> None:
     assert "0 claims: 0 pass, 0 explained, 0 fail; 4 not run" in out
 
 
-@pytest.mark.parametrize("path", claims.find(SIMS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", reproduce.find(SIMS), ids=lambda path: path.stem)
 @pytest.mark.parametrize("quick", [False, True])
 def test_shipped_claims_are_valid(path: Path, quick: bool) -> None:
     found = claims.Claims(path, quick=quick)
@@ -245,7 +245,7 @@ def test_shipped_claims_are_valid(path: Path, quick: bool) -> None:
 
 
 def test_shipped_counterexample_passes() -> None:
-    outcome = claims.reproduce(claims.find(SIMS, ["counterexample"]), quick=True, workers=1)
+    outcome = reproduce.reproduce(reproduce.find(SIMS, ["counterexample"]), quick=True, workers=1)
     assert [v.verdict for v in outcome.verdicts] == ["pass"] * 3
 
 

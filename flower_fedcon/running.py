@@ -1,0 +1,253 @@
+"""What `fedcon run` and `compare` do: experiments played into folders, with tables and figures."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flower_fedcon.console import console, progress, quiet, results, say
+from flower_fedcon.errors import ConfigError, FedConError
+
+if TYPE_CHECKING:
+    from flower_fedcon.experiments import Experiment
+    from flower_fedcon.history import History, Record
+    from flower_fedcon.problem import FederatedProblem
+
+
+class InterruptedRunError(Exception):
+    """Ctrl-C during a run."""
+
+
+def load(
+    file: Path, engine: str | None, rounds: int | None, seed: int | None, settings: list[str] | None
+) -> Experiment:
+    """Return an experiment file with the command line's changes."""
+    from flower_fedcon.experiments import Experiment
+
+    options = {"rounds": rounds, "seed": seed, "engine": engine}
+    overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
+    return Experiment.load(file, [*(settings or []), *overrides])
+
+
+class Safety(NamedTuple):
+    """What `simulate` takes for runs that may be interrupted."""
+
+    resume: bool
+    checkpoint_every: int | None
+    allow_changes: tuple[str, ...]
+
+
+def run_all(experiment: Experiment, folder: Path, safety: Safety, *, compare: bool) -> None:
+    """Run an experiment's algorithm, or all of them, and show table and figure."""
+    from flower_fedcon.plotting import plot_histories
+    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
+
+    problem = experiment.problem()
+    strategies = experiment.strategies()
+    if not compare:
+        strategies = dict(list(strategies.items())[:1])
+    _find_optimum(experiment, problem)
+    histories: dict[str, History] = {}
+    for index, label in enumerate(strategies):
+        target = folder / _slug(label, strategies) if compare else folder
+        if not (safety.resume and (target / CONFIG).exists()):
+            _make(target)
+            write_text(target / CONFIG, experiment.to_toml(index))
+        with _labelled(label if compare else ""):
+            histories[label] = _play(experiment, index, label, target, safety)
+    if compare and not safety.resume:
+        write_text(folder / CONFIG, experiment.to_toml())
+    rows = {label: history.rows for label, history in histories.items() if len(history)}
+    if rows:
+        console().print(results(rows, problem))
+        for label, records in rows.items():
+            if dropped := records[-1]["dropped"]:
+                say(f"{label}: {dropped:g} replies were dropped, see history.csv")
+        title = experiment.title or Path(experiment.source).stem
+        say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
+    say(f"directory: {folder}")
+
+
+def run_seeds(each: dict[int, Experiment], folder: Path, safety: Safety) -> None:
+    """Run a comparison for several seeds, in folder/<algorithm>/seed-<seed>."""
+    from flower_fedcon.plotting import plot_histories
+    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
+    from flower_fedcon.seeds import mean
+
+    first = next(iter(each.values()))
+    _find_optimum(first, first.problem())
+    runs: dict[str, list[Sequence[Record]]] = {label: [] for label in first.labels}
+    for index, label in enumerate(first.labels):
+        for seed, experiment in each.items():
+            target = folder / _slug(label, first.labels) / f"seed-{seed}"
+            if not (safety.resume and (target / CONFIG).exists()):
+                _make(target)
+                write_text(target / CONFIG, experiment.to_toml(index))
+            with _labelled(f"{label}, seed {seed}"):
+                history = _play(experiment, index, f"{label}, seed {seed}", target, safety,
+                                problem=first.problem())  # fmt: skip
+                runs[label].append(history.rows)
+    if not (folder / CONFIG).exists():
+        write_text(folder / CONFIG, first.to_toml())
+    means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
+    if means:
+        console().print(results(means, first.problem(), runs))
+        title = first.title or Path(first.source).stem
+        say(f"figure:    {plot_histories(means, folder / FIGURE, title=title, seeds=runs)}")
+    say(f"directory: {folder}")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file, in one step."""
+    from flower_fedcon.rundir import write_text
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _find_optimum(experiment: Experiment, problem: FederatedProblem) -> None:
+    if not experiment.reference:
+        return
+    began = time.perf_counter()
+    try:
+        optimum = problem.optimum
+    except FedConError as error:
+        raise type(error)(f"{error}; or do without F - F*: --set problem.reference=false") from None
+    seconds = time.perf_counter() - began
+    say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
+
+
+def _play(
+    experiment: Experiment,
+    index: int,
+    label: str,
+    folder: Path,
+    safety: Safety,
+    problem: FederatedProblem | None = None,
+) -> History:
+    from flower_fedcon.history import History
+    from flower_fedcon.rundir import HISTORY
+    from flower_fedcon.simulation import simulate
+
+    options = experiment.run_options
+    if options.engine == "stacked":  # beside the log, which is kept quiet below
+        from flower_fedcon.engines.stacked import obstacle
+
+        reason = obstacle(experiment.strategy(index), problem or experiment.problem())
+        if reason is not None:
+            say(f"{label}: {reason}; running on the local engine")
+    try:
+        with progress(label, options.rounds) as show, quiet(options.engine != "ray"):
+            return simulate(
+                experiment.strategy(index),
+                problem or experiment.problem(),
+                options.rounds,
+                engine=options.engine,
+                seed=options.seed,
+                evaluate_every=options.evaluate_every,
+                run_dir=folder,
+                callbacks=(show,),
+                **safety._asdict(),
+            )
+    except KeyboardInterrupt:
+        rows = History.read_rows(folder / HISTORY) if (folder / HISTORY).exists() else []
+        done = int(rows[-1]["round"]) if rows else 0
+        raise InterruptedRunError(
+            f"interrupted: {label} is recorded up to round {done} of {options.rounds} in {folder}; "
+            f"go on with --resume --run-dir {folder}"
+        ) from None
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def folder_for(file: Path, run_dir: Path | None, resume: bool) -> Path:
+    """Return the run directory: the one asked for, or a new one."""
+    if run_dir is not None:
+        if not resume and _holds_run(run_dir):
+            raise ConfigError(
+                f"{run_dir} holds a run already: choose another --run-dir, or remove it"
+            )
+        return run_dir
+    folder = first = Path("runs") / file.stem
+    number = 2
+    while not resume and _holds_run(folder):
+        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return folder
+
+
+def _holds_run(folder: Path) -> bool:
+    from flower_fedcon.rundir import HISTORY
+
+    return (folder / HISTORY).exists() or bool(parts(folder))
+
+
+def parts(folder: Path) -> list[Path]:
+    """Return the runs of a comparison."""
+    from flower_fedcon.rundir import HISTORY
+
+    found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
+    return sorted(path.parent for path in found)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"cannot make the run directory {folder}: {reason}") from None
+
+
+def _slug(label: str, labels: Sequence[str] | dict[str, Any]) -> str:
+    """Return the folder name of a label, different from those of the others."""
+    used: list[str] = []
+    for other in labels:
+        slug = base = re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run"
+        number = 2
+        while slug in used:
+            slug, number = f"{base}-{number}", number + 1
+        if other == label:
+            return slug
+        used.append(slug)
+    raise KeyError(label)
+
+
+def label_of(folder: Path) -> str:
+    """Return what a run directory's configuration calls its algorithm."""
+    import tomllib
+
+    from flower_fedcon.rundir import CONFIG
+
+    try:
+        table = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))["algorithm"]
+        return str(table.get("label") or table["name"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return folder.name
+
+
+def rows_of(path: Path) -> list[Record]:
+    """Return a history's rows, or say that they cannot be read."""
+    from flower_fedcon.history import History
+
+    try:
+        return History.read_rows(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+@contextmanager
+def _labelled(label: str) -> Iterator[None]:
+    from flower_fedcon.tables import context
+
+    if not label:
+        yield
+        return
+    with context(label):
+        yield
