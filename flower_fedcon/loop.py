@@ -146,7 +146,7 @@ class Run:
 
     def _open(self, folder: Path) -> tuple[RunDirectory, list[Record]]:
         if self._found is None:
-            if self.plan.resume and (folder / checkpoint.NAME).parent.exists():
+            if self.plan.resume and folder.exists():
                 _log.warning("no checkpoint in %s: starting from round 1", folder)
             directory = RunDirectory.create(
                 folder, self.coordinator, self.plan.num_rounds, anew=self.plan.resume

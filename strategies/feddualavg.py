@@ -25,13 +25,12 @@ never feels psi while the output's threshold grows, and the output tends to 0.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, count, positive
-from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.checks import Array
 from flower_fedcon.sheet import Sheet
-from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.strategies.fedmid import LocalProxSteps
 from flower_fedcon.wire import Payload
 
 
@@ -42,7 +41,7 @@ class FedDualAvgState(NamedTuple):
     r: int  # rounds done
 
 
-class FedDualAvg(FedConStrategy[FedDualAvgState]):
+class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     """Federated dual averaging.
 
     Parameters
@@ -82,13 +81,6 @@ class FedDualAvg(FedConStrategy[FedDualAvgState]):
     name = "feddualavg"
     downlink = ("z",)
     uplink = ("delta",)
-    client_settings = (
-        "client_lr",
-        "local_steps",
-        "regularizer",
-        "server_prox_only",
-        "batch_size",
-    )
     sheet = Sheet(
         title="FedDualAvg",
         problem="min F + psi, psi with a prox",
@@ -101,23 +93,6 @@ class FedDualAvg(FedConStrategy[FedDualAvgState]):
         lost_state="nothing to lose",
         paper="Yuan, Zaheer, Reddi, ICML 2021, Algorithm 3",
     )
-
-    def __init__(
-        self,
-        regularizer: Any,
-        *,
-        client_lr: float,
-        local_steps: int,
-        server_lr: float = 1.0,
-        server_prox_only: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.regularizer = as_regularizer(regularizer)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-        self.server_lr = positive("server_lr", server_lr)
-        self.server_prox_only = bool(server_prox_only)
 
     def elapsed(self, r: int) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""

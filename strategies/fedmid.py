@@ -19,13 +19,15 @@ Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algo
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.base import FedConStrategy
+
+State = TypeVar("State")
 
 
 class FedMiDState(NamedTuple):
@@ -34,7 +36,36 @@ class FedMiDState(NamedTuple):
     w: Array  # global model, shape of x0
 
 
-class FedMiD(FedConStrategy[FedMiDState]):
+class LocalProxSteps(FedConStrategy[State]):
+    """What FedMiD and FedDualAvg share: their arguments."""
+
+    client_settings = (
+        "client_lr",
+        "local_steps",
+        "regularizer",
+        "server_prox_only",
+        "batch_size",
+    )
+
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        client_lr: float,
+        local_steps: int,
+        server_lr: float = 1.0,
+        server_prox_only: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        self.regularizer = as_regularizer(regularizer)
+        self.client_lr = positive("client_lr", client_lr)
+        self.local_steps = count("local_steps", local_steps)
+        self.server_lr = positive("server_lr", server_lr)
+        self.server_prox_only = bool(server_prox_only)
+
+
+class FedMiD(LocalProxSteps[FedMiDState]):
     """Federated mirror descent.
 
     Parameters
@@ -71,13 +102,6 @@ class FedMiD(FedConStrategy[FedMiDState]):
     name = "fedmid"
     downlink = ("w",)
     uplink = ("delta",)
-    client_settings = (
-        "client_lr",
-        "local_steps",
-        "regularizer",
-        "server_prox_only",
-        "batch_size",
-    )
     sheet = Sheet(
         title="FedMiD",
         problem="min F + psi, psi with a prox",
@@ -90,23 +114,6 @@ class FedMiD(FedConStrategy[FedMiDState]):
         lost_state="nothing to lose",
         paper="Yuan, Zaheer, Reddi, ICML 2021, Algorithm 2",
     )
-
-    def __init__(
-        self,
-        regularizer: Any,
-        *,
-        client_lr: float,
-        local_steps: int,
-        server_lr: float = 1.0,
-        server_prox_only: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.regularizer = as_regularizer(regularizer)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-        self.server_lr = positive("server_lr", server_lr)
-        self.server_prox_only = bool(server_prox_only)
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flower_fedcon.checks import Array
 from flower_fedcon.codec import Config
@@ -114,13 +114,3 @@ def from_record(record: Any) -> list[Array]:
     numbered = all(key.isdigit() for key in found)
     keys = sorted(found, key=int) if numbered else list(found)
     return [load_array(found[key].data) for key in keys]
-
-
-def node_text(context: Context, key: str) -> str:
-    """Return an entry of the node's configuration, or say how to give it."""
-    if key not in context.node_config:
-        raise ConfigError(
-            f"the node's configuration has no {key!r}: start the SuperNode with "
-            f"--node-config '{key}=\"...\"'"
-        )
-    return str(context.node_config[key])
