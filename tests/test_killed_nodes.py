@@ -74,6 +74,8 @@ def test_kill_nodes_and_server(tmp_path):
             "resume": resume,
         }
 
+    hold = tmp_path / "hold"  # the faster runs wait for the slower ones: none ends undisturbed
+    hold.touch()
     with Deployment(tmp_path / "flower", configs) as deployment:
         for algorithm in RUNS:
             deployment.submit(APP, config(algorithm, resume=False))
@@ -87,6 +89,7 @@ def test_kill_nodes_and_server(tmp_path):
             deployment.kill_node(i)
         for algorithm in RUNS:  # killed in the middle, not at the end
             assert EVERY * len(History.read_rows(tmp_path / algorithm / "history.csv")) < ROUNDS
+        hold.unlink()
         deployment.restart_superlink()
         for i in range(CLIENTS):
             deployment.restart_node(i)

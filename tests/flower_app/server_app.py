@@ -1,6 +1,8 @@
 """Runs the strategy that the run configuration names."""
 
 import json
+import time
+from pathlib import Path
 
 from flower_fedcon import Full, Sample, server_app
 from flower_fedcon.registry import strategy_class
@@ -8,10 +10,17 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 
 ORACLES = {"constraint": L1Ball(radius=5.0), "regularizer": L1(weight=0.1)}
+HOLD: list[Path] = []  # while this file exists, rounds from the sixth on wait for it to go
+
+
+def hold(row):
+    while row["round"] >= 6 and any(file.exists() for file in HOLD):
+        time.sleep(0.1)
 
 
 def make_strategy(context):
     config = context.run_config
+    HOLD.append(Path(str(config["run-dir"])) / ".." / "hold")
     arguments = json.loads(str(config["arguments"]).replace("'", '"'))
     cohort = arguments.pop("sample", None)
     participation = Full() if cohort is None else Sample(count=cohort)
@@ -21,4 +30,4 @@ def make_strategy(context):
     return strategy_class(str(config["algorithm"]))(participation=participation, **arguments)
 
 
-app = server_app(make_strategy)
+app = server_app(make_strategy, callbacks=[hold])
