@@ -87,6 +87,9 @@ class FedConClient(NumPyClient, Generic[State]):
         self._run: RunInfo | None = None
         self._batch_size: int | None = None
         self._batch_rng: np.random.Generator | None = None
+        self.work: dict[str, float] = {}
+        self._life = 1
+        self.num_examples = getattr(objective, "num_examples", 1)
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -155,7 +158,7 @@ class FedConClient(NumPyClient, Generic[State]):
             regularizer=regularizer,
         )
         solution = self.settings.local_solver.solve(problem, stop=stop)
-        work = self._work
+        work = self.work
         work["iterations"] = work.get("iterations", 0) + solution.iterations
         work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
         if not solution.converged:
@@ -214,7 +217,7 @@ class FedConClient(NumPyClient, Generic[State]):
             raise ConfigError(
                 f"the server's model has shape {run.layout.shapes}, this client's {own.shapes}"
             )
-        self._run = run
+        self._run, self._life = run, run.life
         self.num_clients = run.num_clients
         self.settings = SimpleNamespace(**run.settings)
         self._batch_size = getattr(self.settings, "batch_size", None)
@@ -236,57 +239,72 @@ class FedConClient(NumPyClient, Generic[State]):
 
     def handle(self, request: Request) -> Reply:
         """Do one round's work and return the reply."""
-        self._round, self._index = request.round, request.client
-        self._batch_rng = None
-        self._work: dict[str, float] = {}
-        examples = getattr(self.objective, "num_examples", 1)
-        # By place, here and for the versions: this runs once for each step of each client.
-        reply = Reply(request.client, request.round, {}, examples, False, "", self._work)
-        versions, down = self._versions, request.broadcast
+        client, server_round, down = request.client, request.round, request.broadcast
+        ack, keep = request.ack, request.keep
+        reply = Reply(client, server_round, {}, self.num_examples)
+        versions = self._versions
         if request.phase == CERTIFY:
-            reply.payload = self._certify(down["x"], versions.at(request.ack))
+            reply.payload = self._certify(down["x"], versions.at(ack))
             return reply
-        life = self._run.life if self._run is not None else 1
-        if (request.round < versions.pending_round and life <= versions.life) or (
-            life < versions.life
+        if (server_round < versions.pending_round and self._life <= versions.life) or (
+            self._life < versions.life
         ):
-            reply.error = f"round {request.round} was asked for after {versions.pending_round}"
+            reply.error = f"round {server_round} was asked for after {versions.pending_round}"
             return reply
         if request.follow_up:
-            if versions.held_round != request.round:
+            if versions.held_round != server_round:
                 reply.lost = True
                 return reply
             down = {**versions.held, **down}
-        state: Any = None
-        ack, keep = request.ack, request.keep
+        committed: Any = None
         if self.state_type is not None:
-            if ack and ack == versions.pending_round and request.restore is None:
-                state = versions.pending  # as nearly always
-            else:
-                state = self._committed(versions, request)
-            committed = state
-            if state is None:
+            committed = self._committed(versions, request)
+            if committed is None:
                 reply.lost = True
                 return reply
-            kept = versions.at(keep) if keep else None
-            if ack:
-                state = self.settle(state, down)
         if request.phase == QUERY:
+            self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
+            state = self.settle(committed, down) if ack and committed is not None else committed
             reply.payload, held = self.query(state, down)
             if self.state_type is None:
-                self._versions = versions._replace(held_round=request.round, held=held)
+                self._versions = versions._replace(held_round=server_round, held=held)
             else:
+                kept = versions.at(keep) if keep else None
                 self._versions = Versions(
-                    ack, committed, 0, None, request.round, held, keep, kept, life
+                    ack, committed, 0, None, server_round, held, keep, kept, self._life
                 )
-            return reply
-        reply.payload, after = self.step(state, down)
-        if self.state_type is not None:
-            held_round, held = versions.held_round, versions.held
-            self._versions = Versions(
-                ack, committed, request.round, after, held_round, held, keep, kept, life
-            )
+        else:
+            reply.payload = self.advance(server_round, client, ack, committed, keep, down)
+        reply.work = self.work
         return reply
+
+    def repeat(
+        self, server_round: int, client: int, ack: int, keep: int, down: Payload
+    ) -> Payload | None:
+        """Do one round's step if the last reply was used, as nearly always; else return None.
+
+        The same as `handle` without a message, for engines whose clients live in their process.
+        """
+        versions = self._versions
+        if not ack or (ack != versions.pending_round and self.state_type is not None):
+            return None
+        return self.advance(server_round, client, ack, versions.pending, keep, down)
+
+    def advance(
+        self, server_round: int, client: int, ack: int, committed: Any, keep: int, down: Payload
+    ) -> Payload:
+        """Do the step from a committed state, and hold what it leaves until the server's word."""
+        self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
+        if self.state_type is None:
+            return self.step(committed, down)[0]
+        payload, after = self.step(self.settle(committed, down) if ack else committed, down)
+        versions = self._versions
+        held_round, held = versions.held_round, versions.held
+        kept = versions.at(keep) if keep else None
+        self._versions = Versions(  # by place: this runs once for each step of each client
+            ack, committed, server_round, after, held_round, held, keep, kept, self._life
+        )
+        return payload
 
     def _certify(self, x: Array, state: Any) -> Payload:
         """Return the gradient at x and, with an iterate of one's own, its distance from x."""

@@ -108,10 +108,16 @@ class Coordinator:
 
     def go_on(self, exchange: Exchange) -> None:
         """Bring the round that has begun to its end."""
-        stack = None if self.strategy.queries else getattr(exchange, "stack", None)
+        asks = bool(self.strategy.queries)
+        stack = None if asks else getattr(exchange, "stack", None)
+        quick = None if asks or self._personal else getattr(exchange, "quick", None)
         while True:
             if stack is not None and not self.complete():
                 self._absorb_stack(*stack(self._stack_request()))
+            if quick is not None and not self.complete():
+                self._absorb_quick(
+                    quick(self.cohort, self.round, self.acks, self.kept, self._broadcast)
+                )
             while not self.complete():
                 self.absorb(exchange(self.requests()))
             if not self.proceed():
@@ -225,6 +231,23 @@ class Coordinator:
                 else:
                     self.uplink_bytes += value.stack_bytes
 
+    def _absorb_quick(self, answers: Iterable[tuple[int, Payload, dict[str, float]]]) -> None:
+        """Take the uploads of clients of this process to whom nothing special was said."""
+        uploads, accept, answered = self._uploads, self.strategy.accept, 0
+        names = self.strategy.expects(self.state)
+        for client, payload, work in answers:
+            answered += 1
+            self.downlink_bytes += self._broadcast_bytes
+            try:
+                uploads[client] = accept(payload, names)
+            except FedConError as error:
+                self._drop(client, error)
+                continue
+            self.uplink_bytes += payload_bytes(payload)
+            if work:
+                self.work.update(work)
+        self._attempt += answered == len(self.cohort)  # else the others are asked now
+
     def _request(self, client: int) -> Request:
         ack, given = self.acks[client], self._restores.get(client)
         follow_up = client in self._held
@@ -276,10 +299,14 @@ class Coordinator:
             except StateLostError:
                 raise  # no way back in: to go on without it would be another problem
             except FedConError as error:
-                self.counts["dropped"] += 1
-                self._faults[client] = str(error)
-                name = self.client_name(client)
-                _log.warning("round %d: dropped the reply of %s: %s", self.round, name, error)
+                self._drop(client, error)
+
+    def _drop(self, client: int, error: FedConError) -> None:
+        """Count and log a reply that is not used."""
+        self.counts["dropped"] += 1
+        self._faults[client] = str(error)
+        name = self.client_name(client)
+        _log.warning("round %d: dropped the reply of %s: %s", self.round, name, error)
 
     def _members(self) -> frozenset[int]:
         """Return the cohort as a set, made once for each list."""

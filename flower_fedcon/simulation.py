@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon import streams
-from flower_fedcon.checks import choice
+from flower_fedcon.checks import choice, count
 from flower_fedcon.engines import local
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.history import Callback, History
@@ -29,6 +29,7 @@ def simulate(
     num_rounds: int,
     *,
     engine: str = "local",
+    workers: int | None = None,
     seed: int = 0,
     evaluate_every: int = 1,
     run_dir: str | Path | None = None,
@@ -52,6 +53,10 @@ def simulate(
         serves them in one pass: the fastest for many clients, with the same cohorts, batches and
         bytes, and the same iterates up to the rounding of sums. What cannot be stacked (local
         solvers, queries, objectives of one's own) runs as with "local", and a line says so.
+    workers : int, optional
+        "local": processes that share the clients, for objectives whose gradients take
+        milliseconds; by default none but this one. "stacked": threads; by default one for each
+        processor where there is enough to do. "ray" takes none. The iterates are the same.
     seed : int (default: 0)
         In [0, 2**63). Same seed, same iterates.
     evaluate_every : int (default: 1)
@@ -97,6 +102,12 @@ def simulate(
     if not isinstance(problem, FederatedProblem):
         raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
     choice("engine", engine, ENGINES)
+    if workers is not None:
+        count("workers", workers)
+        if engine == "ray":
+            raise ConfigError(
+                f'workers={workers} is for engine="local" and "stacked": Ray takes all processors'
+            )
     plan = Plan(
         num_rounds=num_rounds,
         seed=seed,
@@ -115,21 +126,34 @@ def simulate(
     infos = local.describe(problem.objectives, problem.names, strategy.name)
     setup = make_setup(infos, num_rounds, problem.layout, strategy.participation, seed)
     run = Run(plan, strategy, setup, problem.start)
-    exchange = _exchange(engine, strategy, problem, run.coordinator.info)
-    return run.play(exchange, problem.evaluate)
+    exchange = _exchange(engine, workers, strategy, problem, run.coordinator.info)
+    try:
+        return run.play(exchange, problem.evaluate)
+    finally:
+        close = getattr(exchange, "close", None)
+        if close is not None:
+            close()
 
 
 def _exchange(
-    engine: str, strategy: FedConStrategy[Any], problem: FederatedProblem, info: RunInfo
+    engine: str,
+    workers: int | None,
+    strategy: FedConStrategy[Any],
+    problem: FederatedProblem,
+    info: RunInfo,
 ) -> Exchange:
-    """Return what plays the clients in this process."""
+    """Return what plays the clients on this machine."""
     if engine == "stacked":
         from flower_fedcon.engines import stacked
 
         reason = stacked.obstacle(strategy, problem)
         if reason is None:
-            return stacked.StackedExchange(problem.objectives, info)
+            return stacked.StackedExchange(problem.objectives, info, workers)
         _log.warning('engine="stacked": %s; running on the local engine', reason)
+    if workers is not None and workers > 1:
+        from flower_fedcon.engines.workers import WorkersExchange
+
+        return WorkersExchange(problem.objectives, info, workers)
     return local.LocalExchange(problem.objectives, info)
 
 

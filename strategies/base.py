@@ -220,11 +220,11 @@ class FedConStrategy(Strategy, Generic[State]):
         if tuple(payload) != names and payload.keys() != set(names):
             raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(names)}")
         layout = self.setup.layout
-        shape = lead + layout.shape
+        shape, dtype = lead + layout.shape, layout.array_dtype
         for name, value in payload.items():
-            if isinstance(value, (float, int, str, bytes)):
-                raise ConfigError(f"{name!r} is {value!r}, expected an array")
-            if value.shape != shape or value.dtype != layout.array_dtype:
+            if getattr(value, "shape", None) != shape or value.dtype != dtype:
+                if not hasattr(value, "shape"):
+                    raise ConfigError(f"{name!r} is {value!r}, expected an array")
                 raise ConfigError(
                     f"{name!r} has shape {value.shape} and dtype {value.dtype}, "
                     f"expected {shape} and {layout.dtype}"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flower_fedcon.client_state import Versions
 from flower_fedcon.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.registry import client_class
+from flower_fedcon.wire import Payload
 
 
 def describe(objectives: Sequence[Any], names: Sequence[str], algorithm: str) -> list[ClientInfo]:
@@ -24,12 +25,32 @@ class LocalExchange:
         self._clients = [kind(objective) for objective in objectives]
         for client in self._clients:
             client.configure(run)
-        self._handlers = [client.handle for client in self._clients]
 
-    def __call__(self, requests: list[Request]) -> list[Reply]:
-        """Return the clients' replies."""
-        handlers = self._handlers
-        return [handlers[request.client](request) for request in requests]
+    def __call__(self, requests: list[Request], places: Sequence[int] | None = None) -> list[Reply]:
+        """Return the clients' replies; `places` says where a client is, if not at its number."""
+        if places is None:
+            places = [request.client for request in requests]
+        pairs = zip(places, requests, strict=True)
+        return [self._clients[place].handle(request) for place, request in pairs]
+
+    def quick(
+        self,
+        cohort: Sequence[int],
+        server_round: int,
+        acks: Sequence[int],
+        kept: Sequence[int],
+        broadcast: Payload,
+    ) -> Iterator[tuple[int, Payload, dict[str, float]]]:
+        """Yield (client, upload, work) of those whose last reply was used: no message for each.
+
+        Those who have something special to be told are left out.
+        """
+        clients = self._clients
+        for index in cohort:
+            client = clients[index]
+            payload = client.repeat(server_round, index, acks[index], kept[index], broadcast)
+            if payload is not None:
+                yield index, payload, client.work
 
     def save(self) -> list[Versions]:
         """Return the clients' states, for a checkpoint."""
