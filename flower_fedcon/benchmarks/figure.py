@@ -1,0 +1,51 @@
+"""The cost curves of `fedcon bench curves --figure FILE`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from flower_fedcon.benchmarks.measure import Result
+from flower_fedcon.errors import ConfigError
+
+_AXES = {"clients": "clients", "dimension": "dimension d", "rounds": "rounds, start included"}
+
+
+def plot_curves(results: Sequence[Result], path: Path) -> Path:
+    """Draw the cost of a client step against clients, dimension and rounds.
+
+    Raises
+    ------
+    ConfigError
+        If no result is a point of a curve, or the file's kind is not one of matplotlib's.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from flower_fedcon.plotting import check_figure
+
+    check_figure(path)
+    points = [one for one in results if one.axis]
+    if not points:
+        raise ConfigError('none of these benchmarks has curves to draw: "curves" has')
+    axes = list(dict.fromkeys(one.axis for one in points))
+    figure = Figure(figsize=(4.0 * len(axes), 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
+    for axis, panel in zip(axes, panels, strict=True):
+        here = [one for one in points if one.axis == axis]
+        first = here[0].series
+        curves = {
+            "hand-written loop": [(p.at, p.cost / p.ratio) for p in here if p.series == first]
+        }
+        for one in here:
+            curves.setdefault(f"{one.series} engine", []).append((one.at, one.cost))
+        for (label, curve), style in zip(curves.items(), ("k:s", "-o", "--^"), strict=False):
+            panel.plot(*zip(*curve, strict=True), style, label=label, markersize=4)
+        panel.set(xscale="log", yscale="log", xlabel=_AXES.get(axis, axis))
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("microseconds a client step")
+    panels[-1].legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=200)
+    return path

@@ -1,0 +1,153 @@
+"""Benchmarks beside Flower: start-up, and rounds through its Ray-backed simulation."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from flower_fedcon.benchmarks.in_process import rounds_of, small_clients
+from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
+from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.simulation import simulate
+from flower_fedcon.strategies import FedAvg, FedFW
+
+
+def imports(quick: bool = False) -> Iterator[Result]:
+    """Start-up: the time to import this package, against that of Flower's own modules."""
+    pairs = [
+        ("flower_fedcon", "flwr.serverapp"),
+        ("flower_fedcon.strategies", "flwr.serverapp.strategy"),
+        ("flower_fedcon.clients.fedfw", "flwr.clientapp"),
+    ]
+    for own, base in pairs[:1] if quick else pairs:
+        works: dict[str, Work] = {name: partial(_import, name) for name in (base, own)}
+        times = in_turn(works, 1 if quick else 7, _children)
+        yield ratio(
+            f"import {own}", f"import {base}", times[own], times[base], unit="s", target="<= 1.2"
+        )
+
+
+def _import(module: str) -> None:
+    command = [sys.executable, "-c", f"import {module}"]
+    subprocess.run(command, check=True, capture_output=True)  # noqa: S603  (names from above)
+
+
+def _children() -> float:
+    """Return the processor time of the processes that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def ray(quick: bool = False) -> Iterator[Result]:
+    """Time a round in process against one through Ray, start-up aside (by the clock)."""
+    for clients, rounds, target in ((10, 25, "<= 0.01"), (100, 6, "<= 0.033")):
+        if quick and clients > 10:
+            return
+        problem = small_clients(clients, 400, rows=20)
+        constraint: Any = problem.constraint
+        through_ray = _Clocked(constraint, penalty=1.0)
+        last = 3 if quick else rounds
+        simulate(through_ray, problem, last, engine="ray", evaluate_every=0)
+        play = rounds_of(FedFW(constraint, penalty=1.0), problem, "local")
+        play(5)
+        began, many = time.perf_counter(), 20 * last
+        play(many)
+        here = (time.perf_counter() - began) / many
+        in_ray = through_ray.gaps()
+        what = f"a round of FedFW, {clients} clients, d=400: local"
+        yield ratio(what, "Ray", [here] * len(in_ray), in_ray, unit="s", target=target)
+
+
+def flower(quick: bool = False) -> Iterator[Result]:
+    """Time a round of FedAvg through Ray against that of Flower's own FedAvg, arrays alike."""
+    for d in (400, 1_000_000)[: 1 if quick else 2]:
+        clients, rounds = (2, 4) if quick else (10, 25)
+        problem = small_clients(clients, d)
+        ours = _ClockedFedAvg(client_lr=1e-9, local_steps=1)
+        middle = statistics.median(_bare_flower(problem, rounds))
+        simulate(ours, problem, rounds, engine="ray", evaluate_every=0)
+        own = ours.gaps()
+        what = f"a round of FedAvg through Ray, {clients} clients, d={d}"
+        yield ratio(what, "Flower's FedAvg", own, [middle] * len(own), unit="s", target="<= 1.15")
+
+
+class _Clock:
+    """Notes when rounds end, for a strategy; its copies share the notes."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.ends: list[float] = []
+
+    def aggregate(self, state: Any, arrivals: Any) -> Any:
+        """Note the time as well."""
+        self.ends.append(time.perf_counter())
+        return super().aggregate(state, arrivals)  # type: ignore[misc]
+
+    def gaps(self) -> list[float]:
+        """Return the seconds from one round's end to the next, without the first rounds."""
+        return [after - before for before, after in pairwise(self.ends)][len(self.ends) // 5 :]
+
+
+class _Clocked(_Clock, FedFW):
+    pass
+
+
+class _ClockedFedAvg(_Clock, FedAvg):
+    pass
+
+
+def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
+    """Return the seconds of rounds of Flower's FedAvg, each client a gradient step."""
+    from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+    from flwr.simulation import run_simulation
+
+    class Strategy(_Clock, FlowerFedAvg):
+        aggregate = None  # type: ignore[assignment]
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            self.ends.append(time.perf_counter())
+            return super().aggregate_train(server_round, replies)
+
+    objectives, found = problem.objectives, []
+    client, server = ClientApp(), ServerApp()
+
+    @client.train()
+    def train(message: Message, context: Context) -> Message:
+        (x,) = message.content.array_records["arrays"].to_numpy_ndarrays()
+        objective = objectives[int(context.node_config["partition-id"])]
+        x = x - 1e-9 * objective.gradient(x)
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord([x]),
+                "metrics": MetricRecord({"num-examples": objective.num_examples}),
+            }
+        )
+        return Message(content=content, reply_to=message)
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        nodes = problem.num_clients
+        strategy = Strategy(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+        strategy.start(grid, ArrayRecord([problem.start]), num_rounds=rounds)
+        found.extend(strategy.gaps())
+
+    run_simulation(
+        server_app=server,
+        client_app=client,
+        num_supernodes=problem.num_clients,
+        backend_config={
+            "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
+            "init_args": {"include_dashboard": False, "log_to_driver": False},
+        },
+    )
+    return found

@@ -1,0 +1,84 @@
+"""A benchmark's line, and how its ratios are taken."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Work = Callable[[], object]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table.
+
+    Attributes
+    ----------
+    what : str
+    yardstick : str
+        What it is compared with.
+    ratio : float
+        Median of the turns' ratios, cost over the yardstick's.
+    low, high : float
+        Quartiles of the ratios.
+    cost : float
+        Median, in `unit`.
+    unit : str
+    target : str
+        What the ratio should be; empty for a figure without one.
+    axis, at, series : str, float, str
+        For a point of a curve: what is varied, its value, and which curve; else empty.
+    """
+
+    what: str
+    yardstick: str
+    ratio: float
+    low: float
+    high: float
+    cost: float
+    unit: str
+    target: str = ""
+    axis: str = ""
+    at: float = 0.0
+    series: str = ""
+
+
+def in_turn(
+    works: Mapping[str, Work], turns: int, clock: Clock = time.process_time
+) -> dict[str, list[float]]:
+    """Return the seconds of each work in each turn, after one turn to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(turns + 1):
+        for name, work in works.items():
+            began = clock()
+            work()
+            if turn:
+                seconds[name].append(clock() - began)
+    return seconds
+
+
+def ratio(
+    what: str,
+    yardstick: str,
+    costs: list[float],
+    base: list[float],
+    *,
+    steps: float = 1,
+    unit: str = "us a client step",
+    target: str = "",
+) -> Result:
+    """Return the ratios of costs to the yardstick's, turn by turn, as one line."""
+    ratios = [cost / other for cost, other in zip(costs, base, strict=True)]
+    low, middle, high = _quartiles(ratios)
+    cost = statistics.median(costs) / steps * (1e6 if unit.startswith("us") else 1)
+    return Result(what, yardstick, middle, low, high, cost, unit, target)
+
+
+def _quartiles(values: list[float]) -> tuple[float, float, float]:
+    if len(values) < 2:
+        return values[0], values[0], values[0]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
