@@ -11,7 +11,7 @@
     [run]
     rounds = 500                       # required
     seed = 0                           # the rest are the defaults
-    engine = "local"
+    engine = "local"                   # workers = 2 shares the clients out among processes
     evaluate_every = 1
 
     [algorithm]
@@ -73,12 +73,15 @@ class RunOptions:
     seed: int = 0
     engine: str = "local"
     evaluate_every: int = 1
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
         count("evaluate_every", self.evaluate_every, minimum=0)
         streams.check_seed(self.seed)
         choice("engine", self.engine, ENGINES)
+        if self.workers is not None:
+            count("workers", self.workers)
 
 
 class Experiment:
@@ -91,7 +94,7 @@ class Experiment:
     source : str
         The file's name, which begins each error's text.
     overrides : sequence of str
-        "key=value", each applied in turn: see `load`.
+        "key=value", each applied in turn, names first: see `load`.
 
     Attributes
     ----------
@@ -121,7 +124,7 @@ class Experiment:
         self._tables: Table = copy.deepcopy(dict(tables))
         self._problem: FederatedProblem | None = None
         with context(source):
-            for override in overrides:
+            for override in sorted(overrides, key=_after_names):
                 with context(f"--set {override}"):
                     self._override(override)
             self._check()
@@ -211,7 +214,8 @@ class Experiment:
         name = self._tables["problem"]["name"]
         problem = defaults(parameters(builder(name))) | self._problem_arguments
         lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
-        lines += section("[run]", asdict(self.run_options))
+        run = {key: value for key, value in asdict(self.run_options).items() if value is not None}
+        lines += section("[run]", run)
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:
             kind = registry.strategy_class(tables[i]["name"])
@@ -312,6 +316,11 @@ class Experiment:
             everything = {k for valid in keys.values() for k in valid}
             raise ConfigError(f"unknown key {key!r}: {nearest(key, everything)}")
         return homes[0]
+
+
+def _after_names(override: str) -> bool:
+    """Sort overrides of names first: which keys a table can have follows from its name."""
+    return not override.partition("=")[0].strip().endswith(".name")
 
 
 def _table_name(index: int) -> str:

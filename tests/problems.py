@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
@@ -13,6 +15,12 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
 
 HALF = {"participation": Sample(fraction=0.5)}
+
+# MNIST's 10,000 test images, beside the repository where there are any.
+MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
+needs_mnist = pytest.mark.skipif(
+    not MNIST.is_dir(), reason="needs MNIST's t10k files in ../shared/data/mnist"
+)
 
 
 @cache

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from problems import MNIST, needs_mnist
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments import Experiment
@@ -147,9 +148,14 @@ def test_what_is_written_reads_back_as_the_same(text: str) -> None:
     assert alone["problem"]["reference"] is True
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=needs_mnist if p.stem == "dualfl_mnist" else ()) for p in FILES],
+    ids=lambda path: path.stem,
+)
 def test_bundled_experiments_run(path: Path) -> None:
-    found = Experiment.load(path, ["run.rounds=2"])
+    small = ["test_size=9200", f"data={MNIST}"] if path.stem == "dualfl_mnist" else []
+    found = Experiment.load(path, ["run.rounds=2", *small])
     assert found.title
     assert found.paper
     for strategy in found.strategies().values():

@@ -2,16 +2,12 @@
 
 The step is the algorithm's own: a client object whose objective, set and regularizer work on a
 leading client axis. Cohorts, batches and iterates are those of the local engine; sums may differ
-by rounding. Clients that differ in type or shape are taken in groups. A large cohort is cut into
-parts, which threads take: NumPy lets go of the interpreter's lock.
+by rounding. Clients that differ in type or shape are taken in groups.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +28,6 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 _AT_ONCE = 2**16  # entries of the models that one pass works on: half a megabyte of doubles
-_WORTH_A_THREAD = 2**18  # entries of data and models that a thread should have to read
 _ARRAY = "array"
 
 
@@ -102,37 +97,14 @@ class _Group(NamedTuple):
     clients: Array  # their numbers, ascending
 
 
-class _Lane(NamedTuple):
-    """What a thread needs of its own: the step, and the objective that it sees."""
-
-    client: Any
-    objective: _Selected
-
-
-class _Task(NamedTuple):
-    """The step of clients whose states are alike."""
-
-    clients: Array
-    ack: int
-    down: Payload
-    given: Payload | None  # the state that is handed to them
-
-
 class StackedExchange:
     """The exchange of a run in process, with all clients in arrays.
 
     A state has two places, in two arrays of all clients' states: one holds what is committed, the
     other takes what is pending, and the server's word turns them round.
-
-    Parameters
-    ----------
-    objectives : sequence of objects
-    run : RunInfo
-    workers : int, optional
-        Threads, >= 1; by default one for each processor.
     """
 
-    def __init__(self, objectives: Sequence[Any], run: RunInfo, workers: int | None = None) -> None:
+    def __init__(self, objectives: Sequence[Any], run: RunInfo) -> None:
         self._run, shape = run, run.layout.shape
         by_key: dict[Any, list[int]] = {}
         for client, objective in enumerate(objectives):
@@ -153,17 +125,10 @@ class StackedExchange:
         for name, view in views.items():
             if run.settings.get(name) is not None:
                 own[name] = view(run.settings[name], len(shape))
-        settings = replace(run, settings={**run.settings, **own})
-        self._lanes = []
-        for _ in range(workers or _processors()):
-            objective = _Selected(run)
-            own_step = client_class(run.algorithm)(objective)
-            own_step.configure(settings)
-            self._lanes.append(_Lane(own_step, objective))
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()  # for what all parts write to
-        self._entries = run.layout.size + max(group.stack.entries for group in self._groups)
-        self._state_type = own_step.state_type
+        self._objective = _Selected(run)
+        self._client = client_class(run.algorithm)(self._objective)
+        self._client.configure(replace(run, settings={**run.settings, **own}))
+        self._state_type = self._client.state_type
         self._axes = len(shape)
         self._models = max(1, _AT_ONCE // max(1, run.layout.size))
 
@@ -190,47 +155,20 @@ class StackedExchange:
                 lost = clients[~here].tolist()
                 clients, acks = clients[here], acks[here]
             keys = self._keys(clients, acks, request.restore)
-        tasks = []
+        replies = []
         for members in _classes(keys):
             mine = clients if members is None else clients[members]
-            ack = int(acks[0 if members is None else members[0]])
-            for chosen in self._parts(mine):
-                down = request.broadcast
+            for part in self._parts(mine):
+                down, chosen = request.broadcast, mine[part]
                 if request.own is not None:
                     asked = {int(c): i for i, c in enumerate(request.clients)}
                     down = down | _stacked([request.own[asked[int(c)]] for c in chosen])
                 given = [request.restore.get(int(c)) for c in chosen] if request.restore else [None]
+                ack = int(acks[0 if members is None else members[0]])
                 restore = None if given[0] is None else _stacked(given)
-                tasks.append(_Task(chosen, ack, down, restore))
-        return self._run_all(tasks, request.round), lost
-
-    def _run_all(self, tasks: Sequence[_Task], server_round: int) -> list[StackReply]:
-        """Return the uploads of each part, in order."""
-        lanes = self._lanes[: len(tasks)]
-        replies: list[StackReply | None] = [None] * len(tasks)
-
-        def work(number: int) -> None:
-            for i in range(number, len(tasks), len(lanes)):
-                payload = self._step(lanes[number], tasks[i], server_round)
-                replies[i] = StackReply(tasks[i].clients, payload)
-
-        if len(lanes) > 1 and self._pool is None:
-            self._pool = ThreadPoolExecutor(len(self._lanes) - 1)
-        others = [self._pool.submit(work, k) for k in range(1, len(lanes))] if self._pool else []
-        try:
-            if tasks:
-                work(0)
-        finally:
-            errors = [future.exception() for future in others]
-        for error in errors:
-            if error is not None:
-                raise error
-        return replies  # type: ignore[return-value]  # every place is filled
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+                payload = self._step(chosen, request.round, ack, down, restore)
+                replies.append(StackReply(chosen, payload))
+        return replies, lost
 
     def __call__(self, requests: list[Request]) -> list[Reply]:
         """Return the replies of clients that are asked one by one."""
@@ -251,8 +189,8 @@ class StackedExchange:
                 reply.lost = True
             else:
                 given = None if request.restore is None else _stacked([request.restore])
-                task = _Task(client, request.ack, request.broadcast, given)
-                payload = self._step(self._lanes[0], task, request.round)
+                down, ack = request.broadcast, request.ack
+                payload = self._step(client, request.round, ack, down, given)
                 reply.payload = StackReply(client, payload).part(0)
             replies.append(reply)
         return replies
@@ -296,25 +234,21 @@ class StackedExchange:
             keys = keys * len(self._groups) + self._group_of[rows]
         return keys
 
-    def _parts(self, clients: Array) -> list[Array]:
+    def _parts(self, clients: Array) -> Iterator[slice]:
         """Cut a list of clients into even parts whose models fit into the cache."""
         number = -(-len(clients) // self._models)
-        threads = min(len(self._lanes), len(clients) * self._entries // _WORTH_A_THREAD)
-        if threads > 1:
-            number = min(len(clients), -(-number // threads) * threads)
-        if number == 1:
-            return [clients]
         ends = [len(clients) * i // number for i in range(number + 1)]
-        return [clients[first:last] for first, last in pairwise(ends)]
+        for first, last in pairwise(ends):
+            yield slice(first, last)
 
-    def _step(self, lane: _Lane, task: _Task, server_round: int) -> Payload:
+    def _step(
+        self, clients: Array, server_round: int, ack: int, down: Payload, given: Payload | None
+    ) -> Payload:
         """Do the step of clients whose states are alike, and keep what is pending."""
-        client, clients, down = lane.client, task.clients, task.down
-        ack, given = task.ack, task.given
-        group = self._groups[self._group_of[clients[0]]]
+        client, group = self._client, self._groups[self._group_of[clients[0]]]
         whole = len(self._groups) == 1
         which = _run(clients if whole else self._place[clients])
-        lane.objective.select(group.stack, which, clients, server_round)
+        self._objective.select(group.stack, which, clients, server_round)
         state: Any = None
         slot = 0
         rows = which if whole else _run(clients)
@@ -362,9 +296,7 @@ class StackedExchange:
             if isinstance(value, np.ndarray):
                 if name not in arrays:
                     model = value.shape if value.ndim == self._axes else value.shape[1:]
-                    with self._lock:
-                        zeros = np.zeros((len(self._slot), *model), value.dtype)
-                        arrays.setdefault(name, zeros)
+                    arrays[name] = np.zeros((len(self._slot), *model), value.dtype)
                 arrays[name][rows] = value
                 form.append(_ARRAY)
             else:
@@ -372,10 +304,8 @@ class StackedExchange:
         kind = tuple(form)
         number = self._numbers.get(kind)
         if number is None:
-            with self._lock:
-                number = self._numbers.setdefault(kind, len(self._kinds))
-                if number == len(self._kinds):
-                    self._kinds.append(kind)
+            number = self._numbers[kind] = len(self._kinds)
+            self._kinds.append(kind)
         self._kind[slot, rows] = number
 
     def save(self) -> list[Versions]:
@@ -402,13 +332,6 @@ class StackedExchange:
             for slot, state in enumerate((versions.committed, versions.pending)):
                 if state is not None:
                     self._write(slot, np.array([client]), state)
-
-
-def _processors() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _run(places: Array) -> Which:

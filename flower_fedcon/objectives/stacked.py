@@ -53,13 +53,10 @@ class Stack(ABC):
         Shape of one client's model.
     num_examples : int
         Of each client.
-    entries : int
-        Numbers that a client's gradient reads, the model aside.
     """
 
     shape: tuple[int, ...]
     num_examples: int = 1
-    entries: int = 0
 
     @abstractmethod
     def gradient(self, x: Array, which: Which) -> Array:
@@ -83,7 +80,7 @@ class Table(Stack):
 
     def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
         self.tables, self.targets = together(tables), together(targets)
-        self.entries = self.tables[0].size
+        self._entries = self.tables[0].size
 
     @abstractmethod
     def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
@@ -95,8 +92,8 @@ class Table(Stack):
             start, stop = which.start, which.stop
         else:
             start, stop = 0, len(which)
-        at_once = max(1, _CACHED // self.entries)
-        if not isinstance(which, slice) and self.entries > _COPIED:
+        at_once = max(1, _CACHED // self._entries)
+        if not isinstance(which, slice) and self._entries > _COPIED:
             at_once = 1  # a view of each client's table
         if stop - start <= at_once and at_once > 1:
             return self._with_l2(
@@ -224,7 +221,6 @@ class StackedScaled(Stack):
     def __init__(self, objectives: Sequence[Any]) -> None:
         self.inner = stack([o.objective for o in objectives])
         self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
-        self.entries = self.inner.entries
         factors = [o.factor for o in objectives]
         self.factor = constant(factors, objectives[0].dtype, len(self.shape))
 

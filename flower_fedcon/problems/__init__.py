@@ -13,13 +13,18 @@ from typing import TypeAlias
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems.chr12a import chr12a
+from flower_fedcon.problems.cifar10 import cifar10
 from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
+from flower_fedcon.problems.emnist import emnist
 from flower_fedcon.problems.files import files
+from flower_fedcon.problems.fmri import fmri
 from flower_fedcon.problems.l1_logistic import l1_logistic
 from flower_fedcon.problems.lasso import lasso
 from flower_fedcon.problems.low_rank import low_rank
+from flower_fedcon.problems.mnist import mnist
 from flower_fedcon.problems.movielens import movielens
+from flower_fedcon.problems.multitask import multitask
 from flower_fedcon.problems.neyman_pearson import neyman_pearson
 from flower_fedcon.problems.sparse_regression import sparse_regression
 
@@ -27,13 +32,18 @@ Builder: TypeAlias = Callable[..., FederatedProblem]
 
 BUILDERS: dict[str, Builder] = {
     "chr12a": chr12a,
+    "cifar10": cifar10,
     "counterexample": counterexample,
     "digits": digits,
+    "emnist": emnist,
     "files": files,
+    "fmri": fmri,
     "l1_logistic": l1_logistic,
     "lasso": lasso,
     "low_rank": low_rank,
+    "mnist": mnist,
     "movielens": movielens,
+    "multitask": multitask,
     "neyman_pearson": neyman_pearson,
     "sparse_regression": sparse_regression,
 }
@@ -43,13 +53,18 @@ __all__ = [
     "Builder",
     "builder",
     "chr12a",
+    "cifar10",
     "counterexample",
     "digits",
+    "emnist",
     "files",
+    "fmri",
     "l1_logistic",
     "lasso",
     "low_rank",
+    "mnist",
     "movielens",
+    "multitask",
     "neyman_pearson",
     "sparse_regression",
 ]

@@ -18,13 +18,14 @@ def low_rank(
     size: int = 32,
     rank: int = 16,
     weight: float = 0.1,
+    start: float = 1.0,
     seed: int = 0,
 ) -> FederatedProblem:
     """Return trace regression with a nuclear norm, each client's matrices around its own mean.
 
     The truth is diag(1, ..., 1, 0, ..., 0) with `rank` ones. A covariate of client m is
     X = M_m + D, entries of M_m and D ~ N(0, 1); y = trace(X' truth) + N(0, 1). f_m is half the
-    mean squared residual. The start has entries ~ N(0, 1).
+    mean squared residual.
 
     Metrics: "error", ||W - truth||_F; "rank", the singular values above 1e-6; "mse", the mean
     squared residual over all rows.
@@ -41,11 +42,14 @@ def low_rank(
         Of the truth, from 1 to `size`.
     weight : float
         Of the nuclear norm.
+    start : float
+        Standard deviation of the start's entries; 0 starts at 0.
     seed : int
         Of the data and the start.
 
     Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in
-    Federated Learning", ICML 2022, Figure 2.
+    Federated Learning", ICML 2022, Figure 2; Yuan, Zaheer, Reddi, "Federated Composite
+    Optimization", ICML 2021, Section 5.2, has the same data.
 
     >>> problem = low_rank(clients=3, rows=5, size=4, rank=2)
     >>> problem.num_clients, problem.x0.shape, problem.metrics["rank"](np.eye(4))
@@ -62,7 +66,7 @@ def low_rank(
     A = rng.standard_normal((clients, rows, size, size))
     A += means[:, None]
     y = np.tensordot(A, truth, axes=2) + rng.standard_normal((clients, rows))
-    start = rng.standard_normal(size * size).reshape(size, size)
+    x0 = nonnegative("start", start) * rng.standard_normal((size, size))
     objectives = [LeastSquares(*data) for data in zip(A, y, strict=True)]
 
     def spectrum(x: Array) -> float:
@@ -71,7 +75,7 @@ def low_rank(
     return FederatedProblem(
         objectives,
         regularizer=NuclearNorm(nonnegative("weight", weight)),
-        x0=start,
+        x0=x0,
         metrics={
             "error": lambda x: float(np.linalg.norm(x - truth)),
             "rank": spectrum,
