@@ -26,7 +26,7 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     explained = "..."                   # why it does not hold, where that is known
 
 Where a claim covers several rounds, algorithms or seeds, the worst of them counts. Columns are
-those of the history, and "relative" (residual / |F*|) and "bytes" (up and down).
+those of the history, and "relative" (residual / |F*|), "bytes" and "megabytes" (up and down).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
     "what": str, "where": str, "measure": str, "explained": str, "algorithm": str, "column": str,
     "over": str | list, "algorithms": list, "round": int | list, "level": float, "since": int,
-    "until": int, "below": float, "above": float, "near": float | list, "within": float,
+    "of": str, "until": int, "below": float, "above": float, "near": float | list, "within": float,
     "quick": bool | dict,
 }  # fmt: skip
 _THRESHOLDS = ("below", "above", "near")
@@ -196,7 +196,7 @@ class Claims:
             errors = [abs(v - t) / (abs(t) or 1.0) for v, t in zip(values, targets, strict=True)]
             holds = max(errors) <= claim["within"]
             claimed = f"{_many(listed(claim['near']))} within {100 * claim['within']:g} %"
-            text = f"{_many(values)} (off by {100 * max(errors):.2g} %)"
+            text = f"{_named(claim, values)} (off by {100 * max(errors):.2g} %)"
         else:
             below = "below" in claim
             limit = claim["below" if below else "above"]
@@ -205,7 +205,9 @@ class Claims:
             holds = all(v < limit if below else v > limit for v in values)
             claimed = f"{'<' if below else '>'} {_number(limit)}"
             text = _number(worst)
-            if len(values) > 1:
+            if claim["measure"] == "cost":
+                text = _named(claim, values)
+            elif len(values) > 1:
                 text += f" (worst of {len(values)}: {_number(min(values))} to "
                 text += f"{_number(max(values))})"
         explained = str(claim.get("explained", ""))
@@ -282,3 +284,15 @@ def _number(value: float) -> str:
 
 def _many(values: Iterable[float]) -> str:
     return ", ".join(map(_number, values))
+
+
+def _named(claim: Table, values: Sequence[float]) -> str:
+    """Return the values, with the algorithms' labels where there is one for each.
+
+    >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
+    'FedFW 20, FedDR never'
+    """
+    labels = claim["algorithms"] if claim["measure"] == "cost" else []
+    if len(labels) != len(values):
+        return _many(values)
+    return ", ".join(f"{name} {_number(v)}" for name, v in zip(labels, values, strict=True))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,17 +16,11 @@ from flower_fedcon.running import (
     InterruptedRunError,
     Safety,
     folder_for,
-    label_of,
     load,
-    parts,
-    rows_of,
     run_all,
     run_seeds,
     write,
 )
-
-if TYPE_CHECKING:
-    from flower_fedcon.history import Record
 
 # Each command imports what it needs: help and completion answer at once.
 
@@ -290,45 +284,51 @@ def reproduce(
 @app.command()
 def plot(
     run_dirs: Annotated[list[Path], typer.Argument(help="Folders of runs or comparisons.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")],
+    output: Annotated[
+        list[Path],
+        typer.Option("--output", "-o", help="A .png, .pdf or .svg file; may be repeated."),
+    ],
     x: Annotated[
         str | None, typer.Option(help="Panels: rounds, bytes, seconds; by default all.")
     ] = None,
+    y: Annotated[
+        str | None, typer.Option(help="Column of the histories; by default F - F*, or F.")
+    ] = None,
 ) -> None:
-    """Draw the histories of runs in one figure."""
+    """Draw the histories of runs in one figure, bands over seeds."""
     from flower_fedcon.plotting import check_figure, plot_histories
-    from flower_fedcon.rundir import HISTORY
+    from flower_fedcon.running import histories_of
 
-    check_figure(output, x)
-    histories: dict[str, list[Record]] = {}
-    for given in run_dirs:
-        found = [given] if (given / HISTORY).exists() else parts(given)
-        if not found:
-            raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
-        for folder in found:
-            label = base = label_of(folder)
-            if label in histories:
-                label = base = f"{base} ({folder})"
-            number = 2
-            while label in histories:
-                label, number = f"{base} {number}", number + 1
-            histories[label] = rows_of(folder / HISTORY)
-    say(f"figure: {plot_histories(histories, output, x=x)}")
+    for path in output:
+        check_figure(path, x)
+    histories, seeds = histories_of(run_dirs)
+    plot_histories(histories, output, x=x, y=y, seeds=seeds)
+    for path in output:
+        say(f"figure: {path}")
 
 
 @app.command()
 def bench(
-    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks; by default all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Benchmarks; by default those of a minute or less.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny sizes, to see that it works.")
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="A .png, .pdf or .svg file, for the cost curves.")
+    ] = None,
 ) -> None:
     """Time this machine: ratios to hand-written loops, medians and quartiles."""
     from flower_fedcon.benchmarks import run as measure
     from flower_fedcon.benchmarks import to_json
+    from flower_fedcon.benchmarks.figure import plot_curves
+    from flower_fedcon.plotting import check_figure
     from flower_fedcon.rundir import write_text
 
+    if figure is not None:
+        check_figure(figure)
     found = list(measure(names, quick=quick))
     rows = table("What", "Yardstick", "Ratio", "Quartiles", "Cost", "Target", right_from=2)
     for one in found:
@@ -339,3 +339,5 @@ def bench(
     if output is not None:
         write_text(output, to_json(found))
         say(f"results: {output}")
+    if figure is not None:
+        say(f"figure: {plot_curves(found, figure)}")

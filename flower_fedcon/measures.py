@@ -69,10 +69,18 @@ def _order(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]
 
 def _first(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
     """Return the first recorded round with the column at or below a level, inf if none is."""
-    history = rows(claim["algorithm"])
-    values = _column(history, claim["column"])
-    reached = np.flatnonzero(values <= claim["level"])
-    return [float(history[reached[0]]["round"]) if reached.size else math.inf]
+    return _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
+
+
+def _cost(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return what each algorithm has spent, in rounds or `of` another column, as it gets there."""
+    found = []
+    for label in claim["algorithms"]:
+        history = rows(label)
+        reached = np.flatnonzero(_column(history, claim["column"]) <= claim["level"])
+        spent = _column(history, claim.get("of", "round"))
+        found.append(float(spent[reached[0]]) if reached.size else math.inf)
+    return found
 
 
 def _slope(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
@@ -98,6 +106,7 @@ MEASURES: dict[str, Measure] = {
     "lead": Measure(("algorithm", "over", "column"), ("round",), _lead),
     "order": Measure(("algorithms", "column"), ("round",), _order),
     "first": Measure(("algorithm", "column", "level"), (), _first),
+    "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
     "count": Measure(("algorithm", "column", "level"), (), _count),
 }

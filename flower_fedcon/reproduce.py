@@ -151,6 +151,7 @@ def _job(
                     row["relative"] = row["residual"] / size
         for row in result:
             row["bytes"] = row["uplink_bytes"] + row["downlink_bytes"]
+            row["megabytes"] = row["bytes"] / 1e6
     except FedConError as error:
         result = str(error)
     return (name, label, seed), result, time.process_time() - began
@@ -171,6 +172,7 @@ def play(experiment: Experiment, index: int = 0, **options: Any) -> History:
             problem,
             run.rounds,
             engine=run.engine,
+            workers=run.workers,
             seed=run.seed,
             evaluate_every=run.evaluate_every,
             **options,

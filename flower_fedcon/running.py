@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from flower_fedcon.console import console, progress, quiet, results, say
 from flower_fedcon.errors import ConfigError, FedConError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from flower_fedcon.experiments import Experiment
     from flower_fedcon.history import History, Record
     from flower_fedcon.problem import FederatedProblem
+
+
+Histories: TypeAlias = "dict[str, Sequence[Record]]"
 
 
 class InterruptedRunError(Exception):
@@ -44,7 +47,7 @@ class Safety(NamedTuple):
 def run_all(experiment: Experiment, folder: Path, safety: Safety, *, compare: bool) -> None:
     """Run an experiment's algorithm, or all of them, and show table and figure."""
     from flower_fedcon.plotting import plot_histories
-    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
+    from flower_fedcon.rundir import CONFIG, write_text
 
     problem = experiment.problem()
     strategies = experiment.strategies()
@@ -68,14 +71,14 @@ def run_all(experiment: Experiment, folder: Path, safety: Safety, *, compare: bo
             if dropped := records[-1]["dropped"]:
                 say(f"{label}: {dropped:g} replies were dropped, see history.csv")
         title = experiment.title or Path(experiment.source).stem
-        say(f"figure:    {plot_histories(rows, folder / FIGURE, title=title)}")
+        say(f"figure:    {plot_histories(rows, _figures(folder, compare), title=title)}")
     say(f"directory: {folder}")
 
 
 def run_seeds(each: dict[int, Experiment], folder: Path, safety: Safety) -> None:
     """Run a comparison for several seeds, in folder/<algorithm>/seed-<seed>."""
     from flower_fedcon.plotting import plot_histories
-    from flower_fedcon.rundir import CONFIG, FIGURE, write_text
+    from flower_fedcon.rundir import CONFIG, write_text
     from flower_fedcon.seeds import mean
 
     first = next(iter(each.values()))
@@ -97,7 +100,8 @@ def run_seeds(each: dict[int, Experiment], folder: Path, safety: Safety) -> None
     if means:
         console().print(results(means, first.problem(), runs))
         title = first.title or Path(first.source).stem
-        say(f"figure:    {plot_histories(means, folder / FIGURE, title=title, seeds=runs)}")
+        figure = plot_histories(means, _figures(folder, True), title=title, seeds=runs)
+        say(f"figure:    {figure}")
     say(f"directory: {folder}")
 
 
@@ -150,6 +154,7 @@ def _play(
                 problem or experiment.problem(),
                 options.rounds,
                 engine=options.engine,
+                workers=options.workers,
                 seed=options.seed,
                 evaluate_every=options.evaluate_every,
                 run_dir=folder,
@@ -219,17 +224,76 @@ def _slug(label: str, labels: Sequence[str] | dict[str, Any]) -> str:
     raise KeyError(label)
 
 
+def _figures(folder: Path, compare: bool) -> list[Path]:
+    """Return the figure's files; a comparison's is also drawn in vectors, for papers."""
+    from flower_fedcon.rundir import FIGURE
+
+    figure = folder / FIGURE
+    return [figure, figure.with_suffix(".pdf")] if compare else [figure]
+
+
+def histories_of(folders: Sequence[Path]) -> tuple[Histories, dict[str, list[Sequence[Record]]]]:
+    """Return what the folders of runs and comparisons hold, by labels that differ.
+
+    Returns
+    -------
+    histories : dict
+        Label -> rows; of a comparison over seeds the mean.
+    seeds : dict
+        Label -> the rows of each seed, where there are several.
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run, or a history cannot be read.
+    """
+    from flower_fedcon.rundir import HISTORY
+    from flower_fedcon.seeds import mean
+
+    histories: Histories = {}
+    seeds: dict[str, list[Sequence[Record]]] = {}
+    for given in folders:
+        found = [given] if (given / HISTORY).exists() else parts(given)
+        if not found:
+            raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
+        # In the order, and so the colours, of the comparison's own figure.
+        places = {label: place for place, label in enumerate(_labels_of(given))}
+        found.sort(key=lambda folder: places.get(label_of(folder), len(places)))
+        groups: dict[Path, list[Path]] = {}
+        for folder in found:
+            of_a_seed = folder != given and folder.name.startswith("seed-")
+            groups.setdefault(folder.parent if of_a_seed else folder, []).append(folder)
+        for group, members in groups.items():
+            label = base = label_of(members[0])
+            if label in histories:
+                label = base = f"{base} ({group})"
+            number = 2
+            while label in histories:
+                label, number = f"{base} {number}", number + 1
+            runs: list[Sequence[Record]] = [rows_of(folder / HISTORY) for folder in members]
+            histories[label] = mean(runs) if len(runs) > 1 else runs[0]
+            if len(runs) > 1:
+                seeds[label] = runs
+    return histories, seeds
+
+
 def label_of(folder: Path) -> str:
     """Return what a run directory's configuration calls its algorithm."""
+    return (_labels_of(folder) or [folder.name])[0]
+
+
+def _labels_of(folder: Path) -> list[str]:
+    """Return the labels in the configuration of a run or a comparison, [] if there is none."""
     import tomllib
 
     from flower_fedcon.rundir import CONFIG
 
     try:
-        table = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))["algorithm"]
-        return str(table.get("label") or table["name"])
+        tables = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        algorithms = [tables["algorithm"], *tables.get("compare", [])]
+        return [str(table.get("label") or table["name"]) for table in algorithms]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return folder.name
+        return []
 
 
 def rows_of(path: Path) -> list[Record]:

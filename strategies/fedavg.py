@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from flower_fedcon.arrivals import Arrivals
 from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.regularizers import as_regularizer
@@ -55,7 +53,7 @@ class FedAvg(FedConStrategy[FedAvgState]):
     Raises
     ------
     ConfigError
-        If an argument is out of range, or the regularizer has no subgradient.
+        If an argument is out of range; when a run starts, if the regularizer has no subgradient.
 
     Examples
     --------
@@ -98,11 +96,11 @@ class FedAvg(FedConStrategy[FedAvgState]):
         self.local_steps = count("local_steps", local_steps)
         self.server_lr = positive("server_lr", server_lr)
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
-        if self.regularizer is not None:
-            self.regularizer.subgradient(np.zeros(1))  # refused here, not in round 1
 
     def initialize(self, x0: Array) -> FedAvgState:
         """Start at x0."""
+        if self.regularizer is not None:
+            self.regularizer.subgradient(x0)  # refused here, not in round 1
         return FedAvgState(w=x0)
 
     def aggregate(self, state: FedAvgState, arrivals: Arrivals) -> FedAvgState:

@@ -11,6 +11,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.history import History
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.plotting import plot_histories
+from flower_fedcon.plotting import _is_long, plot_histories
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems import BUILDERS
 from flower_fedcon.registry import CLASSES
@@ -199,7 +200,9 @@ def test_compare(fedcon: Run) -> None:
     assert (code, error) == (0, "")
     folder = Path("runs/small")
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.toml", "figure.png", "fedfw", "fedfwplus", "mirror-2-steps"}
+    figures = {"figure.png", "figure.pdf"}
+    assert names == {"config.toml", *figures, "fedfw", "fedfwplus", "mirror-2-steps"}
+    assert (folder / "figure.pdf").read_bytes().startswith(b"%PDF")
     for part in ("fedfw", "fedfwplus", "mirror-2-steps"):
         config = tomllib.loads((folder / part / "config.toml").read_text())
         assert "compare" not in config
@@ -341,7 +344,14 @@ def test_plot(fedcon: Run) -> None:
     code, out, error = fedcon("plot", "one", "runs/small", "-o", "new/figure.pdf")
     assert (code, out, error) == (0, "figure: new/figure.pdf\n", "")
     assert Path("new/figure.pdf").read_bytes().startswith(b"%PDF")
-    assert fedcon("plot", "one", "-o", "one.png", "--x", "bytes")[0] == 0
+    command = ("plot", "one", "-o", "one.png", "-o", "one.pdf", "--x", "bytes", "--y", "total")
+    assert fedcon(*command) == (0, "figure: one.png\nfigure: one.pdf\n", "")
+    assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+    before = Path("one.pdf").read_bytes()
+    assert b"/FontType 42" in before or b"/CIDFontType2" in before  # TrueType, not outlines
+    fedcon(*command)
+    assert Path("one.pdf").read_bytes() == before
+    assert "did you mean 'total'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--y", "totl")
     assert "did you mean 'rounds'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--x", "round")
     assert ".png, .pdf, .svg" in refusal(fedcon, "plot", "one", "-o", "a.gif")
     assert "new holds no run" in refusal(fedcon, "plot", "new", "-o", "a.png")
@@ -354,15 +364,48 @@ def test_plot_labels_runs_of_one_algorithm_apart(
 ) -> None:
     drawn: list[list[str]] = []
 
-    def draw(histories: dict[str, object], path: Path, **_: object) -> Path:
+    def draw(histories: dict[str, object], paths: list[Path], **_: object) -> Path:
         drawn.append(list(histories))
-        return path
+        return paths[0]
 
     for folder in ("a", "b"):
         fedcon("run", "small.toml", "--rounds", "1", "--run-dir", folder)
     monkeypatch.setattr("flower_fedcon.plotting.plot_histories", draw)
     fedcon("plot", "a", "b", "b", "-o", "x.png")
     assert drawn == [["FedFW", "FedFW (b)", "FedFW (b) 2"]]
+
+
+def test_plot_takes_the_seeds_of_a_comparison_together(
+    fedcon: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def draw(
+        histories: dict[str, Any], paths: list[Path], seeds: dict[str, Any], **_: object
+    ) -> Path:
+        drawn.append((histories, seeds))
+        return paths[0]
+
+    fedcon("compare", "small.toml", "--rounds", "2", "--seeds", "0,1,2", "--run-dir", "many")
+    fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")
+    monkeypatch.setattr("flower_fedcon.plotting.plot_histories", draw)
+    fedcon("plot", "many", "one", "many/fedfw/seed-1", "-o", "x.png")
+    histories, seeds = drawn[0]
+    labels = ["FedFW", "FedFWPlus", "Mirror, 2 steps"]  # in the order of the file
+    assert list(histories) == [*labels, "FedFW (one)", "FedFW (many/fedfw/seed-1)"]
+    assert list(seeds) == list(histories)[:3]
+    each = [rows[-1]["residual"] for rows in seeds["FedFW"]]
+    assert len(each) == 3
+    assert histories["FedFW"][-1]["residual"] == pytest.approx(np.mean(each))
+
+
+def test_runs_that_are_over_early_are_not_squeezed() -> None:
+    short, long = np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 17.0])
+    assert _is_long([short, long], "bytes")
+    assert not _is_long([short, long], "rounds")  # round 0: no logarithm
+    assert not _is_long([short, long[:2]], "seconds")
+    assert _is_long([short + 1, np.array([1.0, 101.0])], "rounds")
+    assert not _is_long([np.zeros(3), long], "seconds")  # a clock that stood still
 
 
 def test_figures_of_awkward_histories(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 from harness import OpenRun
 from problems import l1ls, q6
 
-from flower_fedcon import Sample, simulate
+from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers import L1, Indicator, Zero
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.regularizers import L1, Indicator, NuclearNorm, Zero
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
 
@@ -98,9 +99,18 @@ def test_batches_are_drawn_without_replacement_in_a_local_pass():
     assert len({str(batch) for batch in seen}) == 12
 
 
+def test_fedavg_takes_a_regularizer_of_matrices():
+    A, y = np.random.default_rng(0).standard_normal((2, 9, 2, 3)), np.ones((2, 9))
+    problem = FederatedProblem(map(LeastSquares, A, y), regularizer=NuclearNorm(0.1))
+    fedavg = FedAvg(client_lr=0.01, local_steps=3, regularizer=problem.regularizer)
+    local, stacked = (simulate(fedavg, problem, 400, engine=e) for e in ("local", "stacked"))
+    np.testing.assert_allclose(local.x, stacked.x, rtol=1e-9)
+    assert local["objective"][-1] < problem.optimum.value + 0.02 < problem.objective(problem.x0)
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match="no subgradient"):
-        FedAvg(client_lr=0.1, local_steps=1, regularizer=L1Ball(1.0))
+        FedAvg(client_lr=0.1, local_steps=1, regularizer=L1Ball(1.0)).initialize(np.zeros(2))
     with pytest.raises(ConfigError, match="a regularizer is None"):
         FedMiD("l1", client_lr=0.1, local_steps=1)
     with pytest.raises(ConfigError, match=r"local_steps must be a whole number >= 1, got 2.5"):

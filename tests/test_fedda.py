@@ -16,7 +16,7 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.constrained_prox import constrained_prox, norm_ball
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares, Quadratic
-from flower_fedcon.problems import sparse_regression
+from flower_fedcon.problems import low_rank, sparse_regression
 from flower_fedcon.regularizers import (
     L1,
     ElasticNet,
@@ -504,14 +504,37 @@ def test_sparse_regression_data():
     metrics = {name: metric(np.array([1.0, 0, 0.5, 0])) for name, metric in problem.metrics.items()}
     assert metrics["error"] == pytest.approx(math.sqrt(1.25))
     assert metrics["error_l1"] == 1.5
-    assert metrics["f1"] == 0.5
+    assert metrics["f1"] == metrics["f1_exact"] == metrics["density"] == 0.5
+    near = np.array([1.0, 1, 0.009, 0])  # the third entry counts as found in f1_exact alone
+    assert problem.metrics["f1"](near) == 1.0
+    assert problem.metrics["f1_exact"](near) == pytest.approx(2 * 2 / (3 + 2))
     x = np.array([1.0, 0, 0.5, 0])
     residuals = np.concatenate([f.A @ x - f.b for f in problem.objectives])
     assert metrics["mse"] == pytest.approx(np.mean(residuals**2))
     other = sparse_regression(clients=2, rows=5, columns=4, nonzeros=2, seed=4)
     assert not np.array_equal(other.x0, problem.x0)
+    assert not sparse_regression(clients=2, rows=5, columns=4, nonzeros=2, start=0.0).x0.any()
+    with pytest.raises(ConfigError, match="start must be"):
+        sparse_regression(columns=4, nonzeros=2, start=-1.0)
     with pytest.raises(ConfigError, match="nonzeros must be at most columns = 4, got 5"):
         sparse_regression(columns=4, nonzeros=5)
+
+
+def test_low_rank_data():
+    problem = low_rank(clients=3, rows=4000, size=3, rank=2, seed=1)
+    truth = np.diag([1.0, 1.0, 0.0])
+    for f in problem.objectives:
+        A, b = np.reshape(f.A, (4000, 3, 3)), f.b
+        assert np.std(b - A[:, 0, 0] - A[:, 1, 1]) == pytest.approx(1, abs=0.05)
+        assert A.std(axis=0) == pytest.approx(np.ones((3, 3)), abs=0.06)
+    assert problem.metrics["error"](truth + np.eye(3)) == pytest.approx(math.sqrt(3))
+    assert problem.metrics["rank"](truth) == 2.0
+    assert problem.metrics["mse"](truth) == pytest.approx(1, abs=0.05)
+    doubled = low_rank(clients=3, rows=5, size=3, rank=2, start=2.0)
+    single = low_rank(clients=3, rows=5, size=3, rank=2)
+    np.testing.assert_allclose(doubled.x0, 2 * single.x0)
+    with pytest.raises(ConfigError, match="rank must be at most size = 3, got 4"):
+        low_rank(size=3, rank=4)
 
 
 def test_least_squares_without_strong_convexity():

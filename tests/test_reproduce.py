@@ -165,6 +165,8 @@ def test_quick_replaces_entries() -> None:
         ("order", {"algorithms": ["a", "b"], "round": [1, 4]}, [2.0, 0.5]),
         ("first", {"algorithm": "a", "level": 2.5}, [4.0]),
         ("first", {"algorithm": "a", "level": 0.5}, [math.inf]),
+        ("cost", {"algorithms": ["a", "b"], "level": 4.0}, [2.0, 1.0]),
+        ("cost", {"algorithms": ["b", "a"], "level": 2.0, "of": "bytes"}, [math.inf, 400.0]),
         ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
         ("slope", {"algorithm": "a"}, [-1.0]),
         ("slope", {"algorithm": "b", "since": 2}, [0.0]),
@@ -173,11 +175,28 @@ def test_quick_replaces_entries() -> None:
 def test_measures(measure: str, keys: dict[str, object], expected: list[float]) -> None:
     rounds = [1, 2, 4, 8]
     rows = {
-        "a": [{"round": n, "c": 8.0 / n} for n in rounds],
-        "b": [{"round": n, "c": 4.0} for n in rounds],
+        "a": [{"round": n, "c": 8.0 / n, "bytes": 100.0 * n} for n in rounds],
+        "b": [{"round": n, "c": 4.0, "bytes": 1.0} for n in rounds],
     }
     found = measures.MEASURES[measure].find({"column": "c", **keys}, rows.__getitem__)
     assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    file = tmp_path / "claims" / "n.toml"
+    claim = (
+        '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
+        'level = 1.0\nof = "megabytes"\n'
+    )
+    file.write_text(f"{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
+    histories = {
+        (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
+        for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
+    }
+    near, above = claims.Claims(file).judge(histories)
+    assert (near.verdict, near.measured) == ("pass", "a 2, b 3 (off by 20 %)")
+    assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
 
 
 def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
@@ -199,6 +218,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
     [
         ('"ratio"', '"ration"', "measure must be one of"),
         ('measure = "ratio"\n', "", "measure is missing"),
+        ("below = 1e9", "below = 1e9\nof = 3", "unknown key 'of'"),
         ("below = 1e9", "bellow = 1e9", "did you mean 'below'"),
         ("below = 1e9", "", "give one of below, above, and near"),
         ("below = 1e9", "below = 1e9\nabove = 2.0", "give one of below, above, and near"),
@@ -344,7 +364,7 @@ def test_compare_over_seeds(fedcon: Run) -> None:
     code, out, error = fedcon(*command, "--run-dir", "many")
     assert (code, error) == (0, "")
     assert {path.name for path in Path("many").iterdir()} == {
-        "config.toml", "figure.png", "fedfw", "plus"
+        "config.toml", "figure.png", "figure.pdf", "fedfw", "plus"
     }  # fmt: skip
     seeds = [f"many/fedfw/seed-{n}/history.csv" for n in range(3)]
     last = [History.read_rows(path)[-1] for path in seeds]
