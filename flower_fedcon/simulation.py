@@ -54,9 +54,8 @@ def simulate(
         bytes, and the same iterates up to the rounding of sums. What cannot be stacked (local
         solvers, queries, objectives of one's own) runs as with "local", and a line says so.
     workers : int, optional
-        "local": processes that share the clients, for objectives whose gradients take
-        milliseconds; by default none but this one. "stacked": threads; by default one for each
-        processor where there is enough to do. "ray" takes none. The iterates are the same.
+        With "local", processes that share the clients, for objectives whose gradients take
+        milliseconds; by default none but this one. The iterates are the same.
     seed : int (default: 0)
         In [0, 2**63). Same seed, same iterates.
     evaluate_every : int (default: 1)
@@ -104,10 +103,8 @@ def simulate(
     choice("engine", engine, ENGINES)
     if workers is not None:
         count("workers", workers)
-        if engine == "ray":
-            raise ConfigError(
-                f'workers={workers} is for engine="local" and "stacked": Ray takes all processors'
-            )
+        if engine != "local":
+            raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
     plan = Plan(
         num_rounds=num_rounds,
         seed=seed,
@@ -148,7 +145,7 @@ def _exchange(
 
         reason = stacked.obstacle(strategy, problem)
         if reason is None:
-            return stacked.StackedExchange(problem.objectives, info, workers)
+            return stacked.StackedExchange(problem.objectives, info)
         _log.warning('engine="stacked": %s; running on the local engine', reason)
     if workers is not None and workers > 1:
         from flower_fedcon.engines.workers import WorkersExchange

@@ -1,4 +1,4 @@
-"""Clients in worker processes, and parts of a stack in threads: the same iterates."""
+"""Clients in worker processes: the same iterates as in this one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from test_ray_all import problem_of, strategy_of
-from test_stacked import COUNTED, made, objectives
+from test_stacked import COUNTED
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.engines import stacked
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.history import History
 from flower_fedcon.strategies import FedAvg
@@ -94,30 +93,6 @@ def test_bad_numbers_of_workers_are_refused():
     strategy, problem = case("fedfw")
     with pytest.raises(ConfigError, match=r"workers must be a whole number >= 1, got 0"):
         simulate(strategy, problem, 2, workers=0)
-    with pytest.raises(ConfigError, match=r'workers=2 is for engine="local" and "stacked"'):
-        simulate(strategy, problem, 2, workers=2, engine="ray")
-
-
-@pytest.mark.parametrize("name", ["fedfw", "feddualavg", "scaffold"])
-def test_threads_give_the_same_bytes(name, monkeypatch):
-    """Whichever thread takes a part; one thread that takes all parts in turn is the yardstick."""
-    monkeypatch.setattr(stacked, "_WORTH_A_THREAD", 1)
-    monkeypatch.setattr(stacked, "_AT_ONCE", 12)  # two models to a part
-    strategy, problem = made(name, objectives("logistic", 12), batch_size=None)
-    runs = [simulate(strategy, problem, 20, engine="stacked", workers=w) for w in (1, 2, 3)]
-    for other in runs[1:]:
-        assert_equal(other, runs[0])
-    local = simulate(strategy, problem, 20)
-    assert np.abs(runs[0].x - local.x).max() <= 1e-10
-
-
-def test_an_error_in_a_thread_is_raised(monkeypatch):
-    monkeypatch.setattr(stacked, "_WORTH_A_THREAD", 1)
-    strategy, problem = made("fedavg", objectives("least squares", 6))
-
-    def broken(self, x):
-        raise ZeroDivisionError(threading.current_thread().name)
-
-    monkeypatch.setattr(stacked._Selected, "gradient", broken)
-    with pytest.raises(ZeroDivisionError):
-        simulate(strategy, problem, 2, engine="stacked", workers=3)
+    for engine in ("ray", "stacked"):
+        with pytest.raises(ConfigError, match=f"workers=2 is for .*local., not for '{engine}"):
+            simulate(strategy, problem, 2, workers=2, engine=engine)

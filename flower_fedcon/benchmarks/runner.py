@@ -1,9 +1,9 @@
 """The benchmarks by name, and their results as a file.
 
 Each is a ratio to a yardstick that is timed in the same run, in turn. Linear algebra has one
-thread. Processor time is counted where everything happens in one thread of this process, so that
-what else the machine does matters less; where threads or other processes take part, time by the
-clock. Medians and quartiles are of the ratios of each turn.
+thread. Processor time is counted where everything happens in this process, so that what else the
+machine does matters less; where other processes take part, time by the clock. Medians and quartiles
+are of the ratios of each turn.
 """
 
 from __future__ import annotations

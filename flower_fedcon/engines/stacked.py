@@ -73,6 +73,10 @@ class _Selected:
             return stacked.gradient(x, self._which)
         return stacked.batch_gradient(x, self._which, self._next_rows(size))
 
+    def add_gradient(self, x: Array, out: Array, scale: float) -> None:
+        """Add scale times the full gradients to `out` in place."""
+        self._stack.add_gradient(x, out, scale, self._which)
+
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, from the streams that it has in every engine."""
         if self._order is None:

@@ -91,8 +91,8 @@ class WorkersExchange:
             return [future.result() for future in waiting]
         except TerminatedWorkerError as error:
             raise FedConError(
-                "a worker process ended unexpectedly, out of memory perhaps: take fewer workers, and "
-                "resume=True if the run has a folder"
+                "a worker process ended unexpectedly, out of memory perhaps: take fewer workers, "
+                "and resume=True if the run has a folder"
             ) from error
 
 

@@ -27,7 +27,8 @@ class Objective(ABC):
     """A differentiable function f of a model x.
 
     A subclass defines `value` and `gradient`; one that is a mean over examples also sets
-    `num_examples` and defines `batch_gradient`.
+    `num_examples` and defines `batch_gradient`. One that does it faster may define
+    `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place.
 
     Attributes
     ----------
@@ -264,6 +265,12 @@ class Scaled(Objective):
         if not hasattr(self.objective, "stochastic_gradient"):
             return self.gradient(x)
         return self._times(self.objective.stochastic_gradient(x, rng, batch_size))
+
+    @property
+    def add_gradient(self) -> Callable[[Array, Array, float], None]:
+        """What adds a multiple of the gradient to an array; there if the objective has it."""
+        add = self.objective.add_gradient
+        return lambda x, out, scale: add(x, out, self.factor * scale)
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:

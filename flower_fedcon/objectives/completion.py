@@ -92,6 +92,18 @@ class MatrixCompletion(Objective):
         """Return the gradient at x, a dense array."""
         return self._spread(2.0 * self.scale * self.residual(x), self._flat)
 
+    def add_gradient(self, x: Array, out: Array, scale: float) -> None:
+        """Add scale times the gradient at x to `out` in place, at the observed entries only.
+
+        Parameters
+        ----------
+        x, out : arrays of `shape`
+        scale : float
+        """
+        residual = self.residual(x)
+        residual *= 2.0 * self.scale * scale
+        np.add.at(out, (self.rows, self.cols), residual)  # an entry that occurs twice counts twice
+
     def gradient_operator(self, x: Array) -> MatrixOperator:
         """Return the gradient at x as a sparse operator: k numbers, whatever the shape."""
         return MatrixOperator(

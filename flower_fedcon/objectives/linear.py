@@ -57,6 +57,14 @@ class LeastSquares(LinearModel):
         scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
         return self._pull_back(scores, rows, self.targets)
 
+    def add_gradient(self, x: Array, out: Array, scale: float) -> None:
+        """Add scale times the gradient at x to `out` in place; the factor costs nothing."""
+        if x.shape != self.shape:
+            self._expect(x)
+        rows = self.rows
+        scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
+        out += self._pull_back(scores, rows, self.targets, scale)
+
     def _scores(self, x: Array, rows: Array) -> Array:
         scores: Array = rows.dot(x.reshape(-1))
         return scores
@@ -65,15 +73,15 @@ class LeastSquares(LinearModel):
         residual = scores - self.targets
         return 0.5 * self.scale / len(residual) * float(residual.dot(residual))
 
-    def _pull_back(self, scores: Array, rows: Array, targets: Array) -> Array:
+    def _pull_back(self, scores: Array, rows: Array, targets: Array, scale: float = 1.0) -> Array:
         m, d = rows.shape
         scores -= targets
         # The factor goes where there are fewer entries.
         if m < d:
-            scores *= self.scale / m
+            scores *= scale * self.scale / m
         gradient: Array = scores.dot(rows)
         if m >= d:
-            gradient *= self.scale / m
+            gradient *= scale * self.scale / m
         return gradient if gradient.shape == self.shape else gradient.reshape(self.shape)
 
     def _curvature(self) -> tuple[float, float]:

@@ -68,6 +68,10 @@ class Stack(ABC):
         which : slice, or array of int
         """
 
+    def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
+        """Add scale times the gradients of some clients to `out` in place."""
+        out += scale * self.gradient(x, which)
+
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows, of shape (clients, batch size)."""
         raise NotImplementedError
@@ -83,34 +87,50 @@ class Table(Stack):
         self._entries = self.tables[0].size
 
     @abstractmethod
-    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
-        """Return the gradients of these clients without l2, in the shape of the model."""
+    def _piece(
+        self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
+    ) -> Array:
+        """Return scale times the gradients of these clients without l2, in the model's shape."""
 
     def gradient(self, x: Array, which: Which) -> Array:
-        """Return the gradients of some clients, a few at a time."""
-        if isinstance(which, slice):
-            start, stop = which.start, which.stop
-        else:
-            start, stop = 0, len(which)
+        """Return the gradients of some clients."""
+        parts = self._parts(which)
+        if len(parts) == 1:
+            piece = self._piece(x, self.tables[which], self.targets[which], which)
+            return self._with_l2(piece, x, which)
+        count = parts[-1][0].stop
+        gradient = np.empty((count, *self.shape), np.result_type(self.tables, x))
+        stacked = x.ndim > len(self.shape)
+        for here, part in parts:
+            own = x[here] if stacked else x
+            gradient[here] = self._piece(own, self.tables[part], self.targets[part], part)
+        return self._with_l2(gradient, x, which)
+
+    def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
+        """Add scale times the gradients of some clients to `out` in place."""
+        stacked = x.ndim > len(self.shape)
+        for here, part in self._parts(which):
+            own = x[here] if stacked else x
+            out[here] += self._piece(own, self.tables[part], self.targets[part], part, scale)
+        self._with_l2(out, x, which, scale)
+
+    def _parts(self, which: Which) -> list[tuple[slice, Which]]:
+        """Cut some clients into parts whose tables fit into the cache: their rows, and places."""
+        first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
         at_once = max(1, _CACHED // self._entries)
         if not isinstance(which, slice) and self._entries > _COPIED:
             at_once = 1  # a view of each client's table
-        if stop - start <= at_once and at_once > 1:
-            return self._with_l2(
-                self._piece(x, self.tables[which], self.targets[which], which), x, which
-            )
-        gradient = np.empty((stop - start, *self.shape), np.result_type(self.tables, x))
-        stacked = x.ndim > len(self.shape)
-        for first in range(start, stop, at_once):
-            part = slice(first, min(first + at_once, stop))
-            here = slice(part.start - start, part.stop - start)
+        elif stop - first <= at_once:
+            return [(slice(0, stop - first), which)]
+        parts: list[tuple[slice, Which]] = []
+        for start in range(first, stop, at_once):
+            some = slice(start, min(start + at_once, stop))
+            part: Which = some
             if not isinstance(which, slice):
-                place = int(which[first])
-                part = slice(place, place + 1) if at_once == 1 else which[part]  # type: ignore[assignment]
-            gradient[here] = self._piece(
-                x[here] if stacked else x, self.tables[part], self.targets[part], part
-            )
-        return self._with_l2(gradient, x, which)
+                place = int(which[start])
+                part = slice(place, place + 1) if at_once == 1 else which[some]
+            parts.append((slice(some.start - first, some.stop - first), part))
+        return parts
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
@@ -121,11 +141,11 @@ class Table(Stack):
         piece = self._piece(x, self.tables[places, rows], self.targets[places, rows], which)
         return self._with_l2(piece, x, which)
 
-    def _with_l2(self, gradient: Array, x: Array, which: Which) -> Array:
+    def _with_l2(self, gradient: Array, x: Array, which: Which, scale: float = 1.0) -> Array:
         if isinstance(self.l2, np.ndarray):
-            gradient += self.l2[which] * x
+            gradient += scale * self.l2[which] * x
         elif self.l2:
-            gradient += self.l2 * x
+            gradient += scale * self.l2 * x
         return gradient
 
 
@@ -139,16 +159,18 @@ class StackedRows(Table):
         self.l2 = constant([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
 
     @abstractmethod
-    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
-        """Return what the rows are weighted with; overwrites the scores."""
+    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
+        """Return scale times what the rows are weighted with; overwrites the scores."""
 
-    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+    def _piece(
+        self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
+    ) -> Array:
         count, _, d = tables.shape
         if x.ndim == len(self.shape):
             scores = np.matmul(tables, x.reshape(d))
         else:
             scores = np.matmul(tables, x.reshape(count, d, 1))[:, :, 0]
-        weights = self._residuals(scores, targets, which)
+        weights = self._residuals(scores, targets, which, scale)
         gradient: Array = np.matmul(weights[:, None, :], tables)
         return gradient.reshape(count, *self.shape)
 
@@ -160,40 +182,42 @@ class StackedLeastSquares(StackedRows):
         super().__init__(objectives)
         self.scale = constant([o.scale for o in objectives], self.tables.dtype, 1)
 
-    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
-        scale = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
+    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
+        own = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
         scores -= targets
-        scores *= scale / scores.shape[1]
+        scores *= scale * own / scores.shape[1]
         return scores
 
 
 class StackedLogisticRegression(StackedRows):
     """Of `LogisticRegression`."""
 
-    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
+    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         scores *= 0.5
         np.tanh(scores, out=scores)
         scores -= targets
-        scores *= 0.5 / scores.shape[1]
+        scores *= scale * 0.5 / scores.shape[1]
         return scores
 
 
 class StackedSoftmaxRegression(StackedRows):
     """Of `SoftmaxRegression`."""
 
-    def _residuals(self, scores: Array, targets: Array, which: Which) -> Array:
+    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         count, _, m = scores.shape
         scores -= scores.max(axis=1, keepdims=True)
         np.exp(scores, out=scores)
         scores /= scores.sum(axis=1, keepdims=True)
         scores[np.arange(count)[:, None], targets, np.arange(m)] -= 1
-        scores *= 1 / m
+        scores *= scale / m
         return scores
 
-    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+    def _piece(
+        self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
+    ) -> Array:
         transposed = tables.swapaxes(1, 2)
         scores = np.matmul(x.swapaxes(-1, -2), transposed)
-        weights = self._residuals(scores, targets, which)
+        weights = self._residuals(scores, targets, which, scale)
         gradient: Array = np.matmul(transposed, weights.swapaxes(1, 2))
         return gradient
 
@@ -205,13 +229,17 @@ class StackedQuadratic(Table):
         super().__init__([o.Q for o in objectives], [o.b for o in objectives])
         self.shape = objectives[0].shape
 
-    def _piece(self, x: Array, tables: Array, targets: Array, which: Which) -> Array:
+    def _piece(
+        self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
+    ) -> Array:
         gradient: Array
         if x.ndim == 1:
             gradient = np.matmul(tables, x)
         else:
             gradient = np.matmul(tables, x[:, :, None])[:, :, 0]
         gradient -= targets
+        if scale != 1.0:
+            gradient *= scale
         return gradient
 
 
