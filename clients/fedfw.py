@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from flower_fedcon.checks import Array
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.protocol import RunInfo
 from flower_fedcon.sets import Atom
 from flower_fedcon.wire import Payload
 
@@ -22,13 +23,34 @@ class FedFWClientState(NamedTuple):
 class FrankWolfeClient(FedConClient[State]):
     """What FedFW and FedFWPlus share."""
 
-    def scaled_gradient(self, x: Array, d: Array | None, down: Payload) -> Array:
-        """Return (1/N) grad f_i(x), or its running average d_i for stochastic gradients."""
-        g: Array = self.gradient(x) / self.num_clients
-        if self.settings.gradient == "full" or d is None:  # no d yet: as if rho = 1
-            return g
-        rho: float = down["averaging"]
-        return (1.0 - rho) * d + rho * g
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings, and see once what the objective and the set can do."""
+        super().configure(run)
+        self._count = float(self.num_clients)
+        self._averages = self.settings.gradient == "stochastic"
+        self._in_place = not self._averages and hasattr(self.objective, "add_gradient")
+        self._iterative = bool(getattr(self.settings.constraint, "iterative", False))
+
+    def add_gradient(self, g: Array, x: Array, d: Array | None, down: Payload) -> Array | None:
+        """Add (1/N) grad f_i(x_i), or its running average, to g in place.
+
+        Returns
+        -------
+        array or None
+            The average d_i, to keep for the next round; None with full gradients.
+        """
+        if self._in_place:  # no array of its own: it may be 0 nearly everywhere
+            self.objective.add_gradient(x, g, 1.0 / self._count)
+            return None
+        own: Array = self.gradient(x) / self._count
+        if not self._averages:
+            g += own
+            return None
+        if d is not None:  # no d yet: as if rho = 1
+            rho: float = down["averaging"]
+            own = (1.0 - rho) * d + rho * own
+        g += own
+        return own
 
     def atom(self, g: Array, step_size: float) -> Atom:
         """Return lmo(g), no more exact than the step deserves where the oracle is iterative.
@@ -36,13 +58,9 @@ class FrankWolfeClient(FedConClient[State]):
         An error of delta in the oracle costs the step eta delta, so that delta may fall with eta.
         """
         constraint = self.settings.constraint
-        if getattr(constraint, "iterative", False):
+        if self._iterative:
             return constraint.lmo(g, tolerance=0.01 * step_size)  # type: ignore[no-any-return]
         return constraint.lmo(g)  # type: ignore[no-any-return]
-
-    def kept(self, g: Array) -> Array | None:
-        """Return what to keep of `scaled_gradient` for the next round."""
-        return g if self.settings.gradient == "stochastic" else None
 
 
 class FedFWClient(FrankWolfeClient[FedFWClientState]):
@@ -62,10 +80,9 @@ class FedFWClient(FrankWolfeClient[FedFWClientState]):
     def step(self, state: FedFWClientState, down: Payload) -> tuple[Payload, FedFWClientState]:
         """Do steps 2 to 4."""
         x = state.x
-        d = self.scaled_gradient(x, state.d, down)
         step_size = down["step_size"]
         g = x - down["x_bar"]
         g *= down["penalty"]  # in place, here and below: half the memory traffic
-        g += d
+        d = self.add_gradient(g, x, state.d, down)
         atom = self.atom(g, step_size)
-        return {"atom": atom}, FedFWClientState(atom.mix(x, step_size), self.kept(d))
+        return {"atom": atom}, FedFWClientState(atom.mix(x, step_size), d)

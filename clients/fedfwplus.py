@@ -46,11 +46,11 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         resets = down.get("resets", 0)
         if state.resets != resets:
             state = self.initialize(down)
-        x = state.x
-        gap = x - down["x_bar"]
-        y = state.y + self.settings.penalty * gap
-        d = self.scaled_gradient(x, state.d, down)
-        centred = y - down["y_bar"] if "y_bar" in down else y
-        atom = self.atom(d + down["penalty"] * gap + centred, down["step_size"])
-        after = atom.mix(x, down["step_size"])
-        return {"atom": atom}, FedFWPlusClientState(after, y, self.kept(d), resets)
+        x, step_size = state.x, down["step_size"]
+        g = x - down["x_bar"]
+        y = state.y + self.settings.penalty * g
+        g *= down["penalty"]
+        d = self.add_gradient(g, x, state.d, down)
+        g += y - down["y_bar"] if "y_bar" in down else y
+        atom = self.atom(g, step_size)
+        return {"atom": atom}, FedFWPlusClientState(atom.mix(x, step_size), y, d, resets)

@@ -11,6 +11,7 @@ import numpy as np
 
 from flower_fedcon.checks import Array
 from flower_fedcon.protocol import StackReply
+from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.wire import Payload
 
 
@@ -43,7 +44,10 @@ class Arrivals:
 
     def sum(self, name: str) -> Array:
         """Return the sum over the cohort, in client order; compact forms give a dense sum."""
-        first, *others = self[name]
+        values = self[name]
+        if isinstance(values[0], Atom):
+            return type(values[0]).sum(values)
+        first, *others = values
         total: Array = first.copy() if isinstance(first, np.ndarray) else first.dense().copy()
         for value in others:
             if isinstance(value, np.ndarray):

@@ -124,7 +124,9 @@ class FrankWolfe(FedConStrategy[State]):
         """Step 5, in its full or its sampled form; mirror rows are updated in place."""
         eta, n = self.scalars(state.t)["step_size"], arrivals.num_clients
         if state.mirror is None:
-            x_bar = (1.0 - eta) * state.x_bar + (eta / n) * arrivals.sum("atom")
+            x_bar = arrivals.sum("atom")
+            x_bar *= eta / n
+            x_bar += (1.0 - eta) * state.x_bar
         else:
             moved = arrivals.sum("atom")
             for i, atom in arrivals.items("atom"):

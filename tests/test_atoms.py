@@ -129,28 +129,12 @@ def test_top_singular_pairs_against_dense(g):
 
 @pytest.mark.parametrize("shape", [(100, 150), (150, 100), (30, 40)])
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-3, 1e-9])
-def test_tolerances_and_warm_starts(shape, tolerance):
-    g = gaussian(*shape)
-    top, ball = np.linalg.norm(g, 2), NuclearNormBall(1.0)
-    atom = ball.lmo(g, tolerance=tolerance)
-    near = g + 1e-3 * gaussian(*shape, seed=1)
-    tops = [top, np.linalg.norm(near, 2), np.linalg.norm(near, 2)]
-    found = [
-        -np.vdot(g, atom.dense()),
-        -np.vdot(near, ball.lmo(near, tolerance=tolerance, start=atom.u).dense()),
-        -np.vdot(near, ball.lmo(near, tolerance=tolerance, start=atom.v).dense()),
-    ]
-    for value, best in zip(found, tops, strict=True):
+def test_tolerances(shape, tolerance):
+    for seed in range(5):
+        g = gaussian(*shape, seed=seed)
+        best = np.linalg.norm(g, 2)
+        value = -np.vdot(g, NuclearNormBall(1.0).lmo(g, tolerance=tolerance).dense())
         assert best * (1 - tolerance) - 1e-12 <= value <= best * (1 + 1e-12)
-
-
-def test_a_warm_start_orthogonal_to_the_answer_still_finds_it():
-    g = np.diag(np.r_[2.0, 1.0, np.zeros(98)])
-    for start in (np.eye(100)[1], np.zeros(100), np.full(100, np.nan)):
-        atom = NuclearNormBall(1.0).lmo(g, start=start)
-        assert atom.dense()[0, 0] == pytest.approx(-1)
-    with pytest.raises(ConfigError, match="start has shape"):
-        NuclearNormBall(1.0).lmo(g, start=np.ones(7))
 
 
 def test_the_dense_fall_back():

@@ -93,8 +93,10 @@ def cases(draw, kinds=VECTOR + MATRIX + FLAT, batch=0):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     how = draw(st.sampled_from(["normal", "ties", "zeros", "constant", "sparse"]))
     scale = 10.0 ** draw(st.integers(-8, 8 if kind != "birkhoff" else 2))
-    x = fill(rng, how, (3,) * batch + shape) * scale
-    return make(kind, radius, shape), x.astype(draw(dtypes)), kind
+    x = fill(rng, how, (3,) * batch + shape)
+    if kind != "birkhoff" and draw(st.integers(0, 5)) == 0:  # far beyond what a float32 holds
+        return make(kind, radius, shape), x * draw(st.sampled_from([1e-100, 1e100])), kind
+    return make(kind, radius, shape), (x * scale).astype(draw(dtypes)), kind
 
 
 @settings(max_examples=400, deadline=None)
@@ -369,6 +371,15 @@ def test_values_that_are_not_finite(kind):
                     call(x)
 
 
+@pytest.mark.parametrize("kind", ["nuclear", "spectrahedron", "birkhoff", *VECTOR, *FLAT])
+def test_whole_numbers_are_not_cut_off(kind):
+    shape = (2, 2) if kind in MATRIX else (4,)
+    x = np.full(shape, 3)
+    for D in (make(kind, 0.5, shape), L1Ball(0.5), L2Ball(0.5), Simplex(0.5)):
+        with pytest.raises(ConfigError, match="takes arrays of floats, got int64"):
+            D.project(x)
+
+
 def test_bad_radii():
     for kind in (NuclearNormBall, SpectrahedronTraceBall, lambda r: LpBall(3.0, r),
                  lambda r: CappedSimplex(1.0, r), lambda r: CappedSimplex(r, 1.0),
@@ -378,13 +389,28 @@ def test_bad_radii():
                 kind(radius)
 
 
+def hidden(rng, d):
+    """What every fourth entry, the sample of a long vector, does not show."""
+    v = rng.normal(size=d)
+    v[::4] = -1.0
+    return v
+
+
 def test_long_vectors_are_filtered_to_the_same_point():
     rng = np.random.default_rng(0)
     for d in (4097, 50_001):
-        for how in ("normal", "ties", "zeros", "constant", "sparse"):
-            for scale, radius in ((1.0, 1.0), (1e8, 1e-6), (1e-8, 7.0), (1.0, 0.3 * d)):
-                v = fill(rng, how, (d,)) * scale
+        for how in ("normal", "ties", "zeros", "constant", "sparse", "hidden"):
+            for scale, radius in (
+                (1.0, 1.0), (1e8, 1e-6), (1e-8, 7.0), (1.0, 0.3 * d), (1.0, 2.0 * d), (1e100, 1e98)
+            ):  # fmt: skip
+                v = (hidden(rng, d) if how == "hidden" else fill(rng, how, (d,))) * scale
                 p = simplex_projection(v, radius)
+                # The definition, by sorting all.
+                ordered = np.sort(v)[::-1]
+                levels = (np.cumsum(ordered) - radius) / np.arange(1, d + 1)
+                exact = np.maximum(v - levels[np.flatnonzero(ordered > levels)[-1]], 0)
+                slack = 1e-9 * radius + 1e-12 * np.abs(v).max()
+                assert np.linalg.norm(p - exact) <= slack * math.sqrt(d)
                 assert p.sum() == pytest.approx(radius, rel=1e-11)
                 level = (v - p)[p > 0]
                 assert np.ptp(level) <= 1e-12 * np.abs(v).max() + 1e-12 * radius

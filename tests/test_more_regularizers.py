@@ -71,6 +71,8 @@ def cases(draw, kinds=KINDS, batch=0):
         "zeros": lambda: np.zeros((*lead, *shape)),
         "walk": lambda: rng.normal(size=(*lead, *shape)).cumsum(axis=-1),
     }[draw(st.sampled_from(["normal", "ties", "zeros", "walk"]))]()
+    if draw(st.integers(0, 5)) == 0:  # far beyond what a float32 holds
+        return make(kind, weight, shape), v * draw(st.sampled_from([1e-100, 1e100]))
     v = v * weight * 10.0 ** draw(st.integers(-2, 3))
     return make(kind, weight, shape), v.astype(draw(st.sampled_from([np.float64, np.float32])))
 
@@ -215,6 +217,22 @@ def test_prox_against_a_generic_minimiser():
         p = psi.prox(v, 0.4)
         found = minimize(cost, v, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
         assert cost(p) <= found.fun + 1e-10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_hidden(kind, bad):
+    """It is refused, or still to be seen in the result, where the server's gate drops it."""
+    v = np.ones((1, 4)) if kind != "separable" else np.ones(4)
+    v.flat[2] = bad
+    psi = make(kind, 1.0, v.shape)
+    with np.errstate(all="ignore"):
+        try:
+            p = psi.prox(v, 0.5)
+        except ConfigError as error:
+            assert "not finite" in str(error)  # noqa: PT017
+        else:
+            assert not np.isfinite(p).all() or (kind == "nonnegative" and bad == -math.inf)
 
 
 def test_separable():

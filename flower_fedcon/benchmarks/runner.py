@@ -17,7 +17,7 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from flower_fedcon.benchmarks import flower, in_process
+from flower_fedcon.benchmarks import flower, in_process, oracles
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
 
@@ -27,13 +27,16 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "solver": in_process.solver,
     "growth": in_process.growth,
     "memory": in_process.memory,
+    "projections": oracles.projections,
+    "nuclear": oracles.nuclear,
+    "completion": oracles.completion,
     "imports": flower.imports,
     "long": in_process.long,
     "curves": in_process.curves,
     "ray": flower.ray,
     "flower": flower.flower,
 }
-ON_REQUEST = ("long", "curves", "ray", "flower")
+ON_REQUEST = ("completion", "long", "curves", "ray", "flower")
 """Those that take more than a minute."""
 
 

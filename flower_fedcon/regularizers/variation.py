@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -91,6 +91,8 @@ def _denoise(values: Array, level: float) -> list[float]:
     n = len(y)
     if n == 1 or level == 0:
         return [number + mean for number in y]
+    if max(map(abs, accumulate(y))) <= level:  # a far larger one would drown them below
+        return [mean] * n
     x, a, b = [0.0] * (2 * n), [0.0] * (2 * n), [0.0] * (2 * n)
     low, high = [0.0] * (n - 1), [0.0] * (n - 1)
     left, right = n - 1, n

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,14 @@ class Atom(ABC):
     def add_to(self, out: Array) -> None:
         """Add s to `out` in place."""
         out += self.dense()
+
+    @classmethod
+    def sum(cls, atoms: Sequence[Any]) -> Array:
+        """Return the sum of several atoms of this class, added in order, as a new array."""
+        total = np.zeros(atoms[0].shape, dtype=atoms[0].dtype)
+        for atom in atoms:
+            atom.add_to(total)
+        return total
 
     # A stack along one leading axis:
 
@@ -280,6 +289,10 @@ class StackedAtom(Atom):
         models = x.reshape((-1, *self.shape[len(self.lead) :]))
         mixed = [atom.mix(model, step) for atom, model in zip(self.atoms, models, strict=True)]
         return np.stack(mixed).reshape(x.shape)
+
+    def total(self) -> Array:
+        """Return the sum over the clients."""
+        return type(self.atoms[0]).sum(self.atoms)
 
     def add_to(self, out: Array) -> None:
         """Add s to `out`, model by model."""

@@ -66,9 +66,8 @@ class L1Ball(ConstraintSet):
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
         if batch == 0:
-            flat = g.reshape(-1)
-            index = int(np.abs(flat).argmax())  # of a NaN, if there is one
-            top = flat.item(index)
+            index = int(np.absolute(g).argmax())  # of a NaN, if there is one
+            top = g.item(index)
             if not math.isfinite(top):
                 expect_finite(self, g)
             code = -(index + 1) if top > 0 else index + 1

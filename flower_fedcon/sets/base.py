@@ -39,8 +39,17 @@ def each_atom(g: Array, batch: int, function: Callable[[Array], Atom]) -> Atom:
     return StackedAtom(atoms, g.shape[:batch])
 
 
+def expect_floats(owner: str, x: Array) -> None:
+    """Raise unless `x` is of floats: in whole numbers a result would be cut off."""
+    if x.dtype.kind != "f":
+        raise ConfigError(
+            f"{owner} takes arrays of floats, got {x.dtype}: pass np.asarray(x, dtype=float)"
+        )
+
+
 def expect_finite(owner: object, x: Array) -> None:
-    """Raise if an entry of `x` is not a finite number."""
+    """Raise if an entry of `x` is not a finite float."""
+    expect_floats(type(owner).__name__, x)
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         raise ConfigError(

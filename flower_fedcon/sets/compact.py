@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from flower_fedcon.checks import Array
 from flower_fedcon.sets.atoms import Atom
+
+_CACHED = 2**15  # entries, a quarter of a megabyte of doubles
 
 
 def outer(u: Array, v: Array) -> Array:
@@ -17,7 +21,43 @@ def outer(u: Array, v: Array) -> Array:
     return product
 
 
-class RankOneAtom(Atom):
+def add_outer(out: Array, u: Array, v: Array) -> None:
+    """Add u v' to `out` in place, in blocks of rows that stay in the cache."""
+    rows = max(1, _CACHED // v.size)
+    for first in range(0, u.size, rows):
+        out[first : first + rows] += outer(u[first : first + rows], v)
+
+
+class OuterAtom(Atom):
+    """A matrix u v': what the atoms of matrix sets share."""
+
+    @abstractmethod
+    def factors(self, step: float) -> tuple[Array, Array]:
+        """Return the two vectors whose outer product is step s."""
+
+    def dense(self) -> Array:
+        """Return s."""
+        return outer(*self.factors(1.0))
+
+    def mix(self, x: Array, step: float) -> Array:
+        """Return (1 - step) x + step s."""
+        out: Array = (1.0 - step) * x
+        add_outer(out, *self.factors(step))
+        return out
+
+    def add_to(self, out: Array) -> None:
+        """Add s to `out`, without making it dense first."""
+        add_outer(out, *self.factors(1.0))
+
+    @classmethod
+    def sum(cls, atoms: Sequence[Any]) -> Array:
+        """Return the sum of several, one product of two thin matrices."""
+        columns, rows = zip(*(atom.factors(1.0) for atom in atoms), strict=True)
+        total: Array = np.stack(columns, axis=1) @ np.stack(rows)
+        return total
+
+
+class RankOneAtom(OuterAtom):
     """The matrix -radius u v', for unit vectors u and v: an extreme point of a nuclear-norm ball.
 
     Parameters
@@ -34,27 +74,16 @@ class RankOneAtom(Atom):
         self.shape = (u.size, v.size)
         self.dtype = u.dtype
 
-    def dense(self) -> Array:
-        """Return s."""
-        return outer(self._column(1.0), self.v)
-
     def arrays(self) -> dict[str, Array]:
         """Return the two vectors."""
         return {"u": self.u, "v": self.v}
 
-    def mix(self, x: Array, step: float) -> Array:
-        """Return (1 - step) x + step s."""
-        out: Array = (1.0 - step) * x
-        out += outer(self._column(step), self.v)
-        return out
-
-    def _column(self, step: float) -> Array:
-        number = self.u.dtype.type
-        column: Array = number(-step * self.radius) * self.u
-        return column
+    def factors(self, step: float) -> tuple[Array, Array]:
+        """Return -step radius u and v."""
+        return self.u.dtype.type(-step * self.radius) * self.u, self.v
 
 
-class SquareAtom(Atom):
+class SquareAtom(OuterAtom):
     """The matrix radius u u' for a unit vector u, or 0 for u = 0.
 
     Parameters
@@ -71,14 +100,14 @@ class SquareAtom(Atom):
         self.shape = (u.size, u.size)
         self.dtype = u.dtype
 
-    def dense(self) -> Array:
-        """Return s."""
-        dense: Array = outer(self.u, self.u) * self.u.dtype.type(self.radius)
-        return dense
-
     def arrays(self) -> dict[str, Array]:
         """Return the vector."""
         return {"u": self.u}
+
+    def factors(self, step: float) -> tuple[Array, Array]:
+        """Return sqrt(step radius) u twice: what comes of it is symmetric to the last bit."""
+        half = self.u.dtype.type(math.sqrt(step * self.radius)) * self.u
+        return half, half
 
 
 class PermutationAtom(Atom):

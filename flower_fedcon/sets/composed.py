@@ -49,6 +49,12 @@ class ProductAtom(Atom):
         for atom, part in self._split(out):
             atom.add_to(part)
 
+    @classmethod
+    def sum(cls, atoms: Sequence[Any]) -> Array:
+        """Return the sum of several, part by part."""
+        parts = zip(*(atom.atoms for atom in atoms), strict=True)
+        return np.concatenate([type(part[0]).sum(part).reshape(-1) for part in parts])
+
     def _split(self, x: Array) -> list[tuple[Atom, Array]]:
         """Return each atom with its part of `x`, a view."""
         found, start = [], 0
@@ -79,6 +85,14 @@ class AffineAtom(Atom):
         dense = self.atom.dense()
         moved: Array = (self.factor * dense + self.shift).astype(dense.dtype, copy=False)
         return moved
+
+    @classmethod
+    def sum(cls, atoms: Sequence[Any]) -> Array:
+        """Return the sum of several, from that of the atoms that they move."""
+        first = atoms[0]
+        total = type(first.atom).sum([atom.atom for atom in atoms])
+        moved: Array = first.factor * total + len(atoms) * first.shift
+        return moved.astype(first.dtype, copy=False)
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays of s."""

@@ -12,7 +12,8 @@ from flower_fedcon.checks import Array
 DENSE_BELOW = 64
 _MOST_VECTORS = 400
 _RESTARTS = 10
-_ANEW = 0.1
+_FIRST_CHECK = 3
+_GAP_KNOWN = 6  # steps after which the second Ritz value tells the gap
 
 
 class Eigenpair(NamedTuple):
@@ -29,19 +30,19 @@ def start_vector(size: int) -> Array:
     return vector / np.linalg.norm(vector)
 
 
-def top_eigenpair(
-    apply: Callable[[Array], Array],
-    size: int,
-    *,
-    tolerance: float,
-    start: Array | None = None,
-) -> Eigenpair:
+def top_eigenpair(apply: Callable[[Array], Array], size: int, *, tolerance: float) -> Eigenpair:
     """Return the algebraically largest eigenvalue of a symmetric operator, and its unit vector.
 
     By Lanczos' method with full reorthogonalisation, from a fixed vector. It ends when the error
-    of the Ritz value, estimated by min(r, r^2 / gap) for the residual r and the gap to the second
-    Ritz value, is at most `tolerance` times the largest Ritz value in absolute value. When the
+    of the Ritz value is at most `tolerance` times the largest Ritz value in absolute value. It is
+    bounded by the residual r in the first steps; then estimated by min(r, r^2 / gap), for the gap
+    to the second Ritz value, which is not known earlier (a cluster looks like one value). When the
     Krylov space is exhausted (a matrix of low rank, or with ties) the pair found is exact.
+
+    There is no warm start. Near an old vector the residual is small from the beginning, so that
+    the iteration may end before the new one shows. Measured along FedFW on matrix completion: a
+    tenth of the products is saved (a third in early rounds), and one answer in 280 misses its
+    tolerance, by up to 330 times; without it, one in 1,670.
 
     Parameters
     ----------
@@ -50,14 +51,8 @@ def top_eigenpair(
     size : int
     tolerance : float
         > 0.
-    start : array, optional
-        A vector near the one sought. A tenth of the fixed vector is added to it: a start that is
-        orthogonal to the one sought would never find it.
     """
     q = start_vector(size)
-    if start is not None and (norm := float(np.linalg.norm(start))) > 0 and np.isfinite(norm):
-        q = start / norm + _ANEW * q
-        q /= np.linalg.norm(q)
     limit = min(size, _MOST_VECTORS)
     for _ in range(_RESTARTS):
         pair = _expand(apply, q, limit, tolerance)
@@ -70,7 +65,7 @@ def top_eigenpair(
 def _expand(apply: Callable[[Array], Array], q: Array, limit: int, tolerance: float) -> Eigenpair:
     basis = np.empty((limit, q.size))
     diagonal, off = np.empty(limit), np.empty(limit)
-    check, scale = 6, 0.0
+    check, scale = _FIRST_CHECK, 0.0
     for k in range(limit):
         basis[k] = q
         w = apply(q)
@@ -87,7 +82,7 @@ def _expand(apply: Callable[[Array], Array], q: Array, limit: int, tolerance: fl
                 vector = coordinates @ done
                 vector /= np.linalg.norm(vector)
                 return Eigenpair(value, vector, bool(exhausted or error <= tolerance * top))
-            check += max(3, check // 8)
+            check += max(1, check // 8)
         q = w / norm
     raise AssertionError("unreachable")
 
@@ -104,5 +99,5 @@ def _ritz(diagonal: Array, off: Array) -> tuple[float, Array, float, float]:
     )
     residual = float(off[k - 1] * abs(vectors[-1, 1]))
     gap = float(values[1] - values[0])
-    error = residual if residual >= gap else residual * residual / gap
+    error = residual if k < _GAP_KNOWN or residual >= gap else residual * residual / gap
     return float(values[1]), vectors[:, 1], error, max(map(abs, map(float, values)))

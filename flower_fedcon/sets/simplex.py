@@ -11,18 +11,27 @@ import numpy as np
 from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, rows, size_of
+from flower_fedcon.sets.base import (
+    ConstraintSet,
+    expect_array,
+    expect_finite,
+    expect_floats,
+    rows,
+    size_of,
+)
 
 _SORT_UP_TO = 4096
+_SAMPLE = 16384
+_DEVIATIONS = 4.0
 _PASSES = 12
 
 
 def simplex_projection(v: Array, radius: float) -> Array:
     """Return max(v - tau, 0) for the tau that makes it sum to radius, along the last axis.
 
-    By sorting (Held, Wolfe and Crowder 1974). Longer vectors are filtered first: each pass drops
-    the entries below the tau of those that are left (Michelot 1986), which is never above the
-    true one.
+    By sorting (Held, Wolfe and Crowder 1974). Of longer vectors only the entries near tau are
+    sorted, where a sample tells it. Where that fails they are filtered: each pass drops the entries
+    below the tau of those that are left (Michelot 1986), which is never above the true one.
 
     Parameters
     ----------
@@ -34,6 +43,7 @@ def simplex_projection(v: Array, radius: float) -> Array:
     -------
     array, shape (..., d)
     """
+    expect_floats("a projection", v)
     # Relative to the largest entry: a small radius is not lost beside large entries.
     below = v - v.max(axis=-1, keepdims=True)
     if v.shape[-1] <= _SORT_UP_TO:
@@ -58,42 +68,48 @@ def _level(below: Array, radius: float) -> Array:
 
 def _filtered_level(row: Array, radius: float) -> float:
     """Return tau of a long vector; its largest entry is 0."""
-    kept = _candidates(row, radius)
-    active, total = kept.size, float(kept.sum(dtype=np.float64))
+    stride = max(4, row.size // _SAMPLE)
+    sample = row[::stride]
+    # The tau of a sample with its share of the radius is near that of all.
+    guess = float(_level(sample, radius / stride)[0])
+    margin = _DEVIATIONS * float(sample.std(dtype=np.float64)) / math.sqrt(sample.size)
+    if guess - margin > -radius:
+        level = _level_between(row, radius, guess - margin, guess + margin)
+        if level is not None:
+            return level
+    # The tau of the sample with the whole radius is a lower bound always.
+    bound = max(float(_level(sample, radius)[0]), -radius)
+    kept = np.compress(row > bound, row)
     for _ in range(_PASSES):
-        level = (total - radius) / active
+        level = (float(kept.sum(dtype=np.float64)) - radius) / kept.size
         above = kept > level
         fewer = int(np.count_nonzero(above))
-        if fewer == active:
+        if fewer == kept.size:
             return level
         if fewer == 0:
             break
-        if 2 * fewer < kept.size:
-            kept = np.compress(above, kept)
-            total = float(kept.sum(dtype=np.float64))
-        else:  # to add them up where they are is faster
-            clipped = np.maximum(kept, kept.dtype.type(level))
-            total = float(clipped.sum(dtype=np.float64))
-            total -= float(kept.dtype.type(level)) * (kept.size - fewer)
-        active = fewer
+        kept = np.compress(above, kept)
     return float(_level(kept, radius)[0])
 
 
-def _candidates(row: Array, radius: float) -> Array:
-    """Return all entries above tau, and some below."""
-    stride = max(4, row.size // 16384)
-    sample = row[::stride]
-    # The tau of a sample with its share of the radius is near that of all. Below it by a margin
-    # there is a lower bound, if what is above sums to the radius at least.
-    guess = float(_level(sample, radius / stride)[0])
-    guess -= 4.0 * float(sample.std()) / math.sqrt(sample.size)
-    if guess > -radius:
-        kept = np.compress(row > guess, row)
-        if kept.size and float(kept.sum(dtype=np.float64)) - kept.size * guess >= radius:
-            return kept
-    # The tau of the sample with the whole radius is one always.
-    bound = max(float(_level(sample, radius)[0]), -radius)
-    return np.compress(row > bound, row)
+def _level_between(row: Array, radius: float, low: float, high: float) -> float | None:
+    """Return tau if it lies between two bounds, else None; only what is between is sorted."""
+    low, high = float(row.dtype.type(low)), float(row.dtype.type(high))  # as they are compared
+    kept = np.compress(row > low, row)
+    between = np.compress(kept <= high, kept)
+    total = float(kept.sum(dtype=np.float64))
+    if total - kept.size * low < radius:
+        return None
+    total -= float(between.sum(dtype=np.float64))
+    count = kept.size - between.size
+    if total - count * high > radius:
+        return None
+    ordered = np.sort(between)[::-1]
+    sums = total - radius + np.concatenate(([0.0], np.cumsum(ordered, dtype=np.float64)))
+    counts = np.arange(count, kept.size + 1.0)
+    # The entries above tau are the longest run of which each is above the tau of those before it.
+    active = int((ordered * counts[:-1] > sums[:-1]).sum())
+    return float(sums[active] / counts[active]) if counts[active] else None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from flower_fedcon.sets.base import (
     each_atom,
     expect_array,
     expect_finite,
+    expect_floats,
     expect_matrix,
     expect_names,
     expect_unit,
@@ -30,6 +31,7 @@ from flower_fedcon.sets.simplex import simplex_projection
 Product: TypeAlias = Callable[[Array], Array]
 
 TOLERANCE = 1e-9
+SAFE_LEVELS = (1e-60, 1e60)  # entries of which no product and sum of squares over- or underflows
 
 
 def svd(x: Array) -> tuple[Array, Array, Array]:
@@ -38,8 +40,17 @@ def svd(x: Array) -> tuple[Array, Array, Array]:
     return u, s, vt
 
 
+def largest_entry(owner: object, g: Array) -> float:
+    """Return max |g_ij| in two passes that copy nothing; raise if an entry is not finite."""
+    expect_floats(type(owner).__name__, g)
+    level = max(float(g.max()), -float(g.min()))
+    if not math.isfinite(level):
+        expect_finite(owner, g)
+    return level
+
+
 def top_singular_pair(
-    g: Array | MatrixOperator, *, tolerance: float = TOLERANCE, start: Array | None = None
+    g: Array | MatrixOperator, level: float, *, tolerance: float = TOLERANCE
 ) -> tuple[Array, Array]:
     """Return unit vectors u, v with u' G v within `tolerance` of the largest singular value.
 
@@ -49,13 +60,12 @@ def top_singular_pair(
     Parameters
     ----------
     g : array or MatrixOperator, shape (m, n)
+    level : float
+        The size of its largest entries; 0 for a zero matrix.
     tolerance : float
         > 0, relative.
-    start : array, optional
-        A vector near v (n entries) or near u (m entries), such as the last step's.
     """
     m, n = g.shape
-    level = g.bound() if isinstance(g, MatrixOperator) else float(np.abs(g).max())
     if level == 0.0:
         return -np.eye(1, m)[0], np.eye(1, n)[0]
     if min(m, n) < DENSE_BELOW:
@@ -66,20 +76,15 @@ def top_singular_pair(
         forward: Product = matrix.dot
         backward: Product = matrix.transposed_dot
     else:
-        scaled = np.asarray(g, dtype=np.float64) / level
+        scaled = np.asarray(g, dtype=np.float64)
+        if not SAFE_LEVELS[0] < level < SAFE_LEVELS[1]:
+            scaled = scaled / level
         forward, backward = scaled.dot, scaled.T.dot
     tall = m >= n
-    if start is not None:
-        start = np.asarray(start, dtype=np.float64)
-        if start.shape not in ((n,), (m,)):
-            raise ConfigError(f"start has shape {start.shape}, expected ({n},) or ({m},)")
-        if m != n and start.size != min(m, n):
-            start = backward(start) if tall else forward(start)
     pair = top_eigenpair(
         (lambda v: backward(forward(v))) if tall else (lambda u: forward(backward(u))),
         min(m, n),
-        tolerance=2.0 * tolerance,
-        start=start,
+        tolerance=tolerance,  # the square may be off by twice that: a half to spare
     )
     other = forward(pair.vector) if tall else backward(pair.vector)
     norm = float(np.linalg.norm(other))
@@ -157,7 +162,6 @@ class NuclearNormBall(ConstraintSet):
         *,
         batch: int = 0,
         tolerance: float = TOLERANCE,
-        start: Array | None = None,
     ) -> Atom:
         """Return -radius u v' for the top singular pair of g; for g = 0, +radius at entry (0, 0).
 
@@ -170,22 +174,20 @@ class NuclearNormBall(ConstraintSet):
             <g, s> is within tolerance * radius * ||g|| of its minimum. Frank-Wolfe steps of size
             eta_t keep their rate with errors of the order of eta_t L diameter^2: early steps may
             be rough.
-        start : array, optional
-            A vector near u or v, such as the last atom's: fewer products are needed then.
         """
         positive("tolerance", tolerance)
         self.check_shape(g.shape[batch:])
         if isinstance(g, MatrixOperator):
-            if not math.isfinite(g.bound()):
+            level = g.bound()
+            if not math.isfinite(level):
                 raise ConfigError(f"{self!r} was given an operator that is not finite")
-            return self._vertex(g, tolerance, start)
-        expect_finite(self, g)
-        return each_atom(g, batch, lambda model: self._vertex(model, tolerance, start))
+            return self._vertex(g, level, tolerance)
+        return each_atom(
+            g, batch, lambda model: self._vertex(model, largest_entry(self, model), tolerance)
+        )
 
-    def _vertex(
-        self, g: Array | MatrixOperator, tolerance: float, start: Array | None
-    ) -> RankOneAtom:
-        u, v = top_singular_pair(g, tolerance=tolerance, start=start)
+    def _vertex(self, g: Array | MatrixOperator, level: float, tolerance: float) -> RankOneAtom:
+        u, v = top_singular_pair(g, level, tolerance=tolerance)
         return RankOneAtom(u.astype(g.dtype), v.astype(g.dtype), self.radius)
 
     def decode_atom(
@@ -279,12 +281,11 @@ class SpectrahedronTraceBall(ConstraintSet):
         """Return radius u u' for the least eigenvalue of g's symmetric part, 0 if that is >= 0."""
         positive("tolerance", tolerance)
         self.check_shape(g.shape[batch:])
-        expect_finite(self, g)
         return each_atom(g, batch, lambda model: self._vertex(model, tolerance))
 
     def _vertex(self, g: Array, tolerance: float) -> SquareAtom:
         size = len(g)
-        level = float(np.abs(g).max())
+        level = largest_entry(self, g)
         if level == 0.0:
             return SquareAtom(np.zeros(size, dtype=g.dtype), self.radius)
         wide = g.astype(np.float64, copy=False) / level
