@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +113,7 @@ class Coordinator:
         quick = None if asks or self._personal else getattr(exchange, "quick", None)
         while True:
             if stack is not None and not self.complete():
-                self._absorb_stack(*stack(self._stack_request()))
+                self._play_stack(stack)
             if quick is not None and not self.complete():
                 self._absorb_quick(
                     quick(self.cohort, self.round, self.acks, self.kept, self._broadcast)
@@ -185,6 +185,20 @@ class Coordinator:
             else:
                 requests.append(self._request(client))
         return requests
+
+    def _play_stack(
+        self, stack: Callable[[StackRequest], tuple[list[StackReply], list[int]]]
+    ) -> None:
+        """Ask an engine that holds its clients in arrays; if one fails, all are asked singly."""
+        sent = self.downlink_bytes
+        request = self._stack_request()
+        try:
+            answer = stack(request)
+        except FedConError:
+            self.downlink_bytes = sent
+            self._attempt -= 1
+        else:
+            self._absorb_stack(*answer)
 
     def _stack_request(self) -> StackRequest:
         """Return what to ask the whole cohort, of an engine that holds it in arrays."""

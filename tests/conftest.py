@@ -29,3 +29,18 @@ def one_thread():
     """One BLAS thread, as on the nodes: sums are then the same, bit for bit."""
     with threadpool_limits(1):
         yield
+
+
+@pytest.fixture
+def run_command(tmp_path, monkeypatch, capsys):
+    """Run `fedcon` in an empty folder."""
+    from flower_fedcon.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

@@ -16,6 +16,20 @@ from flower_fedcon.protocol import Exchange, Reply, Request
 from flower_fedcon.registry import client_class
 from flower_fedcon.simulation import make_setup
 
+Command = Callable[..., tuple[int, str, str]]
+"""Runs `fedcon` with these arguments; its exit status, output and errors."""
+
+
+def refusal(fedcon: Command, *arguments: str) -> str:
+    """Return the one line with which the command refuses."""
+    code, _, error = fedcon(*arguments)
+    assert code == 2
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert error.endswith("\n")
+    return error
+
+
 Alter = Callable[[Request, Reply], list[Reply]]
 """What becomes of a reply on its way: none, another, or several."""
 

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from harness import Command, refusal
 
-from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.history import History
 from flower_fedcon.objectives import Quadratic
@@ -50,32 +49,12 @@ client_lr = 0.001
 local_steps = 2
 """
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def fedcon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Run the command in an empty folder that holds `small.toml`."""
-    monkeypatch.chdir(tmp_path)
+def fedcon(run_command: Command) -> Command:
+    """Run the command in a folder that holds `small.toml`."""
     Path("small.toml").write_text(FILE)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-def refusal(fedcon: Run, *arguments: str) -> str:
-    code, _, error = fedcon(*arguments)
-    assert code == 2
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert error.endswith("\n")
-    return error
+    return run_command
 
 
 def without_seconds(path: Path) -> list[dict[str, float]]:
@@ -85,7 +64,7 @@ def without_seconds(path: Path) -> list[dict[str, float]]:
 # --- the collection ------------------------------------------------------------------------------
 
 
-def test_list(fedcon: Run) -> None:
+def test_list(fedcon: Command) -> None:
     code, out, error = fedcon("list")
     assert (code, error) == (0, "")
     for name in CLASSES.values():
@@ -95,14 +74,14 @@ def test_list(fedcon: Run) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES.values())
-def test_info(fedcon: Run, name: str) -> None:
+def test_info(fedcon: Command, name: str) -> None:
     code, out, error = fedcon("info", name.lower())
     assert (code, error) == (0, "")
     for words in ("update", "lost state", "uplink", "Hyperparameters", "participation", "Default"):
         assert words in out
 
 
-def test_info_defaults_and_meanings(fedcon: Run) -> None:
+def test_info_defaults_and_meanings(fedcon: Command) -> None:
     out = fedcon("info", "FedAvg")[1]
     row = next(line for line in out.splitlines() if line.strip().startswith("server_lr"))
     assert row.split() == ["server_lr", "1.0", "eta_s", ">", "0."]
@@ -126,7 +105,7 @@ def test_help_is_quick_and_light() -> None:
 # --- runs ----------------------------------------------------------------------------------------
 
 
-def test_run_leaves_a_whole_directory(fedcon: Run) -> None:
+def test_run_leaves_a_whole_directory(fedcon: Command) -> None:
     code, out, error = fedcon("run", "small.toml", "--seed", "3", "--set", "clients=3")
     assert (code, error) == (0, "")
     folder = Path("runs/small")
@@ -154,14 +133,14 @@ def test_run_leaves_a_whole_directory(fedcon: Run) -> None:
     assert "directory: runs/small" in out
 
 
-def test_the_written_configuration_repeats_the_run(fedcon: Run) -> None:
+def test_the_written_configuration_repeats_the_run(fedcon: Command) -> None:
     fedcon("run", "small.toml", "--run-dir", "a")
     code, _, error = fedcon("run", "a/config.toml", "--run-dir", "b")
     assert (code, error) == (0, "")
     assert Path("a/model.npz").read_bytes() == Path("b/model.npz").read_bytes()
 
 
-def test_seeds(fedcon: Run) -> None:
+def test_seeds(fedcon: Command) -> None:
     for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert fedcon("run", "small.toml", "--seed", seed, "--run-dir", folder)[0] == 0
     models = [Path(folder, "model.npz").read_bytes() for folder in "abc"]
@@ -170,7 +149,7 @@ def test_seeds(fedcon: Run) -> None:
     assert rows[0] == rows[1] != rows[2]
 
 
-def test_run_directories(fedcon: Run) -> None:
+def test_run_directories(fedcon: Command) -> None:
     for _ in range(3):
         assert fedcon("run", "small.toml", "--rounds", "1")[0] == 0
     assert {p.name for p in Path("runs").iterdir()} == {"small", "small-2", "small-3"}
@@ -181,7 +160,7 @@ def test_run_directories(fedcon: Run) -> None:
     assert "cannot make the run directory file/x" in message
 
 
-def test_a_problem_without_reference(fedcon: Run) -> None:
+def test_a_problem_without_reference(fedcon: Command) -> None:
     Path("digits.toml").write_text(
         '[problem]\nname = "digits"\nl1 = 1e-3\nreference = false\n[run]\nrounds = 2\n'
         '[algorithm]\nname = "FedAvg"\nclient_lr = 0.5\nlocal_steps = 1\n'
@@ -195,7 +174,7 @@ def test_a_problem_without_reference(fedcon: Run) -> None:
     assert "residual" not in History.read_rows("runs/digits/history.csv")[0]
 
 
-def test_compare(fedcon: Run) -> None:
+def test_compare(fedcon: Command) -> None:
     code, out, error = fedcon("compare", "small.toml", "--rounds", "5")
     assert (code, error) == (0, "")
     folder = Path("runs/small")
@@ -234,11 +213,13 @@ def test_compare(fedcon: Run) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_errors_are_one_line(fedcon: Run, command: str, arguments: list[str], words: str) -> None:
+def test_errors_are_one_line(
+    fedcon: Command, command: str, arguments: list[str], words: str
+) -> None:
     assert words in refusal(fedcon, command, *arguments)
 
 
-def test_other_errors_are_one_line_too(fedcon: Run) -> None:
+def test_other_errors_are_one_line_too(fedcon: Command) -> None:
     digits = str(SIMS / "digits_l1.toml")
     message = refusal(fedcon, "run", digits, "--set", "problem.l1_radius=-1")
     assert "l1_radius must be finite and > 0, got -1" in message
@@ -247,7 +228,7 @@ def test_other_errors_are_one_line_too(fedcon: Run) -> None:
     assert "frob" in refusal(fedcon, "frob")
 
 
-def test_bad_data_are_refused(fedcon: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_data_are_refused(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def mismatched() -> FederatedProblem:
         return FederatedProblem([Quadratic(np.eye(n), np.ones(n)) for n in (2, 3)])
 
@@ -267,7 +248,7 @@ def test_bad_data_are_refused(fedcon: Run, monkeypatch: pytest.MonkeyPatch) -> N
         assert words in refusal(fedcon, "run", "bad.toml")
 
 
-def test_a_diverging_run_is_one_error(fedcon: Run) -> None:
+def test_a_diverging_run_is_one_error(fedcon: Command) -> None:
     diverging = FILE.replace("penalty = 5.0", "client_lr = 10.0\nlocal_steps = 2")
     Path("diverging.toml").write_text(diverging.replace('"FedFW"', '"FedAvg"'))
     message = refusal(fedcon, "run", "diverging.toml", "--rounds", "5000")
@@ -275,7 +256,7 @@ def test_a_diverging_run_is_one_error(fedcon: Run) -> None:
     assert f"round {len(rows) + 1}: the objective is inf: the run diverges" in message
 
 
-def test_resume_goes_on_to_the_same_bytes(fedcon: Run) -> None:
+def test_resume_goes_on_to_the_same_bytes(fedcon: Command) -> None:
     assert fedcon("run", "small.toml", "--run-dir", "whole", "--rounds", "30")[0] == 0
     assert fedcon("run", "small.toml", "--run-dir", "part", "--checkpoint-every", "7")[0] == 0
     more = ["run", "small.toml", "--run-dir", "part", "--resume", "--rounds", "30"]
@@ -288,7 +269,7 @@ def test_resume_goes_on_to_the_same_bytes(fedcon: Run) -> None:
     assert len(History.read_rows("part/history.csv")) == 31
 
 
-def test_info_states_the_bytes_of_a_round(fedcon: Run) -> None:
+def test_info_states_the_bytes_of_a_round(fedcon: Command) -> None:
     out = " ".join(fedcon("info", "FedFW", "--size", "943x1682")[1].split())
     assert f"1 vector {943 * 1682 * 8 + 128:,}" in out
     assert "1 atom of an l1 ball 136" in out
@@ -296,7 +277,7 @@ def test_info_states_the_bytes_of_a_round(fedcon: Run) -> None:
     assert "got '9y9'" in refusal(fedcon, "info", "FedFW", "--size", "9y9")
 
 
-def test_list_on_a_narrow_terminal(fedcon: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = fedcon("list")[1]
@@ -338,7 +319,7 @@ def test_ctrl_c_keeps_the_history(tmp_path: Path) -> None:
 # --- figures -------------------------------------------------------------------------------------
 
 
-def test_plot(fedcon: Run) -> None:
+def test_plot(fedcon: Command) -> None:
     fedcon("compare", "small.toml", "--rounds", "3")
     fedcon("run", "small.toml", "--rounds", "3", "--run-dir", "one")
     code, out, error = fedcon("plot", "one", "runs/small", "-o", "new/figure.pdf")
@@ -360,7 +341,7 @@ def test_plot(fedcon: Run) -> None:
 
 
 def test_plot_labels_runs_of_one_algorithm_apart(
-    fedcon: Run, monkeypatch: pytest.MonkeyPatch
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[list[str]] = []
 
@@ -376,7 +357,7 @@ def test_plot_labels_runs_of_one_algorithm_apart(
 
 
 def test_plot_takes_the_seeds_of_a_comparison_together(
-    fedcon: Run, monkeypatch: pytest.MonkeyPatch
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[dict[str, Any], dict[str, Any]]] = []
 

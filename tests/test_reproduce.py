@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import Command, refusal
 
 from flower_fedcon import claims, measures, reproduce
-from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.history import History
 from flower_fedcon.seeds import highest, lowest, mean, parse
@@ -81,38 +80,20 @@ below = 10.0
 quick = false
 """
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def fedcon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    monkeypatch.chdir(tmp_path)
+def fedcon(run_command: Command) -> Command:
+    """Run the command in a folder with one experiment and its claims."""
     Path("sims/claims").mkdir(parents=True)
     Path("sims/small.toml").write_text(EXPERIMENT)
     Path("sims/claims/small.toml").write_text(CLAIMS)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-def refusal(fedcon: Run, *arguments: str) -> str:
-    code, _, error = fedcon(*arguments)
-    assert code == 2
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    return error
+    return run_command
 
 
 # --- reproduce -----------------------------------------------------------------------------------
 
 
-def test_verdicts(fedcon: Run) -> None:
+def test_verdicts(fedcon: Command) -> None:
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
@@ -138,7 +119,7 @@ def test_verdicts(fedcon: Run) -> None:
     assert lines[4].endswith("| explained: bytes are what they are |")
 
 
-def test_the_full_run_in_two_processes(fedcon: Run) -> None:
+def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
     assert "4 claims: 2 pass, 1 explained, 1 fail;" in out
@@ -238,13 +219,13 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ('paper = "A paper"', "seeds = [-1]", "seeds must be a whole number >= 0"),
     ],
 )
-def test_errors_in_claims_are_one_line(fedcon: Run, old: str, new: str, words: str) -> None:
+def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
     assert old in CLAIMS
     Path("sims/claims/small.toml").write_text(CLAIMS.replace(old, new, 1))
     assert words in refusal(fedcon, "reproduce", "small", "--quick", "--workers", "1")
 
 
-def test_other_refusals(fedcon: Run) -> None:
+def test_other_refusals(fedcon: Command) -> None:
     assert "did you mean 'small'" in refusal(fedcon, "reproduce", "smal")
     assert "holds no claims" in refusal(fedcon, "reproduce", "--sims", "nowhere")
     assert "workers" in refusal(fedcon, "reproduce", "--workers", "0")
@@ -297,7 +278,7 @@ def test_grid() -> None:
             grid(texts)
 
 
-def test_tune_is_resumable_and_writes_the_best(fedcon: Run) -> None:
+def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
     command = ["tune", "sims/small.toml", "--algorithm", "plus", "--rounds", "10"]
     command += ["--run-dir", "tuned", "--grid", "penalty=0.1,1,10", "--workers", "1"]
     code, out, error = fedcon(*command)
@@ -328,7 +309,7 @@ def test_tune_is_resumable_and_writes_the_best(fedcon: Run) -> None:
     assert "holds a run of other settings" in refusal(fedcon, *command)
 
 
-def test_tune_with_runs_that_fail(fedcon: Run) -> None:
+def test_tune_with_runs_that_fail(fedcon: Command) -> None:
     text = EXPERIMENT.replace(
         '"FedFW"\npenalty = 5.0', '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2'
     )
@@ -355,7 +336,7 @@ def test_tune_with_runs_that_fail(fedcon: Run) -> None:
         ([], "--grid"),
     ],
 )
-def test_tune_refusals(fedcon: Run, arguments: list[str], words: str) -> None:
+def test_tune_refusals(fedcon: Command, arguments: list[str], words: str) -> None:
     command = ["tune", "sims/small.toml", "--rounds", "2", *arguments]
     assert words in refusal(fedcon, *command)
 
@@ -376,7 +357,7 @@ def test_reductions() -> None:
             parse(text)
 
 
-def test_compare_over_seeds(fedcon: Run) -> None:
+def test_compare_over_seeds(fedcon: Command) -> None:
     command = ["compare", "sims/small.toml", "--rounds", "6", "--seeds", "0,1,2"]
     code, out, error = fedcon(*command, "--run-dir", "many")
     assert (code, error) == (0, "")

@@ -13,6 +13,7 @@ from harness import OpenRun
 from test_contract import rules
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon.coordinator import Coordinator
 from flower_fedcon.engines import local, stacked
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import (
@@ -26,7 +27,8 @@ from flower_fedcon.objectives.stacked import key, stack, together
 from flower_fedcon.registry import CLASSES
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
 from flower_fedcon.sets import Box, L1Ball, L2Ball, NuclearNormBall, Simplex
-from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedFW, FedMiD, Scaffold
+from flower_fedcon.simulation import make_setup
+from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD, Scaffold
 
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries", "lost"]
 STACKS = [
@@ -272,6 +274,32 @@ def test_the_gate(rule, caplog):
         assert run.x == pytest.approx(calm.x, abs=1e-12)
         assert run.coordinator.uplink_bytes == calm.coordinator.uplink_bytes
     assert f"dropped the reply of client {third[1]}" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
+    """An oracle refuses what one client computes in two rounds: the others go on."""
+    psi, found = L1(0.1), []
+    for engine in (local.LocalExchange, stacked.StackedExchange):
+        rng = np.random.default_rng(0)
+        A, b = rng.standard_normal((4, 8, 5)), rng.standard_normal((4, 8))
+        problem = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
+        strategy = kind(psi, client_lr=0.05, local_steps=2)
+        infos = local.describe(problem.objectives, problem.names, strategy.name)
+        setup = make_setup(infos, 9, problem.layout, strategy.participation, 0)
+        coordinator = Coordinator(strategy, setup, problem.start)
+        exchange = engine(problem.objectives, coordinator.info)
+        good = A[2, 0, 0]
+        for played in range(9):
+            A[2, 0, 0] = np.nan if played in (3, 4) else good  # the objectives are views
+            coordinator.play(exchange)
+        assert coordinator.counts == {"dropped": 2}
+        assert caplog.text.count("L1 was given a value that is not finite (nan)") == 2
+        caplog.clear()
+        found.append(coordinator)
+    assert np.abs(found[0].x - found[1].x).max() <= 1e-12
+    for name in ("acks", "uplink_bytes", "downlink_bytes"):
+        assert getattr(found[0], name) == getattr(found[1], name), name
 
 
 def test_a_step_that_diverges_ends_the_run_with_the_reasons():

@@ -111,6 +111,8 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
     from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
     from flwr.simulation import run_simulation
 
+    from flower_fedcon.engines.ray import BACKEND
+
     class Strategy(_Clock, FlowerFedAvg):
         aggregate = None  # type: ignore[assignment]
 
@@ -145,9 +147,6 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
         server_app=server,
         client_app=client,
         num_supernodes=problem.num_clients,
-        backend_config={
-            "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
-            "init_args": {"include_dashboard": False, "log_to_driver": False},
-        },
+        backend_config=BACKEND,
     )
     return found

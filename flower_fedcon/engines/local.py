@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.client_state import Versions
+from flower_fedcon.errors import FedConError
 from flower_fedcon.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire import Payload
+
+if TYPE_CHECKING:
+    from flower_fedcon.clients.base import FedConClient
 
 
 def describe(objectives: Sequence[Any], names: Sequence[str], algorithm: str) -> list[ClientInfo]:
@@ -31,7 +35,7 @@ class LocalExchange:
         if places is None:
             places = [request.client for request in requests]
         pairs = zip(places, requests, strict=True)
-        return [self._clients[place].handle(request) for place, request in pairs]
+        return [_reply(self._clients[place], request) for place, request in pairs]
 
     def quick(
         self,
@@ -43,12 +47,15 @@ class LocalExchange:
     ) -> Iterator[tuple[int, Payload, dict[str, float]]]:
         """Yield (client, upload, work) of those whose last reply was used: no message for each.
 
-        Those who have something special to be told are left out.
+        Those who have something special to be told, or who fail, are left out.
         """
         clients = self._clients
         for index in cohort:
             client = clients[index]
-            payload = client.repeat(server_round, index, acks[index], kept[index], broadcast)
+            try:
+                payload = client.repeat(server_round, index, acks[index], kept[index], broadcast)
+            except FedConError:
+                continue
             if payload is not None:
                 yield index, payload, client.work
 
@@ -60,3 +67,11 @@ class LocalExchange:
         """Give the clients the states of a checkpoint."""
         for client, versions in zip(self._clients, states, strict=True):
             client.versions = versions
+
+
+def _reply(client: FedConClient[Any], request: Request) -> Reply:
+    """Return a client's reply; a user error is one, as it is where clients are far away."""
+    try:
+        return client.handle(request)
+    except FedConError as error:
+        return Reply(request.client, request.round, error=str(error))

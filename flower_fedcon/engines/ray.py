@@ -21,6 +21,11 @@ from flower_fedcon.loop import Plan
 from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.strategies.base import FedConStrategy
 
+BACKEND: dict[str, Any] = {
+    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},  # by default two processors a client
+    "init_args": {"include_dashboard": False, "log_to_driver": False},
+}
+
 
 def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Plan) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
@@ -52,10 +57,7 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
                 server_app=server,
                 client_app=app,
                 num_supernodes=problem.num_clients,
-                backend_config={
-                    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
-                    "init_args": {"include_dashboard": False, "log_to_driver": False},
-                },
+                backend_config=BACKEND,
             )
     if not histories:
         raise FedConError("Flower's simulation ended without a result: see its log above")

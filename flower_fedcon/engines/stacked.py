@@ -18,6 +18,7 @@ from flower_fedcon import streams
 from flower_fedcon.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.checks import Array
 from flower_fedcon.client_state import Versions
+from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
 from flower_fedcon.protocol import CERTIFY, Reply, Request, RunInfo, StackReply, StackRequest
 from flower_fedcon.registry import client_class
@@ -194,8 +195,11 @@ class StackedExchange:
             else:
                 given = None if request.restore is None else _stacked([request.restore])
                 down, ack = request.broadcast, request.ack
-                payload = self._step(client, request.round, ack, down, given)
-                reply.payload = StackReply(client, payload).part(0)
+                try:
+                    payload = self._step(client, request.round, ack, down, given)
+                    reply.payload = StackReply(client, payload).part(0)
+                except FedConError as error:
+                    reply.error = str(error)
             replies.append(reply)
         return replies
 

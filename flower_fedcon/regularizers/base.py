@@ -9,6 +9,7 @@ import numpy as np
 
 from flower_fedcon.checks import Array, float_array, nonnegative
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.base import expect_finite
 
 
 class Regularizer(ABC):
@@ -73,6 +74,14 @@ def check_step(step: float) -> float:
     if not 0 <= step < math.inf:
         raise ConfigError(f"step must be finite and >= 0, got {step!r}")
     return float(step)
+
+
+def check_prox(psi: object, v: Array, step: float) -> float:
+    """Return the step of a proximal point as a float, if it is one and `v` is finite."""
+    # A NaN is the largest and the smallest entry; twice as fast as to look at each.
+    if not (math.isfinite(v.item(v.argmax())) and math.isfinite(v.item(v.argmin()))):
+        expect_finite(psi, v)
+    return check_step(step)
 
 
 def norm(x: Array) -> float:

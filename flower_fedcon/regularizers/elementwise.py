@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers.base import Regularizer, check_step, norm, soft, weight_or_weights
+from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
 from flower_fedcon.sets.base import ByValue
 
 
@@ -45,7 +45,7 @@ class _Penalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold at step * l1, then shrink by 1 + step * l2."""
-        step = check_step(step)
+        step = check_prox(self, v, step)
         l1, l2 = self._weights()
         if isinstance(l1, np.ndarray):
             self.check_shape(v.shape[batch:])
@@ -162,7 +162,7 @@ class Nonnegative(Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Clip at zero, whatever the step (its limit at step 0)."""
-        check_step(step)
+        check_prox(self, v, step)
         return np.maximum(v, 0)
 
     def subgradient(self, x: Array) -> Array:

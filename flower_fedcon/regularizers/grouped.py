@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.checks import Array, nonnegative
-from flower_fedcon.regularizers.base import Regularizer, check_step, norm, soft
+from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft
 from flower_fedcon.sets.base import ByValue, each, size_of
 from flower_fedcon.sets.grouped import (
     Groups,
@@ -44,7 +44,7 @@ class _GroupPenalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold the entries at step * l1, then the groups' norms at step * weight."""
-        step = check_step(step)
+        step = check_prox(self, v, step)
         weight, l1 = self._weights()
         labels = self._labels(v.shape[batch:])
         if step == 0:

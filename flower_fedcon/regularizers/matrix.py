@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.checks import Array, nonnegative
-from flower_fedcon.regularizers.base import Regularizer, check_step, norm
+from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
 from flower_fedcon.sets.base import each, expect_finite, expect_matrix
 from flower_fedcon.sets.spectral import svd
 
@@ -41,11 +41,10 @@ class NuclearNorm(Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold the singular values at step * weight."""
-        level = check_step(step) * self.weight
+        level = check_prox(self, v, step) * self.weight
         self.check_shape(v.shape[batch:])
         if level == 0:
             return v
-        expect_finite(self, v)
 
         def shrink(model: Array) -> Array:
             u, s, vt = svd(model)

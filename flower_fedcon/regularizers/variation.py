@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from flower_fedcon.checks import Array, nonnegative
-from flower_fedcon.regularizers.base import Regularizer, check_step, norm
+from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TotalVariation1D(Regularizer):
         By dynamic programming over the derivative of the cost, which is piecewise linear (Johnson
         2013, "A dynamic programming algorithm for the fused lasso").
         """
-        level = check_step(step) * self.weight
+        level = check_prox(self, v, step) * self.weight
         if level == 0 or v.ndim == 0:
             return v
         lines = v.reshape(-1, v.shape[-1])

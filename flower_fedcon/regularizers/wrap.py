@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers.base import Regularizer, check_step
+from flower_fedcon.regularizers.base import Regularizer, check_prox, check_step
 from flower_fedcon.regularizers.elementwise import Zero
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.sets.base import ByValue, size_of
@@ -82,7 +82,7 @@ class Foreign(Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Return the operator's prox at step * factor, one call for each model."""
-        step = check_step(step) * self.factor
+        step = check_prox(self, v, step) * self.factor
         if step == 0:
             return v
         models = v.reshape((math.prod(v.shape[:batch]), -1))
