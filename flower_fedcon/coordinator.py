@@ -171,20 +171,8 @@ class Coordinator:
         self._ask_again = False
         if self._attempt > 1:
             self.counts["retries"] += 1
-        asked = [client for client in self.cohort if client not in self._uploads]
-        if self._restores or self._held or self._personal or self._decision:
-            return [self._request(client) for client in asked]
-        # To whom nothing special is said, without a call for each.
-        acks, kept, down, phase = self.acks, self.kept, self._broadcast, self._phase
-        number, requests = self.round, []
-        for client in asked:
-            if ack := acks[client]:
-                self.downlink_bytes += self._broadcast_bytes
-                request = Request(client, number, ack, down, None, phase, False, kept[client])
-                requests.append(request)
-            else:
-                requests.append(self._request(client))
-        return requests
+        missing = (client for client in self.cohort if client not in self._uploads)
+        return [self._request(client) for client in missing]
 
     def _play_stack(
         self, stack: Callable[[StackRequest], tuple[list[StackReply], list[int]]]
