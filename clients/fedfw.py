@@ -29,6 +29,7 @@ class FrankWolfeClient(FedConClient[State]):
         self._count = float(self.num_clients)
         self._averages = self.settings.gradient == "stochastic"
         self._in_place = not self._averages and hasattr(self.objective, "add_gradient")
+        self._at_once = self._in_place and hasattr(self.objective, "pulled_gradient")
         self._iterative = bool(getattr(self.settings.constraint, "iterative", False))
 
     def add_gradient(self, g: Array, x: Array, d: Array | None, down: Payload) -> Array | None:
@@ -51,6 +52,17 @@ class FrankWolfeClient(FedConClient[State]):
             own = (1.0 - rho) * d + rho * own
         g += own
         return own
+
+    def surrogate_gradient(
+        self, x: Array, d: Array | None, down: Payload
+    ) -> tuple[Array, Array | None]:
+        """Return (1/N) grad f_i(x_i) + lambda_t (x_i - x_bar), and d_i to keep."""
+        if self._at_once:
+            pull = down["penalty"]
+            return self.objective.pulled_gradient(x, 1.0 / self._count, down["x_bar"], pull), None
+        g = x - down["x_bar"]
+        g *= down["penalty"]  # in place, here and above: half the memory traffic
+        return g, self.add_gradient(g, x, d, down)
 
     def atom(self, g: Array, step_size: float) -> Atom:
         """Return lmo(g), no more exact than the step deserves where the oracle is iterative.
@@ -81,8 +93,6 @@ class FedFWClient(FrankWolfeClient[FedFWClientState]):
         """Do steps 2 to 4."""
         x = state.x
         step_size = down["step_size"]
-        g = x - down["x_bar"]
-        g *= down["penalty"]  # in place, here and below: half the memory traffic
-        d = self.add_gradient(g, x, state.d, down)
+        g, d = self.surrogate_gradient(x, state.d, down)
         atom = self.atom(g, step_size)
         return {"atom": atom}, FedFWClientState(atom.mix(x, step_size), d)

@@ -71,7 +71,9 @@ class StackedArrivals(Arrivals):
     def __init__(self, replies: Sequence[StackReply], num_clients: int) -> None:
         self._replies = replies
         self.num_clients = num_clients
-        self.clients = [client for reply in replies for client in reply.clients.tolist()]
+        self.clients: list[int] = []
+        for reply in replies:
+            self.clients += reply.clients.tolist()
         self._sorted = all(a.clients[-1] < b.clients[0] for a, b in pairwise(replies))
         if not self._sorted:
             self._order = np.argsort(self.clients)

@@ -92,6 +92,7 @@ class Coordinator:
         self._member_list: list[int] | None = None
         self._member_set: frozenset[int] = frozenset()
         self._everyone = list(range(setup.num_clients))
+        self._places = np.arange(setup.num_clients)
         self._personal = strategy.has_personal()
         self.replies = 0
         self._warned = False
@@ -192,12 +193,12 @@ class Coordinator:
         """Return what to ask the whole cohort, of an engine that holds it in arrays."""
         self._attempt += 1
         strategy, state, cohort = self.strategy, self.state, self.cohort
-        clients = np.array(cohort)
         everyone = len(cohort) == len(self.acks)
+        clients = self._places if everyone else np.array(cohort)
         acks = np.array(self.acks if everyone else [self.acks[client] for client in cohort])
         request = StackRequest(clients, self.round, acks, self._broadcast)
         self.downlink_bytes += len(cohort) * self._broadcast_bytes
-        if not acks.all():
+        if np.count_nonzero(acks) < len(acks):
             for client in clients[acks == 0].tolist():
                 given = strategy.welcome(state, client)
                 if given is not None:
@@ -385,9 +386,12 @@ class Coordinator:
             arrivals = Arrivals(self._uploads, self.setup.num_clients)
         self.state = self.strategy.aggregate(self.state, arrivals)
         self._stacked = None
-        for client in arrivals.clients:
-            self.acks[client] = self.round
         self.replies = len(arrivals)
+        if self.replies == len(self.acks):
+            self.acks = [self.round] * self.replies
+        else:
+            for client in arrivals.clients:
+                self.acks[client] = self.round
         if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(

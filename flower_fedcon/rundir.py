@@ -140,7 +140,7 @@ def _toml(value: Any) -> str:
 
 def environment() -> dict[str, Any]:
     """Return what a reader needs to judge a run's numbers and timings."""
-    packages = ("flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn")
+    packages = ("flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba")
     versions = {}
     for package in packages:
         try:

@@ -12,7 +12,7 @@ from contract import CONTRACTS, build
 from harness import OpenRun
 from test_contract import rules
 
-from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, accelerate, simulate
 from flower_fedcon.coordinator import Coordinator
 from flower_fedcon.engines import local, stacked
 from flower_fedcon.errors import RoundError
@@ -86,7 +86,10 @@ def same(strategy: Any, problem: FederatedProblem, rounds: int = 40, tolerance: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", STACKS)
-def test_the_same_iterates_as_local(name, kind):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_same_iterates_as_local(name, kind, compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
     for rule in rules(name):
         strategy, problem = made(name, objectives(kind), participation=rule)
         same(strategy, problem)
@@ -94,7 +97,10 @@ def test_the_same_iterates_as_local(name, kind):
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
 @pytest.mark.parametrize("name", STACKS)
-def test_the_same_minibatches_as_local(name, kind):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_same_minibatches_as_local(name, kind, compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
     more = {"gradient": "stochastic"} if name.startswith("fedfw") else {}
     for rule in rules(name):
         settings = {"batch_size": 5, "participation": rule, **more}
@@ -300,6 +306,27 @@ def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
     assert np.abs(found[0].x - found[1].x).max() <= 1e-12
     for name in ("acks", "uplink_bytes", "downlink_bytes"):
         assert getattr(found[0], name) == getattr(found[1], name), name
+
+
+@pytest.mark.parametrize("name", ["fedfw", "scaffold", "compositefl"])
+def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch):
+    """Some states are written by then, and everyone's last reply is confirmed already."""
+    strategy, problem = made(name, objectives("least squares"))
+    expected = simulate(strategy, problem, 8).x
+    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four parts
+    plain, failed = stacked.StackedExchange._step, []
+
+    def step(self, clients, server_round, *more):
+        if len(clients) == 2 and server_round in (1, 4, 5) and clients[0] == 3:
+            failed.append(server_round)
+            raise RoundError("half way")
+        return plain(self, clients, server_round, *more)
+
+    monkeypatch.setattr(stacked.StackedExchange, "_step", step)
+    found = simulate(strategy, problem, 8, engine="stacked")
+    assert failed == [1, 4, 5]
+    assert np.abs(found.x - expected).max() <= 1e-12
+    assert found["dropped"][-1] == found["lost"][-1] == 0
 
 
 def test_a_step_that_diverges_ends_the_run_with_the_reasons():

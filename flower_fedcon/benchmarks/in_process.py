@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 
+from flower_fedcon import accelerate
 from flower_fedcon.benchmarks import loops
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.checks import Array
@@ -53,6 +54,16 @@ def rounds_of(strategy: Any, problem: FederatedProblem, engine: str) -> Callable
     return play
 
 
+def _plain(play: Callable[[int], None], rounds: int) -> Work:
+    """Return that many rounds without compiled kernels."""
+
+    def work() -> None:
+        with accelerate.numpy_only():
+            play(rounds)
+
+    return work
+
+
 def fedfw(quick: bool = False) -> Iterator[Result]:
     """FedFW on lasso, 20 rows a client, against a hand-written loop."""
     cases = [(10, 400, "<= 1.5", ""), (100, 400, "<= 1.5", "<= 0.33"), (1000, 64, "", "<= 0.2")]
@@ -68,6 +79,8 @@ def fedfw(quick: bool = False) -> Iterator[Result]:
         }
         for engine in ("local", "stacked"):
             works[engine] = partial(rounds_of(strategy, problem, engine), rounds)
+        with accelerate.numpy_only():
+            works["plain"] = _plain(rounds_of(strategy, problem, "stacked"), rounds)
         times = in_turn(works, 2 if quick else 15)
         what = f"FedFW, lasso, {clients} clients, d={d}"
         steps = rounds * clients
@@ -76,6 +89,9 @@ def fedfw(quick: bool = False) -> Iterator[Result]:
         )
         yield ratio(
             f"{what}: stacked", "loop", times["stacked"], times["loop"], steps=steps, target=far
+        )
+        yield ratio(
+            f"{what}: stacked, NumPy alone", "loop", times["plain"], times["loop"], steps=steps
         )
 
 
@@ -97,7 +113,10 @@ def fastfedda(quick: bool = False) -> Iterator[Result]:
     A = np.stack([f.A for f in problem.objectives])
     y = np.stack([f.b for f in problem.objectives])
     rounds = 2 if quick else 10
+    with accelerate.numpy_only():
+        plain = _plain(rounds_of(strategy, problem, "stacked"), rounds)
     works: dict[str, Work] = {
+        "plain": plain,
         "loop": lambda: loops.fastfedda_sparse(
             A,
             y,
@@ -109,7 +128,7 @@ def fastfedda(quick: bool = False) -> Iterator[Result]:
             batch=batch,
             sampled=sampled,
             rounds=rounds,
-        )
+        ),
     }
     for engine in ("local", "stacked"):
         works[engine] = partial(rounds_of(strategy, problem, engine), rounds)
@@ -120,6 +139,7 @@ def fastfedda(quick: bool = False) -> Iterator[Result]:
         f"{what}: local", "loop", times["local"], times["loop"], steps=count, target="<= 1.3"
     )
     yield ratio(f"{what}: stacked", "loop", times["stacked"], times["loop"], steps=count)
+    yield ratio(f"{what}: stacked, NumPy alone", "loop", times["plain"], times["loop"], steps=count)
 
 
 def small_clients(clients: int, d: int, rows: int = 1) -> FederatedProblem:

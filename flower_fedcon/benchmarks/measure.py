@@ -47,7 +47,7 @@ class Result:
 
 
 def in_turn(
-    works: Mapping[str, Work], turns: int, clock: Clock = time.process_time
+    works: Mapping[str, Work], turns: int, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
     """Return the seconds of each work in each turn, after one turn to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in works}

@@ -7,7 +7,7 @@ by rounding. Clients that differ in type or shape are taken in groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +22,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
 from flower_fedcon.protocol import CERTIFY, Reply, Request, RunInfo, StackReply, StackRequest
 from flower_fedcon.registry import client_class
+from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.wire import Payload
 
 if TYPE_CHECKING:
@@ -77,6 +78,10 @@ class _Selected:
     def add_gradient(self, x: Array, out: Array, scale: float) -> None:
         """Add scale times the full gradients to `out` in place."""
         self._stack.add_gradient(x, out, scale, self._which)
+
+    def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
+        """Return scale times the full gradients plus pull * (x - center)."""
+        return self._stack.pulled_gradient(x, scale, center, pull, self._which)
 
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, from the streams that it has in every engine."""
@@ -140,6 +145,7 @@ class StackedExchange:
         # Of each client: rounds, which place is committed, and what its states are made of.
         self._version, self._pending_round = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._slot = np.zeros(n, np.int64)
+        self._alike = 0  # the round whose replies, everyone's, wait for the server's word together
         self._kind = np.zeros((2, n), np.int64)
         self._kinds: list[tuple[Any, ...] | None] = [None]
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -153,15 +159,21 @@ class StackedExchange:
         lost: list[int] = []
         if self._state_type is None:
             # Nothing to keep apart but the groups.
-            keys = self._group_of[clients]
+            classes = _classes(self._group_of[clients])
+        elif self._alike and len(clients) == len(self._slot) and _all(acks == self._alike):
+            self._slot ^= 1  # as ever, with everyone: no need to look at each
+            self._version[:] = self._alike
+            self._pending_round[:] = 0
+            classes = [None]
         else:
             here = self._acknowledge(clients, acks)
-            if not here.all():
+            if not _all(here):
                 lost = clients[~here].tolist()
                 clients, acks = clients[here], acks[here]
-            keys = self._keys(clients, acks, request.restore)
+            classes = _classes(self._keys(clients, acks, request.restore))
         replies = []
-        for members in _classes(keys):
+        self._alike = 0
+        for members in classes:
             mine = clients if members is None else clients[members]
             for part in self._parts(mine):
                 down, chosen = request.broadcast, mine[part]
@@ -173,11 +185,14 @@ class StackedExchange:
                 restore = None if given[0] is None else _stacked(given)
                 payload = self._step(chosen, request.round, ack, down, restore)
                 replies.append(StackReply(chosen, payload))
+        if len(classes) == 1 and len(clients) == len(self._slot):
+            self._alike = request.round
         return replies, lost
 
     def __call__(self, requests: list[Request]) -> list[Reply]:
         """Return the replies of clients that are asked one by one."""
         replies = []
+        self._alike = 0
         for request in requests:
             client = np.array([request.client])
             reply = Reply(request.client, request.round)
@@ -219,7 +234,7 @@ class StackedExchange:
         """Take the server's word on the last replies; return who has the state that it means."""
         rows = _run(clients)
         used: Array = (self._pending_round[rows] == acks) & (acks > 0)
-        everyone = bool(used.all())
+        everyone = _all(used)
         mine = rows if everyone else clients[used]
         self._slot[mine] ^= 1
         self._version[mine] = acks if everyone else acks[used]
@@ -276,7 +291,7 @@ class StackedExchange:
                 state = type(state)(*(self._spread(value, len(clients)) for value in state))
         payload, after = client.step(state, down)
         if self._state_type is not None:
-            self._write(1 - slot, rows, after)
+            self._write(1 - slot, rows, after, payload.values())
             self._pending_round[rows] = server_round
         return {name: self._spread(value, len(clients)) for name, value in payload.items()}
 
@@ -297,15 +312,20 @@ class StackedExchange:
         pairs = zip(names, form, strict=True)
         return self._state_type(*(arrays[n][rows] if v is _ARRAY else v for n, v in pairs))
 
-    def _write(self, slot: int, rows: Which, state: Any) -> None:
-        """Keep the states of some clients."""
+    def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> None:
+        """Keep the states of some clients, whose step also returned `uploads`."""
         arrays, form = self._arrays[slot], []
-        for name, value in zip(state._fields, state, strict=True):
+        everyone = isinstance(rows, slice) and rows.stop - rows.start == len(self._slot)
+        for i, (name, value) in enumerate(zip(state._fields, state, strict=True)):
             if isinstance(value, np.ndarray):
                 if name not in arrays:
                     model = value.shape if value.ndim == self._axes else value.shape[1:]
                     arrays[name] = np.zeros((len(self._slot), *model), value.dtype)
-                arrays[name][rows] = value
+                others = (*uploads, *state[:i], *state[i + 1 :])
+                if everyone and _may_replace(arrays[name], value, others):
+                    arrays[name] = value
+                else:
+                    arrays[name][rows] = value
                 form.append(_ARRAY)
             else:
                 form.append(value)
@@ -333,6 +353,7 @@ class StackedExchange:
 
     def load(self, states: Sequence[Versions]) -> None:
         """Give the clients the states of a checkpoint."""
+        self._alike = 0
         for client, versions in enumerate(states):
             self._version[client] = versions.version
             self._pending_round[client] = versions.pending_round
@@ -342,17 +363,38 @@ class StackedExchange:
                     self._write(slot, np.array([client]), state)
 
 
+def _all(flags: Array) -> bool:
+    """Return whether all are true, faster than `all` finds it in a short array."""
+    return bool(np.count_nonzero(flags) == flags.size)
+
+
 def _run(places: Array) -> Which:
     """Return ascending places as a slice if none is left out."""
     first, last = int(places[0]), int(places[-1])
     return slice(first, last + 1) if last - first + 1 == len(places) else places
 
 
+def _may_replace(place: Array, value: Array, others: Iterable[Any]) -> bool:
+    """Return whether a new array can be kept as it is: nothing else that is about lies in it."""
+    return (
+        value.base is None
+        and value.shape == place.shape
+        and value.dtype == place.dtype
+        and value.flags.carray
+        and not any(
+            np.may_share_memory(value, other)
+            if isinstance(other, np.ndarray)
+            else isinstance(other, Atom) and not isinstance(other, CoordinateAtom)
+            for other in others
+        )
+    )
+
+
 def _classes(keys: Array) -> list[Array | None]:
     """Return the places of each key; None for all of them."""
     if len(keys) == 0:
         return []
-    if (keys == keys[0]).all():
+    if _all(keys == keys[0]):
         return [None]
     return [np.flatnonzero(keys == one) for one in np.unique(keys)]
 

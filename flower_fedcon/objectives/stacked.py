@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.accelerate import kernels
 from flower_fedcon.checks import Array
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
@@ -72,6 +73,15 @@ class Stack(ABC):
         """Add scale times the gradients of some clients to `out` in place."""
         out += scale * self.gradient(x, which)
 
+    def pulled_gradient(
+        self, x: Array, scale: float, center: Array, pull: float, which: Which
+    ) -> Array:
+        """Return scale times the gradients of some clients, plus pull * (x - center)."""
+        gradient = x - center
+        gradient *= pull
+        self.add_gradient(x, gradient, scale, which)
+        return gradient
+
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows, of shape (clients, batch size)."""
         raise NotImplementedError
@@ -84,6 +94,8 @@ class Table(Stack):
 
     def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
         self.tables, self.targets = together(tables), together(targets)
+        for array in (self.tables, self.targets):
+            array.flags.writeable = False  # for the kernels: of one type, stacked here or a view
         self._entries = self.tables[0].size
 
     @abstractmethod
@@ -175,12 +187,94 @@ class StackedRows(Table):
         return gradient.reshape(count, *self.shape)
 
 
-class StackedLeastSquares(StackedRows):
+class Compilable(StackedRows):
+    """With one score a row: where there is much to read, by the compiled form, if it is there."""
+
+    logistic = False
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        super().__init__(objectives)
+        self._kernels = kernels(self.tables.size)
+        # What multiplies each client's gradient.
+        self._factors = np.ones(len(objectives), self.tables.dtype)
+
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients."""
+        if not self._takes(x):
+            return super().gradient(x, which)
+        return self._new(x, which)
+
+    def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
+        """Add scale times the gradients of some clients to `out` in place."""
+        if not (self._takes(x, out) and out.flags.c_contiguous):
+            super().add_gradient(x, out, scale, which)
+            return
+        self._add(x, out, scale, _places(which))
+        self._with_l2(out, x, which, scale)
+
+    def pulled_gradient(
+        self, x: Array, scale: float, center: Array, pull: float, which: Which
+    ) -> Array:
+        """Return scale times the gradients of some clients, plus pull * (x - center)."""
+        if not (self._takes(x, center) and center.ndim == len(self.shape)):
+            return super().pulled_gradient(x, scale, center, pull, which)
+        places = _places(which)
+        gradient = np.empty((len(places), *self.shape), x.dtype)
+        self._add(x, gradient, scale, places, center=center, pull=pull)
+        return self._with_l2(gradient, x, which, scale)
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the gradients over some rows."""
+        if not self._takes(x):
+            return super().batch_gradient(x, which, rows)
+        return self._new(x, which, np.ascontiguousarray(rows))
+
+    def _takes(self, *arrays: Array) -> bool:
+        """Return whether the compiled form is there, and made for these arrays."""
+        return self._kernels is not None and all(a.dtype == self.tables.dtype for a in arrays)
+
+    def _new(self, x: Array, which: Which, rows: Array | None = None) -> Array:
+        places = _places(which)
+        gradient = np.zeros((len(places), *self.shape), x.dtype)
+        self._add(x, gradient, 1.0, places, rows)
+        return self._with_l2(gradient, x, which)
+
+    def _add(
+        self,
+        x: Array,
+        out: Array,
+        scale: float,
+        places: Array,
+        rows: Array | None = None,
+        center: Array | None = None,
+        pull: float = 0.0,
+    ) -> None:
+        compiled = self._kernels
+        assert compiled is not None  # noqa: S101  (the callers' case)
+        d = self.tables.shape[-1]
+        compiled.add_gradients(
+            self.tables,
+            self.targets,
+            places,
+            compiled.ALL_ROWS if rows is None else rows,
+            compiled.constant(x.reshape(-1, d)),
+            out.reshape(len(places), d),
+            self._factors,
+            scale,
+            self.logistic,
+            compiled.constant(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
+            pull,
+        )
+
+
+class StackedLeastSquares(Compilable):
     """Of `LeastSquares`."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
-        self.scale = constant([o.scale for o in objectives], self.tables.dtype, 1)
+        scales = [o.scale for o in objectives]
+        self.scale = constant(scales, self.tables.dtype, 1)
+        self._factors *= scales
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         own = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
@@ -189,8 +283,14 @@ class StackedLeastSquares(StackedRows):
         return scores
 
 
-class StackedLogisticRegression(StackedRows):
+class StackedLogisticRegression(Compilable):
     """Of `LogisticRegression`."""
+
+    logistic = True
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        super().__init__(objectives)
+        self._factors *= 0.5
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         scores *= 0.5
@@ -272,6 +372,10 @@ _KINDS: dict[type[Any], type[Any]] = {
     SoftmaxRegression: StackedSoftmaxRegression,
     Quadratic: StackedQuadratic,
 }
+
+
+def _places(which: Which) -> Array:
+    return np.arange(which.start, which.stop) if isinstance(which, slice) else which
 
 
 def constant(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.accelerate import kernels
 from flower_fedcon.checks import Array
 from flower_fedcon.wire import array_bytes
 
@@ -159,6 +160,13 @@ class CoordinateAtom(Atom):
 
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s, touching s at one entry only."""
+        code = self.code
+        if isinstance(code, np.ndarray) and x.dtype.char in "fd":
+            compiled = kernels(x.size)
+            if compiled is not None:
+                models, codes = x.reshape(code.size, -1), code.reshape(-1)
+                mixed: Array = compiled.mix_coordinates(models, codes, step, self.magnitude)
+                return mixed if mixed.shape == x.shape else mixed.reshape(x.shape)
         out: Array = (1.0 - step) * x
         self._add(out, step)
         return out
@@ -182,7 +190,8 @@ class CoordinateAtom(Atom):
         if isinstance(code, np.ndarray):
             codes = code.reshape(-1)
             index = np.arange(codes.size) * (out.size // codes.size) + np.abs(codes) - 1
-            out.flat[index] += np.where(codes > 0, amount, -amount)
+            entries = out.reshape(-1) if out.flags.c_contiguous else out.flat
+            entries[index] += np.where(codes > 0, amount, -amount)
         elif code > 0:
             out.flat[code - 1] += amount
         else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flower_fedcon.accelerate import kernels
 from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
@@ -72,13 +73,17 @@ class L1Ball(ConstraintSet):
                 expect_finite(self, g)
             code = -(index + 1) if top > 0 else index + 1
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
-        flat = rows(g, batch)
-        best = np.abs(flat).argmax(axis=-1)  # of a NaN, if there is one
-        first = np.arange(best.size).reshape(best.shape) * flat.shape[-1]
-        tops = flat.reshape(-1)[first + best]
-        if not np.isfinite(tops).all():
+        flat = rows(g, batch).reshape(-1, math.prod(g.shape[batch:]))
+        compiled = kernels(flat.size) if g.dtype.char in "fd" else None
+        if compiled is not None:
+            codes, tops = compiled.steepest(flat)
+        else:
+            best = np.abs(flat).argmax(axis=1)  # of a NaN, if there is one
+            tops = flat[np.arange(len(best)), best]
+            codes = np.where(tops > 0, -1, 1) * (best + 1)
+        if np.count_nonzero(np.isfinite(tops)) < tops.size:
             expect_finite(self, g)
-        return CoordinateAtom(np.where(tops > 0, -1, 1) * (best + 1), self.radius, g.shape, g.dtype)
+        return CoordinateAtom(codes.reshape(g.shape[:batch]), self.radius, g.shape, g.dtype)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
