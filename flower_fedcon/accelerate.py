@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 
-# Entries from which on loading them (half a second) and entering them (5 us) pays.
+# Entries from which on loading them (a third of a second) and entering them (5 us) pays.
 WORTHWHILE: int = 2**15
 
 

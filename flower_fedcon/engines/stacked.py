@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from flower_fedcon.problem import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
-_AT_ONCE = 2**16  # entries of the models that one pass works on: half a megabyte of doubles
+_AT_ONCE = 2**18  # entries of the models that one pass works on: two megabytes of doubles
 _ARRAY = "array"
 
 
