@@ -30,7 +30,8 @@ class FrankWolfeClient(FedConClient[State]):
         self._averages = self.settings.gradient == "stochastic"
         self._in_place = not self._averages and hasattr(self.objective, "add_gradient")
         self._at_once = self._in_place and hasattr(self.objective, "pulled_gradient")
-        self._iterative = bool(getattr(self.settings.constraint, "iterative", False))
+        constraint = self.settings.constraint
+        self._lmo, self._iterative = constraint.lmo, bool(getattr(constraint, "iterative", False))
 
     def add_gradient(self, g: Array, x: Array, d: Array | None, down: Payload) -> Array | None:
         """Add (1/N) grad f_i(x_i), or its running average, to g in place.
@@ -69,10 +70,9 @@ class FrankWolfeClient(FedConClient[State]):
 
         An error of delta in the oracle costs the step eta delta, so that delta may fall with eta.
         """
-        constraint = self.settings.constraint
         if self._iterative:
-            return constraint.lmo(g, tolerance=0.01 * step_size)  # type: ignore[no-any-return]
-        return constraint.lmo(g)  # type: ignore[no-any-return]
+            return self._lmo(g, tolerance=0.01 * step_size)  # type: ignore[no-any-return]
+        return self._lmo(g)  # type: ignore[no-any-return]
 
 
 class FedFWClient(FrankWolfeClient[FedFWClientState]):
