@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 
+from flower_fedcon.checks import Array
+
 # Entries from which on loading them (a third of a second) and entering them (5 us) pays.
 WORTHWHILE: int = 2**15
 
@@ -35,12 +37,15 @@ def numpy_only() -> Iterator[None]:
         WORTHWHILE = before
 
 
-def kernels(entries: int) -> ModuleType | None:
-    """Return the compiled kernels for arrays of this size; None where NumPy has to do.
+def kernels(x: Array) -> ModuleType | None:
+    """Return the compiled kernels for an array like this; None where NumPy has to do.
 
-    None without numba, with NUMBA_DISABLE_JIT=1, and for small arrays.
+    None without numba, with NUMBA_DISABLE_JIT=1, for small arrays, and for those of other types
+    than the machine's own float32 and float64.
     """
-    return _load() if entries >= WORTHWHILE else None
+    if x.size < WORTHWHILE or x.dtype.char not in "fd" or not x.dtype.isnative:
+        return None
+    return _load()
 
 
 def describe() -> str:

@@ -80,7 +80,7 @@ def test_gradients_are_those_of_each_client(always, kind, dtype, rows, which):
 
 def test_the_kernels_are_what_is_used(always, monkeypatch):
     used = []
-    kernels = accelerate.kernels(0)
+    kernels = accelerate.kernels(np.ones(1))
     plain = kernels.add_gradients
     monkeypatch.setattr(kernels, "add_gradients", lambda *a: (used.append(1), plain(*a)))
     x = np.ones((3, 2))
@@ -136,6 +136,14 @@ def test_what_is_not_finite_is_found(always, value):
     assert np.isfinite(found[[0, 1, 3]]).all()
 
 
+@pytest.mark.parametrize("kind", [">f8", "longdouble", "float16", "int64"])
+def test_other_types_are_numpys(always, kind):
+    g = np.array([[1, -3, 2], [4, 0, 4]]).astype(kind)
+    assert accelerate.kernels(g) is None
+    found = L1Ball(1.0).lmo(g, batch=1)
+    assert found.code.tolist() == [2, -1]
+
+
 def fedfw(n: int = 40, d: int = 60) -> tuple[FedFW, FederatedProblem]:
     constraint = L1Ball(1.0)
     problem = FederatedProblem(
@@ -177,7 +185,7 @@ import sys
 import numpy as np
 from flower_fedcon import accelerate
 from flower_fedcon.sets import L1Ball
-assert accelerate.kernels(10**9) is None
+assert accelerate.kernels(np.ones(2**20)) is None
 assert accelerate.describe() == "none: NumPy alone"
 print(abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum())
 """

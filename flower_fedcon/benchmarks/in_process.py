@@ -54,8 +54,10 @@ def rounds_of(strategy: Any, problem: FederatedProblem, engine: str) -> Callable
     return play
 
 
-def _plain(play: Callable[[int], None], rounds: int) -> Work:
-    """Return that many rounds without compiled kernels."""
+def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
+    """Return that many rounds of the stacked engine without compiled kernels."""
+    with accelerate.numpy_only():
+        play = rounds_of(strategy, problem, "stacked")
 
     def work() -> None:
         with accelerate.numpy_only():
@@ -79,8 +81,7 @@ def fedfw(quick: bool = False) -> Iterator[Result]:
         }
         for engine in ("local", "stacked"):
             works[engine] = partial(rounds_of(strategy, problem, engine), rounds)
-        with accelerate.numpy_only():
-            works["plain"] = _plain(rounds_of(strategy, problem, "stacked"), rounds)
+        works["plain"] = _plain(strategy, problem, rounds)
         times = in_turn(works, 2 if quick else 15)
         what = f"FedFW, lasso, {clients} clients, d={d}"
         steps = rounds * clients
@@ -113,10 +114,8 @@ def fastfedda(quick: bool = False) -> Iterator[Result]:
     A = np.stack([f.A for f in problem.objectives])
     y = np.stack([f.b for f in problem.objectives])
     rounds = 2 if quick else 10
-    with accelerate.numpy_only():
-        plain = _plain(rounds_of(strategy, problem, "stacked"), rounds)
     works: dict[str, Work] = {
-        "plain": plain,
+        "plain": _plain(strategy, problem, rounds),
         "loop": lambda: loops.fastfedda_sparse(
             A,
             y,

@@ -194,7 +194,7 @@ class Compilable(StackedRows):
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
-        self._kernels = kernels(self.tables.size)
+        self._kernels = kernels(self.tables)
         # What multiplies each client's gradient.
         self._factors = np.ones(len(objectives), self.tables.dtype)
 

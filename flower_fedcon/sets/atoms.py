@@ -161,8 +161,8 @@ class CoordinateAtom(Atom):
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s, touching s at one entry only."""
         code = self.code
-        if isinstance(code, np.ndarray) and x.dtype.char in "fd":
-            compiled = kernels(x.size)
+        if isinstance(code, np.ndarray):
+            compiled = kernels(x)
             if compiled is not None:
                 models, codes = x.reshape(code.size, -1), code.reshape(-1)
                 mixed: Array = compiled.mix_coordinates(models, codes, step, self.magnitude)

@@ -74,7 +74,7 @@ class L1Ball(ConstraintSet):
             code = -(index + 1) if top > 0 else index + 1
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
         flat = rows(g, batch).reshape(-1, math.prod(g.shape[batch:]))
-        compiled = kernels(flat.size) if g.dtype.char in "fd" else None
+        compiled = kernels(flat)
         if compiled is not None:
             codes, tops = compiled.steepest(flat)
         else:
