@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 from flwr.client import NumPyClient
 
-from flower_fedcon import codec, streams
-from flower_fedcon.checks import Array, count
-from flower_fedcon.client_state import ContextStore, FileStore, Store, Versions
+from flower_fedcon.core import rng as streams
+from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower import codec
+from flower_fedcon.flower.stores import ContextStore, FileStore, Store, Versions
 from flower_fedcon.layout import Layout, PackedObjective
-from flower_fedcon.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.solvers import LocalProblem
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, count
+from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
     from pathlib import Path

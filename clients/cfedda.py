@@ -8,7 +8,7 @@ import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.clients.fastfedda import minimizer
-from flower_fedcon.wire import Payload
+from flower_fedcon.wire.payloads import Payload
 
 
 class CFedDAClient(FedConClient[None]):

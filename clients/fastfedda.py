@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flower_fedcon.checks import Array
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.constrained_prox import constrained_prox
-from flower_fedcon.wire import Payload
+from flower_fedcon.regularizers.constrained import constrained_prox
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 def minimizer(

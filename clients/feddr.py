@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flower_fedcon.checks import Array
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedDRClientState(NamedTuple):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from flower_fedcon.checks import Array
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.protocol import RunInfo
+from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.sets import Atom
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.wire import Payload
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedMiDClient(FedConClient[None]):

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon import streams
-from flower_fedcon.checks import Array
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.compressors import Compressed
+from flower_fedcon.core import rng as streams
+from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.protocol import RunInfo
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedSGMClientState(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.feddyn import ControlVariate, ControlVariateClient
-from flower_fedcon.wire import Payload
+from flower_fedcon.wire.payloads import Payload
 
 
 class FiveGCSClient(ControlVariateClient):

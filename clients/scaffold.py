@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class ScaffoldClientState(NamedTuple):

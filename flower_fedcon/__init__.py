@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flower_fedcon.apps import client_app, server_app
+    from flower_fedcon.core.participation import Bernoulli, Full, Sample
     from flower_fedcon.errors import FedConError
-    from flower_fedcon.history import EarlyStopping, History
-    from flower_fedcon.legacy import as_legacy_strategy
-    from flower_fedcon.participation import Bernoulli, Full, Sample
-    from flower_fedcon.problem import FederatedProblem
+    from flower_fedcon.flower.apps import client_app, server_app
+    from flower_fedcon.flower.legacy import as_legacy_strategy
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.simulation import simulate
 
 __version__ = "0.1.0"
@@ -33,16 +33,16 @@ __all__ = [
 # Loaded when first asked for: a node needs the client app alone, and starts a new process for
 # every message.
 _HOMES = {
-    "Bernoulli": "participation",
-    "EarlyStopping": "history",
+    "Bernoulli": "core.participation",
+    "EarlyStopping": "runs.history",
     "FedConError": "errors",
-    "FederatedProblem": "problem",
-    "Full": "participation",
-    "History": "history",
-    "Sample": "participation",
-    "as_legacy_strategy": "legacy",
-    "client_app": "apps",
-    "server_app": "apps",
+    "FederatedProblem": "problems.federated",
+    "Full": "core.participation",
+    "History": "runs.history",
+    "Sample": "core.participation",
+    "as_legacy_strategy": "flower.legacy",
+    "client_app": "flower.apps",
+    "server_app": "flower.apps",
     "simulate": "simulation",
 }
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array, float_array
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array, float_array
 
 Model: TypeAlias = "Array | list[Array]"
 
@@ -112,6 +113,19 @@ class Layout:
         """Return the layout written by `to_json`."""
         shapes, dtype, layered = json.loads(text)
         return cls(tuple(tuple(int(n) for n in s) for s in shapes), str(dtype), bool(layered))
+
+
+@lru_cache(maxsize=1024)
+def array_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a C-ordered array in NumPy's format: header and data.
+
+    >>> array_bytes((10,), np.dtype("float64"))
+    208
+    """
+    header = io.BytesIO()
+    description = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, description)
+    return len(header.getvalue()) + math.prod(shape) * dtype.itemsize
 
 
 class PackedObjective:

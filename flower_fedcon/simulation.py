@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flower_fedcon import streams
-from flower_fedcon.checks import choice, count
+from flower_fedcon.core import rng as streams
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.protocol import ClientInfo, Exchange, RunInfo, Setup
 from flower_fedcon.engines import local
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.history import Callback, History
 from flower_fedcon.layout import Layout
-from flower_fedcon.loop import Plan, Run
-from flower_fedcon.participation import Participation
-from flower_fedcon.problem import FederatedProblem
-from flower_fedcon.protocol import ClientInfo, Exchange, RunInfo, Setup
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.runs.history import Callback, History
+from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import choice, count
 
 _log = logging.getLogger("flwr")
 ENGINES = ("local", "stacked", "ray")
@@ -73,7 +73,7 @@ def simulate(
         Settings that may differ from those of the run that is resumed; any other is refused.
     certificates : bool (default: False)
         Record "kkt", and where they apply "fw_gap" and "consensus", from the clients' gradients;
-        see `flower_fedcon.certificates`.
+        see `flower_fedcon.runs.certificates`.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 

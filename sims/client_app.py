@@ -27,7 +27,9 @@ def load_objective(context: Context) -> Objective:
 @cache
 def problem(experiment: str) -> FederatedProblem:
     """Return the experiment's problem."""
-    from flower_fedcon.experiments import Experiment  # heavy, and not needed with own files
+    from flower_fedcon.experiments.experiment import (
+        Experiment,  # heavy, and not needed with own files
+    )
 
     return Experiment.load(Path(__file__).parent / experiment).problem()
 

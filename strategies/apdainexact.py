@@ -33,13 +33,13 @@ from __future__ import annotations
 import logging
 from typing import Any, NamedTuple
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, positive
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.solvers import as_solver
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
 

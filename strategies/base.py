@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from flwr.serverapp.strategy import Strategy
 
-from flower_fedcon.checks import Array, count
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.participation import Full, Participation
+from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError, FedConError, ParticipationError, StateLostError
-from flower_fedcon.participation import Full, Participation
-from flower_fedcon.protocol import Setup
-from flower_fedcon.sheet import Sheet
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, count
+from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
     from flwr.serverapp import Grid
 
-    from flower_fedcon.arrivals import Arrivals
+    from flower_fedcon.core.uploads import Arrivals
     from flower_fedcon.engines.grid import GridRun, RunResult
-    from flower_fedcon.history import Callback
+    from flower_fedcon.runs.history import Callback
 
 State = TypeVar("State")
 _log = logging.getLogger("flwr")
@@ -321,7 +321,7 @@ class FedConStrategy(Strategy, Generic[State]):
             If the clients do not fit together, or a round cannot be completed.
         """
         from flower_fedcon.engines.grid import GridRun
-        from flower_fedcon.loop import Plan
+        from flower_fedcon.runs.run import Plan
 
         for record in (train_config, evaluate_config):
             if record:

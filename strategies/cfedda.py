@@ -36,13 +36,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, positive
+from flower_fedcon.card import Sheet
 from flower_fedcon.clients.fastfedda import minimizer
-from flower_fedcon.constrained_prox import norm_ball
-from flower_fedcon.sheet import Sheet
+from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.regularizers.constrained import norm_ball
 from flower_fedcon.strategies.fastfedda import DualAveraging
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.payloads import Payload
 
 
 class CFedDAState(NamedTuple):

@@ -46,15 +46,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, choice, nonnegative, positive
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.participation import Bernoulli
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.solvers import as_solver, gap_tolerance
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, choice, nonnegative, positive
+from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
 _SLACK = 1 + 1e-9  # mu and L are known to rounding

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import Array, count, positive
 
 
 class FedAvgState(NamedTuple):

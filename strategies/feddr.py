@@ -34,13 +34,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, positive
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.fedprox import LocalMinimization
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedDRState(NamedTuple):

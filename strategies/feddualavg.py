@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array
-from flower_fedcon.sheet import Sheet
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.strategies.fedmid import LocalProxSteps
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedDualAvgState(NamedTuple):

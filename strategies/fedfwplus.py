@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array
-from flower_fedcon.sheet import Sheet
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.strategies.fedfw import FedFWState, FrankWolfe
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedFWPlusState(NamedTuple):

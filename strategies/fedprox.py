@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeVar
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, nonnegative
-from flower_fedcon.sheet import Sheet
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.solvers import LocalSolver, as_solver
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import Array, nonnegative
 
 State = TypeVar("State")
 

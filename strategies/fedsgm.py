@@ -45,15 +45,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon import streams
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, choice, count, positive
+from flower_fedcon.card import Sheet
 from flower_fedcon.clients.fedsgm import dense
 from flower_fedcon.compressors import Compressor, Identity, RandK, as_compressor
+from flower_fedcon.core import rng as streams
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.wire import Payload, flatten
+from flower_fedcon.validation import Array, choice, count, positive
+from flower_fedcon.wire.payloads import Payload, flatten
 
 _EXACT = Identity()
 _log = logging.getLogger("flwr")

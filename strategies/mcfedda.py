@@ -24,13 +24,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, count, positive
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.cfedda import CFedDA, CFedDAState
 from flower_fedcon.strategies.fastfedda import DualAveraging
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.wire.payloads import Payload
 
 
 class Stage(NamedTuple):

@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flower_fedcon import streams
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, positive
+from flower_fedcon.card import Sheet
+from flower_fedcon.core import rng as streams
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.sheet import Sheet
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.payloads import Payload
 
 
 class ScaffnewState(NamedTuple):

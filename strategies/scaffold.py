@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrivals import Arrivals
-from flower_fedcon.checks import Array, choice, count, positive
-from flower_fedcon.sheet import Sheet
+from flower_fedcon.card import Sheet
+from flower_fedcon.core.uploads import Arrivals
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array, choice, count, positive
+from flower_fedcon.wire.payloads import Payload
 
 
 class ScaffoldState(NamedTuple):

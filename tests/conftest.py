@@ -34,7 +34,7 @@ def one_thread():
 @pytest.fixture
 def run_command(tmp_path, monkeypatch, capsys):
     """Run `fedcon` in an empty folder."""
-    from flower_fedcon.cli import main
+    from flower_fedcon.cli.command import main
 
     monkeypatch.chdir(tmp_path)
 

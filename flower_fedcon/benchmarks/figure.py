@@ -22,7 +22,7 @@ def plot_curves(results: Sequence[Result], path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from flower_fedcon.plotting import check_figure
+    from flower_fedcon.experiments.figures import check_figure
 
     check_figure(path)
     points = [one for one in results if one.axis]

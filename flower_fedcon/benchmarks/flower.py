@@ -14,7 +14,7 @@ from typing import Any
 
 from flower_fedcon.benchmarks.in_process import rounds_of, small_clients
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.simulation import simulate
 from flower_fedcon.strategies import FedAvg, FedFW
 

@@ -15,19 +15,19 @@ from unittest import mock
 
 import numpy as np
 
-from flower_fedcon import accelerate
 from flower_fedcon.benchmarks import loops
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
-from flower_fedcon.checks import Array
+from flower_fedcon.core.participation import Sample
 from flower_fedcon.engines import local, stacked
-from flower_fedcon.loop import Plan, Run
+from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import LeastSquares, SoftmaxRegression
-from flower_fedcon.participation import Sample
-from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems import lasso, sparse_regression
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.simulation import make_setup, simulate
 from flower_fedcon.solvers import AOGM
 from flower_fedcon.strategies import DualFL, FastFedDA, FedFW
+from flower_fedcon.validation import Array
 
 
 def lasso_in_one_array(clients: int, d: int) -> tuple[Array, Array, FederatedProblem]:
@@ -197,7 +197,7 @@ def memory(quick: bool = False) -> Iterator[Result]:
 
 def long(quick: bool = False) -> Iterator[Result]:
     """Play 10^5 rounds of the lasso experiment, with progress, history and checkpoints."""
-    from flower_fedcon.console import progress
+    from flower_fedcon.experiments.console import progress
 
     A, b, problem = lasso_in_one_array(10, 400)
     constraint: Any = problem.constraint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import Array
+from flower_fedcon.validation import Array
 
 
 def fedfw_lasso(A: Array, b: Array, radius: float, penalty: float, rounds: int) -> Array:

@@ -11,11 +11,11 @@ import numpy as np
 
 from flower_fedcon.benchmarks.in_process import rounds_of
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
-from flower_fedcon.checks import Array
 from flower_fedcon.objectives import MatrixCompletion
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.sets import L1Ball, NuclearNormBall, RankOneAtom, Simplex
 from flower_fedcon.strategies import FedFW
+from flower_fedcon.validation import Array
 
 
 def projections(quick: bool = False) -> Iterator[Result]:

@@ -16,10 +16,10 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from flower_fedcon import accelerate
 from flower_fedcon.benchmarks import flower, in_process, oracles
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.kernels import dispatch as accelerate
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "fedfw": in_process.fedfw,

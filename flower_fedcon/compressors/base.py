@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.compressors.values import Compressed, DType, Shape
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array
 
 
 class Compressor(ABC):

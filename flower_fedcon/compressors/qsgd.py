@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count
 from flower_fedcon.compressors.base import Compressor, expect, finite, names
 from flower_fedcon.compressors.values import DType, Quantized, Shape
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array, count
 
 
 @dataclass(frozen=True)

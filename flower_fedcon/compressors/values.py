@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array
-from flower_fedcon.wire import array_bytes
+from flower_fedcon.layout import array_bytes
+from flower_fedcon.validation import Array
 
 Shape: TypeAlias = tuple[int, ...]
 DType: TypeAlias = np.dtype[Any]

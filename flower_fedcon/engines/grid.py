@@ -14,17 +14,16 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from flower_fedcon import codec
-from flower_fedcon.checks import Array, count, nonnegative, positive
-from flower_fedcon.coordinator import Coordinator
-from flower_fedcon.engines import messages
+from flower_fedcon.core.coordinator import Coordinator
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.history import History, Record
-from flower_fedcon.loop import Plan, Run
-from flower_fedcon.problem import FederatedProblem, common_layout, start_point
-from flower_fedcon.protocol import ClientInfo, Reply, Request
+from flower_fedcon.flower import codec, messages
+from flower_fedcon.problems.federated import FederatedProblem, common_layout, start_point
 from flower_fedcon.regularizers import Indicator
+from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.simulation import make_setup
+from flower_fedcon.validation import Array, count, nonnegative, positive
 
 if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.client_state import Versions
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import FedConError
-from flower_fedcon.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.flower.stores import Versions
 from flower_fedcon.registry import client_class
-from flower_fedcon.wire import Payload
+from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient

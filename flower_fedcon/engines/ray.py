@@ -13,12 +13,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from flower_fedcon.apps import client_app
 from flower_fedcon.engines.grid import GridRun
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.history import History
-from flower_fedcon.loop import Plan
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.flower.apps import client_app
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.runs.history import History
+from flower_fedcon.runs.run import Plan
 from flower_fedcon.strategies.base import FedConStrategy
 
 BACKEND: dict[str, Any] = {

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon import streams
-from flower_fedcon.batched import BatchedRegularizer, BatchedSet
-from flower_fedcon.checks import Array
-from flower_fedcon.client_state import Versions
+from flower_fedcon.core import rng as streams
+from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo, StackReply, StackRequest
 from flower_fedcon.errors import FedConError
+from flower_fedcon.flower.stores import Versions
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
-from flower_fedcon.protocol import CERTIFY, Reply, Request, RunInfo, StackReply, StackRequest
 from flower_fedcon.registry import client_class
+from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
-from flower_fedcon.wire import Payload
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
-    from flower_fedcon.problem import FederatedProblem
+    from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
 _AT_ONCE = 2**18  # entries of the models that one pass works on: two megabytes of doubles

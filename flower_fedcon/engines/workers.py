@@ -15,10 +15,10 @@ from typing import Any
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from flower_fedcon.client_state import Versions
+from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.local import LocalExchange
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.protocol import Reply, Request, RunInfo
+from flower_fedcon.flower.stores import Versions
 
 _here: dict[int, LocalExchange] = {}  # in a worker: the one exchange of its clients
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, float_array, nonnegative
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array, count, float_array, nonnegative
 
 
 class SmoothFunction(Protocol):

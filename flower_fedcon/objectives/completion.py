@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, float_array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.sets.operators import MatrixOperator
+from flower_fedcon.validation import Array, count, float_array, positive
 
 
 class MatrixCompletion(Objective):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import Array, float_array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import LinearModel, Objective
+from flower_fedcon.validation import Array, float_array, positive
 
 
 class LeastSquares(LinearModel):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, float_array, nonnegative
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import LinearModel
+from flower_fedcon.validation import Array, count, float_array, nonnegative
 
 
 class LogisticRegression(LinearModel):

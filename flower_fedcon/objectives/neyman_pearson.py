@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import Array, float_array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.logistic import LogisticRegression
+from flower_fedcon.validation import Array, float_array
 
 
 class NeymanPearson(LogisticRegression):

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.accelerate import kernels
-from flower_fedcon.checks import Array
+from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.validation import Array
 
 Which: TypeAlias = "slice | Array"
 """Some of the clients of a stack: a run of them, or their places."""

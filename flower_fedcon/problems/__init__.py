@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems.chr12a import chr12a
 from flower_fedcon.problems.cifar10 import cifar10
 from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.emnist import emnist
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.fmri import fmri
 from flower_fedcon.problems.l1_logistic import l1_logistic

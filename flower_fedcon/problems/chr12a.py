@@ -6,11 +6,11 @@ from importlib.resources import files
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import QuadraticAssignment
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.sets import Birkhoff
+from flower_fedcon.validation import Array, count
 
 BEST = 9552  # the least cost of a permutation
 SIZE = 12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems import hub
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.image_files import folder, read_cifar
 from flower_fedcon.problems.images import Images, Part, Split, two_part_problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.sets import Box
 
 

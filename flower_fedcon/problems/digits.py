@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split, hold_out, shares, softmax_problem
 
 CLASSES = 10

@@ -6,10 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from flower_fedcon.checks import Array, choice, count
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems import hub
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import (
     SPLITS,
     Images,
@@ -18,6 +17,7 @@ from flower_fedcon.problems.images import (
     shares,
     softmax_problem,
 )
+from flower_fedcon.validation import Array, choice, count
 
 DATASET = "flwrlabs/femnist"
 HINT = (

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from flower_fedcon.checks import nonnegative, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Objective, SoftmaxRegression
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
+from flower_fedcon.validation import nonnegative, positive
 
 
 def files(

@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, nonnegative
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LogisticRegression
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
+from flower_fedcon.validation import Array, count, nonnegative
 
 Session: TypeAlias = tuple[Array, Array]  # images (rows, voxels) and labels -1 or 1 (rows,)
 

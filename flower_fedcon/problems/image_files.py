@@ -11,9 +11,9 @@ from typing import BinaryIO, NoReturn
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.images import Images
+from flower_fedcon.validation import Array
 
 CIFAR_SHAPE = (3, 32, 32)
 _GZIP = b"\x1f\x8b"

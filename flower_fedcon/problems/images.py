@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array, choice, count, nonnegative, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import SoftmaxRegression
-from flower_fedcon.problem import FederatedProblem, Metric
+from flower_fedcon.problems.federated import FederatedProblem, Metric
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
+from flower_fedcon.validation import Array, choice, count, nonnegative, positive
 
 Split: TypeAlias = Literal["label-skew", "even", "writer-like"]
 SPLITS = ("label-skew", "even", "writer-like")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import count, nonnegative
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LogisticRegression
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
+from flower_fedcon.validation import count, nonnegative
 
 
 def l1_logistic(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import count
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.problem import FederatedProblem
-from flower_fedcon.reference import Reference
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.reference import Reference
 from flower_fedcon.sets import L1Ball
+from flower_fedcon.validation import count
 
 
 def lasso(

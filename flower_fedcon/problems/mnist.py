@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flower_fedcon.problem import FederatedProblem
 from flower_fedcon.problems import hub
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.image_files import find, folder, read_mnist
 from flower_fedcon.problems.images import Images, Part, Split, two_part_problem
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import MatrixCompletion
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.sets import NuclearNormBall
+from flower_fedcon.validation import Array, count, positive
 
 RANK = 5
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.checks import count
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import NeymanPearson
-from flower_fedcon.problem import FederatedProblem
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.validation import count
 
 
 def neyman_pearson(*, clients: int = 10, seed: int = 0) -> FederatedProblem:

@@ -9,10 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
 from flower_fedcon.sets.base import ByValue
+from flower_fedcon.validation import Array, nonnegative
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft
 from flower_fedcon.sets.base import ByValue, each, size_of
 from flower_fedcon.sets.grouped import (
@@ -18,6 +17,7 @@ from flower_fedcon.sets.grouped import (
     labels_for,
     rescale_groups,
 )
+from flower_fedcon.validation import Array, nonnegative
 
 
 class _GroupPenalty(ByValue, Regularizer):

@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
+from flower_fedcon.validation import Array, nonnegative
 
 
 @dataclass(frozen=True)

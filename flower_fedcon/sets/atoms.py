@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.accelerate import kernels
-from flower_fedcon.checks import Array
-from flower_fedcon.wire import array_bytes
+from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.layout import array_bytes
+from flower_fedcon.validation import Array
 
 
 class Atom(ABC):

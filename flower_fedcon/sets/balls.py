@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.accelerate import kernels
-from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
 from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, rows, size_of
 from flower_fedcon.sets.box import decode_corner
 from flower_fedcon.sets.simplex import simplex_projection
+from flower_fedcon.validation import Array, positive
 
 _INT = np.dtype(np.int64)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, StackedAtom
+from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.sets.composed import ScaledSet, ShiftedSet

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet, each, each_atom, expect_array, expect_finite
 from flower_fedcon.sets.compact import PermutationAtom
+from flower_fedcon.validation import Array, count
 
 _STEPS = 200
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array, float_array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CornerAtom
 from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, size_of
+from flower_fedcon.validation import Array, float_array
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.validation import Array
 
 _CACHED = 2**15  # entries, a quarter of a megabyte of doubles
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, float_array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, number_arrays
 from flower_fedcon.sets.base import ByValue, ConstraintSet, each_atom, size_of
+from flower_fedcon.validation import Array, count, float_array, positive
 
 
 class ProductAtom(Atom):

@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from flower_fedcon.checks import Array, float_array
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ByValue, ConstraintSet, each, expect_finite
+from flower_fedcon.validation import Array, float_array
 
 
 @dataclass(frozen=True, eq=False)

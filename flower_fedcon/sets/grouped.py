@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import (
@@ -24,6 +23,7 @@ from flower_fedcon.sets.base import (
 )
 from flower_fedcon.sets.compact import GroupAtom
 from flower_fedcon.sets.simplex import simplex_projection
+from flower_fedcon.validation import Array, positive
 
 Groups: TypeAlias = "int | str | Array"
 

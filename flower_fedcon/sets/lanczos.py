@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.checks import Array
+from flower_fedcon.validation import Array
 
 DENSE_BELOW = 64
 _MOST_VECTORS = 400

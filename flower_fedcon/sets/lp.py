@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.sets.atoms import Atom, DenseAtom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
@@ -21,6 +20,7 @@ from flower_fedcon.sets.base import (
     expect_finite,
     size_of,
 )
+from flower_fedcon.validation import Array, positive
 
 _GAP = 1e-10
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array
 
 
 class MatrixOperator:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.sets.base import (
@@ -19,6 +18,7 @@ from flower_fedcon.sets.base import (
     rows,
     size_of,
 )
+from flower_fedcon.validation import Array, positive
 
 _SORT_UP_TO = 4096
 _SAMPLE = 16384

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import (
@@ -20,6 +19,7 @@ from flower_fedcon.sets.base import (
     size_of,
 )
 from flower_fedcon.sets.compact import SparseSignAtom
+from flower_fedcon.validation import Array, count, positive
 
 
 def capped_projection(v: Array, cap: float, radius: float) -> Array:

@@ -9,7 +9,6 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import (
@@ -27,6 +26,7 @@ from flower_fedcon.sets.compact import RankOneAtom, SquareAtom
 from flower_fedcon.sets.lanczos import DENSE_BELOW, top_eigenpair
 from flower_fedcon.sets.operators import MatrixOperator
 from flower_fedcon.sets.simplex import simplex_projection
+from flower_fedcon.validation import Array, positive
 
 Product: TypeAlias = Callable[[Array], Array]
 

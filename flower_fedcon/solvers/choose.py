@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from flower_fedcon.checks import count, positive
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.problem import LocalSolver
+from flower_fedcon.validation import count, positive
 
 _NAMED: dict[str, LocalSolver] = {
     "exact": Exact(),

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, norm, target
+from flower_fedcon.validation import Array
 
 Restart = Literal["gradient", "function"] | None
 

@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from flower_fedcon.checks import Array
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.solvers.descent import TIGHT, Rules, descend
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, norm, target
+from flower_fedcon.validation import Array
 
 Solve: TypeAlias = Callable[[Array], Array]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flower_fedcon.checks import choice, count, positive
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers.descent import TIGHT, Restart, Rules, descend
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop
+from flower_fedcon.validation import choice, count, positive
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.checks import Array, count, positive
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.solvers.descent import Rules, descend
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, norm, target
+from flower_fedcon.validation import Array, count, positive
 
 
 class _Stopped(Exception):  # noqa: N818  (not an error: the way out of SciPy's loop)

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.checks import Array, nonnegative
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import SmoothFunction
 from flower_fedcon.regularizers import Regularizer, Zero
+from flower_fedcon.validation import Array, nonnegative
 
 Stop: TypeAlias = Callable[[Array, Array], bool]
 

@@ -1,0 +1,1 @@
+"""One run, whatever carries it."""

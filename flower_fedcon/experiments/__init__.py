@@ -1,0 +1,1 @@
+"""The laboratory: experiments, tuning, claims, figures."""

@@ -1,0 +1,142 @@
+"""What the command shows: tables, progress, results."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.runs.history import Record
+
+
+def console() -> Console:
+    """Return a console for standard output."""
+    from rich.console import Console
+
+    found = Console(markup=False, highlight=False)
+    # A file or a pipe has no width of its own: 80 columns would break every cell.
+    return found if found.is_terminal else Console(markup=False, highlight=False, width=160)
+
+
+def table(*columns: str, plain: bool = False, right_from: int | None = None) -> Table:
+    """Return an empty table; `plain` without header, numbers from column `right_from` on."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=None if plain else SIMPLE_HEAD, show_header=not plain, pad_edge=False)
+    for i, name in enumerate(columns):
+        right = right_from is not None and i >= right_from
+        made.add_column(name, justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def say(text: str) -> None:
+    """Print a line, whatever its length."""
+    print(text, flush=True)
+
+
+@contextmanager
+def progress(label: str, rounds: int) -> Iterator[Any]:
+    """Give a callback that shows a bar on a terminal, and a line every tenth elsewhere."""
+    screen = console()
+    if not screen.is_terminal:
+        began, shown = time.perf_counter(), 0
+
+        def line(record: Record) -> None:
+            nonlocal shown
+            tenth = int(10 * record["round"] / rounds)
+            if tenth > shown or record["round"] == rounds:
+                shown = tenth
+                seconds = time.perf_counter() - began
+                say(f"{label}: round {record['round']:g}/{rounds}, {_brief(record)}, "
+                     f"{seconds:.1f} s")  # fmt: skip
+
+        yield line
+        return
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[state]}", markup=False),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=screen) as bar:
+        task = bar.add_task(label, total=rounds, state="")
+        yield lambda record: bar.update(task, completed=record["round"], state=_brief(record))
+
+
+def _brief(record: Record) -> str:
+    text = f"F {record['objective']:.6g}"
+    return text + (f", F - F* {record['residual']:.3g}" if "residual" in record else "")
+
+
+def results(
+    histories: Mapping[str, Sequence[Record]],
+    problem: FederatedProblem,
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+) -> Table:
+    """Return the table at the end of a run; with `seeds` the range of each label's runs as well."""
+    from flower_fedcon.experiments.seed_statistics import highest, lowest
+
+    last = {label: rows[-1] for label, rows in histories.items()}
+    metrics = list(problem.metrics)
+    known = any("residual" in row for row in last.values())
+    optimum = problem.optimum.value if known else 0.0
+    columns = {"Algorithm": None, "Objective": "{objective:.6g}"}
+    if known:
+        columns["F - F*"] = "{residual:.3g}"
+        if abs(optimum) > 1e-12:
+            columns["Relative"] = "{relative:.3g}"
+    columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
+    if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
+        columns["Violation"] = "{violation:.3g}"
+    columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
+    made = table(*columns, right_from=1)
+    forms = [form for form in columns.values() if form]
+
+    def texts(row: Record) -> list[str]:
+        numbers = {
+            **row,
+            "relative": row.get("residual", 0.0) / (abs(optimum) or 1.0),
+            "up": row["uplink_bytes"] / 1e6,
+            "down": row["downlink_bytes"] / 1e6,
+        }
+        return [form.format(**numbers) for form in forms]
+
+    for label, row in last.items():
+        cells = texts(row)
+        if seeds and len(seeds[label]) > 1:
+            ends = [texts(reduce(seeds[label])[-1]) for reduce in (lowest, highest)]
+            cells = [
+                text if low == high else f"{text}\n{low} to {high}"
+                for text, low, high in zip(cells, *ends, strict=True)
+            ]
+        made.add_row(label, *cells)
+    return made
+
+
+@contextmanager
+def quiet(active: bool) -> Iterator[None]:
+    """Keep a diverging run to its one error, which says why its replies were dropped."""
+    if not active:
+        yield
+        return
+    import numpy as np
+
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,359 @@
+"""Experiments described by a TOML file: a problem, how to run, and one or more algorithms.
+
+    title = "Composite digits"         # optional, as is paper = "..."
+
+    [problem]
+    name = "digits"                    # one of `flower_fedcon.problems.BUILDERS`
+    clients = 10                       # its keyword arguments
+    l1 = 1e-3
+    reference = true                   # find the optimum first, and record F - F* (the default)
+
+    [run]
+    rounds = 500                       # required
+    seed = 0                           # the rest are the defaults
+    engine = "local"                   # workers = 2 shares the clients out among processes
+    evaluate_every = 1
+
+    [algorithm]
+    name = "FedDualAvg"                # one of the collection
+    client_lr = 0.5                    # its arguments
+    local_steps = 5
+    participation = {sample = 3}       # or {fraction = 0.3}, {bernoulli = 0.5}, "full"
+
+    [[compare]]                        # further algorithms, for `fedcon compare`
+    name = "FedMiD"
+    label = "mirror descent"           # optional, the name in tables and figures
+    client_lr = 0.2
+    local_steps = 5
+
+An algorithm's `regularizer` and `constraint` come from the problem; a table such as
+``regularizer = {type = "L1", weight = 1e-3}`` gives another. Every key is checked against the
+signature that will receive it.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon import registry
+from flower_fedcon.core import rng as streams
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.experiments.schema import (
+    Table,
+    argument,
+    check_keys,
+    check_table,
+    check_type,
+    check_types,
+    context,
+    defaults,
+    parameters,
+    parse_value,
+    section,
+    write_value,
+)
+from flower_fedcon.problems import builder
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.simulation import ENGINES
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import choice, count
+
+_TOP = ("title", "paper", "problem", "run", "algorithm", "compare")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The table ``[run]``."""
+
+    rounds: int
+    seed: int = 0
+    engine: str = "local"
+    evaluate_every: int = 1
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        count("rounds", self.rounds, minimum=0)
+        count("evaluate_every", self.evaluate_every, minimum=0)
+        streams.check_seed(self.seed)
+        choice("engine", self.engine, ENGINES)
+        if self.workers is not None:
+            count("workers", self.workers)
+
+
+class Experiment:
+    """A checked experiment.
+
+    Parameters
+    ----------
+    tables : dict
+        What the file holds.
+    source : str
+        The file's name, which begins each error's text.
+    overrides : sequence of str
+        "key=value", each applied in turn, names first: see `load`.
+
+    Attributes
+    ----------
+    title, paper : str
+    run_options : RunOptions
+
+    Raises
+    ------
+    ConfigError
+        If an entry is missing, unknown or of the wrong type.
+
+    Examples
+    --------
+    >>> experiment = Experiment({
+    ...     "problem": {"name": "counterexample"},
+    ...     "run": {"rounds": 5},
+    ...     "algorithm": {"name": "FedFW", "penalty": 1.0},
+    ... })
+    >>> experiment.problem().num_clients, experiment.strategy().penalty
+    (2, 1.0)
+    """
+
+    def __init__(
+        self, tables: Mapping[str, Any], source: str = "experiment", overrides: Sequence[str] = ()
+    ) -> None:
+        self.source = source
+        self._tables: Table = copy.deepcopy(dict(tables))
+        self._problem: FederatedProblem | None = None
+        with context(source):
+            for override in sorted(overrides, key=_after_names):
+                with context(f"--set {override}"):
+                    self._override(override)
+            self._check()
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """Read a file.
+
+        Parameters
+        ----------
+        path : path
+        overrides : sequence of str
+            Such as "run.rounds=10", "algorithm.client_lr=0.1", "compare.1.client_lr=0.1" (the
+            first of ``[[compare]]``), or a key that only one of the tables ``[problem]``,
+            ``[run]`` and ``[algorithm]`` can have, "rounds=10". The value is TOML, else a string.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read, or what it holds cannot be used.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            tables = tomllib.loads(text)
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+        except ValueError as error:  # of tomllib, or of the encoding
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        return cls(tables, str(path), overrides)
+
+    # --- what it describes ---------------------------------------------------------------------
+
+    @property
+    def labels(self) -> list[str]:
+        """The algorithms' labels, all different; the main one first."""
+        labels: list[str] = []
+        for table in self._algorithms():
+            label = base = str(table.get("label") or registry.CLASSES[registry.find(table["name"])])
+            number = 2
+            while label in labels:
+                label, number = f"{base} {number}", number + 1
+            labels.append(label)
+        return labels
+
+    def problem(self) -> FederatedProblem:
+        """Return the problem, the same object each time."""
+        if self._problem is None:
+            with context(self.source), context("[problem]"):
+                self._problem = builder(self._tables["problem"]["name"])(**self._problem_arguments)
+        return self._problem
+
+    @property
+    def reference(self) -> bool:
+        """Whether the optimum is to be found before the run."""
+        return bool(self._tables["problem"].get("reference", True))
+
+    def strategy(self, index: int = 0) -> FedConStrategy[Any]:
+        """Return an algorithm: 0 for ``[algorithm]``, 1 for the first of ``[[compare]]``, ..."""
+        table, problem = self._algorithms()[index], self.problem()
+        kind = registry.strategy_class(table["name"])
+        with context(self.source), context(_table_name(index)):
+            arguments = {
+                name: argument(name, value) for name, value in table.items()
+                if name not in ("name", "label")
+            }  # fmt: skip
+            arguments = _given_by_problem(kind, problem) | arguments
+            check_types(arguments, parameters(kind))
+            _check_required(kind, arguments)
+            return kind(**arguments)
+
+    def strategies(self) -> dict[str, FedConStrategy[Any]]:
+        """Return all algorithms, by label."""
+        return {label: self.strategy(i) for i, label in enumerate(self.labels)}
+
+    def only(self, label: str) -> Experiment:
+        """Return the same experiment with one of its algorithms alone."""
+        if label not in self.labels:
+            raise ConfigError(f"unknown label {label!r}: {nearest(label, self.labels)}")
+        tables = {key: value for key, value in self._tables.items() if key != "compare"}
+        algorithm = self._algorithms()[self.labels.index(label)]
+        return Experiment({**tables, "algorithm": algorithm}, self.source)
+
+    def to_toml(self, index: int | None = None) -> str:
+        """Return the resolved experiment, defaults included; only one algorithm if `index`."""
+        lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")
+                 if key in self._tables]  # fmt: skip
+        name = self._tables["problem"]["name"]
+        problem = defaults(parameters(builder(name))) | self._problem_arguments
+        lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
+        run = {key: value for key, value in asdict(self.run_options).items() if value is not None}
+        lines += section("[run]", run)
+        tables, labels = self._algorithms(), self.labels
+        for i in range(len(tables)) if index is None else [index]:
+            kind = registry.strategy_class(tables[i]["name"])
+            table = {"name": kind.__name__, "label": labels[i], **defaults(parameters(kind))}
+            table |= {k: v for k, v in tables[i].items() if k not in ("name", "label")}
+            table.setdefault("participation", "full")
+            lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
+        return "\n".join(lines).lstrip("\n") + "\n"
+
+    # --- checks --------------------------------------------------------------------------------
+
+    def _algorithms(self) -> list[Table]:
+        return [self._tables["algorithm"], *self._tables.get("compare", [])]
+
+    @property
+    def _problem_arguments(self) -> Table:
+        extra = ("name", "reference")
+        return {k: v for k, v in self._tables["problem"].items() if k not in extra}
+
+    def _check(self) -> None:
+        tables = self._tables
+        check_keys(tables, _TOP, "the file's top level")
+        for name in ("problem", "run", "algorithm"):
+            check_table(tables.get(name), f"[{name}]")
+        compare = tables.get("compare", [])
+        if not isinstance(compare, list):
+            raise ConfigError("write [[compare]], in double brackets, for each algorithm")
+        for i, table in enumerate(compare, start=1):
+            check_table(table, _table_name(i))
+        for key in ("title", "paper"):
+            check_type(key, tables.get(key, ""), str)
+        self.title, self.paper = tables.get("title", ""), tables.get("paper", "")
+        with context("[run]"):
+            check_keys(tables["run"], self._keys("run"))
+            if "rounds" not in tables["run"]:
+                raise ConfigError("rounds is missing: write rounds = 100, or as many as you like")
+            check_types(tables["run"], parameters(RunOptions))
+            self.run_options = RunOptions(**tables["run"])
+        with context("[problem]"):
+            function = builder(_required_name(tables["problem"], "problem"))
+            check_keys(tables["problem"], self._keys("problem"))
+            check_type("reference", tables["problem"].get("reference", True), bool)
+            check_types(self._problem_arguments, parameters(function))
+            for key, parameter in parameters(function).items():
+                if parameter.default is parameter.empty and key not in tables["problem"]:
+                    raise ConfigError(f"{key} is missing: {tables['problem']['name']} needs it")
+        for i, table in enumerate(self._algorithms()):
+            with context(_table_name(i)):
+                kind = registry.strategy_class(_required_name(table, "algorithm"))
+                check_keys(table, ("name", "label", *parameters(kind)))
+                check_type("label", table.get("label", ""), str)
+
+    def _keys(self, table: str) -> tuple[str, ...]:
+        """Return the valid keys of a table."""
+        if table == "run":
+            return tuple(RunOptions.__dataclass_fields__)
+        name = self._tables.get(table, {}).get("name")
+        if table == "problem":
+            return ("name", "reference", *parameters(builder(name)))
+        return ("name", "label", *parameters(registry.strategy_class(name)))
+
+    def _override(self, override: str) -> None:
+        key, equals, text = override.partition("=")
+        path = key.strip().split(".")
+        if not equals or not all(path):
+            raise ConfigError("write key=value, such as run.rounds=10")
+        for name in ("problem", "run", "algorithm"):
+            check_table(self._tables.get(name), f"[{name}]")
+        tables = ("problem", "run", "algorithm")
+        bare = len(path) == 1 or any(path[0] in self._keys(table) for table in tables)
+        if bare and path[0] not in _TOP:
+            path = [self._home(path[0]), *path]
+        where: Any = self._tables
+        for i, part in enumerate(path[:-1]):
+            if isinstance(where, list):
+                numbers = [str(n) for n in range(1, len(where) + 1)]
+                if part not in numbers:
+                    raise ConfigError(f"unknown number {part!r}: {nearest(part, numbers)}")
+                where = where[int(part) - 1]
+                continue
+            if i == 0 and part not in _TOP:
+                raise ConfigError(f"unknown table {part!r}: {nearest(part, _TOP[2:])}")
+            if not isinstance(where.get(part), dict | list):
+                where[part] = {}
+            where = where[part]
+        if not isinstance(where, dict):
+            raise ConfigError("write compare.1.key=value for the first of [[compare]]")
+        where[path[-1]] = parse_value(text.strip())
+
+    def _home(self, key: str) -> str:
+        """Return the only table that can have the key."""
+        keys = {table: self._keys(table) for table in ("problem", "run", "algorithm")}
+        homes = [table for table, valid in keys.items() if key in valid]
+        if len(homes) > 1:
+            choices = " or ".join(f"{table}.{key}" for table in homes)
+            raise ConfigError(f"{key!r} is a key of several tables: write {choices}")
+        if not homes:
+            everything = {k for valid in keys.values() for k in valid}
+            raise ConfigError(f"unknown key {key!r}: {nearest(key, everything)}")
+        return homes[0]
+
+
+def _after_names(override: str) -> bool:
+    """Sort overrides of names first: which keys a table can have follows from its name."""
+    return not override.partition("=")[0].strip().endswith(".name")
+
+
+def _table_name(index: int) -> str:
+    return f"[[compare]] {index}" if index else "[algorithm]"
+
+
+def _required_name(table: Table, what: str) -> Any:
+    if "name" not in table:
+        raise ConfigError(f"name is missing: it says which {what}")
+    return table["name"]
+
+
+def _given_by_problem(kind: type[Any], problem: FederatedProblem) -> Table:
+    """Return the oracles that an algorithm takes from the problem."""
+    given: Table = {}
+    known = parameters(kind)
+    if "constraint" in known and problem.constraint is not None:
+        given["constraint"] = problem.constraint
+    if "regularizer" in known:
+        needed = known["regularizer"].default is known["regularizer"].empty
+        if problem.regularizer is not None:
+            given["regularizer"] = problem.regularizer
+        elif needed and problem.constraint is not None:
+            given["regularizer"] = problem.constraint  # stands for its indicator
+    return given
+
+
+def _check_required(kind: type[Any], arguments: Table) -> None:
+    for name, parameter in parameters(kind).items():
+        if parameter.default is not parameter.empty or name in arguments:
+            continue
+        remedy = f"write {name} = ..."
+        if name in ("regularizer", "constraint"):
+            remedy = f"the problem has none; choose one there, or write {name} = {{type = ...}}"
+        raise ConfigError(f"{kind.__name__} needs {name}: {remedy}")

@@ -1,0 +1,229 @@
+"""Figures of runs: the error against rounds, traffic and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.experiments.seed_statistics import highest, lowest
+from flower_fedcon.runs.history import Record
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".pdf", ".svg")
+AXES = {
+    "rounds": "communication round",
+    "bytes": "megabytes sent, up and down",
+    "seconds": "seconds in the rounds",
+}
+_LABELS = {"residual": "objective residual  F − F*", "objective": "objective  F"}
+
+# Okabe and Ito's palette, told apart with any colour vision, without the yellow, too faint for a
+# line on white; then three of Tol's muted colours. Dashes and markers tell lines apart as well.
+_COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
+    "#882255", "#999933", "#7F7F7F",
+)  # fmt: skip
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+
+def plot_histories(
+    histories: Mapping[str, Sequence[Record]],
+    path: str | Path | Sequence[str | Path],
+    *,
+    title: str = "",
+    x: str | None = None,
+    y: str | None = None,
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+) -> Path:
+    """Draw F - F* (or F, where F* is not known) of several runs, and return the file's path.
+
+    Parameters
+    ----------
+    histories : dict
+        Label -> rows of a history.
+    path : path or sequence of paths
+        .png, .pdf or .svg files, all of the same figure; the first is returned.
+    title : str (default: "")
+    x : str, optional
+        Panels to draw, "rounds", "bytes", "seconds" or several, "rounds,bytes"; by default all.
+    y : str, optional
+        Another column of the histories, such as "test_accuracy".
+    seeds : dict, optional
+        Label -> the rows of several runs whose mean the label's history is: a band between their
+        smallest and largest values is drawn.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to draw, or the file's kind is not one of these.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    targets = [check_figure(each, x) for each in paths]
+    for label, rows in histories.items():
+        if not rows:
+            raise ConfigError(f"{label!r} has no recorded rounds to draw")
+    if not histories:
+        raise ConfigError("no runs to draw")
+    records = [row for rows in histories.values() for row in rows]
+    # Not if every run ended at the optimum to rounding: nothing would be left to draw.
+    residual = all("residual" in row for row in records) and any(
+        row["residual"] > 0 for row in records
+    )
+    column = y or ("residual" if residual else "objective")
+    residual = column == "residual"
+    if not all(any(column in row for row in rows) for rows in histories.values()):
+        known = set.intersection(*({key for row in rows for key in row}
+                                   for rows in histories.values()))  # fmt: skip
+        raise ConfigError(f"unknown column {column!r}: {nearest(column, known)}")
+    panels = list(AXES) if x is None else x.split(",")
+
+    figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axis, name in zip(axes, panels, strict=True):
+        for i, (label, rows) in enumerate(histories.items()):
+            _draw(axis, _abscissa(rows, name), _column(rows, column, residual), label, i)
+            if seeds and len(seeds.get(label, ())) > 1:
+                _band(axis, rows, seeds[label], (name, column), i)
+        _dress(axis, name)
+        _mark(axis)
+    if residual or _spans(histories, column):
+        axes[0].set_yscale("log")
+    axes[0].set_ylabel(_LABELS.get(column, column.replace("_", " ")))
+    if title:
+        figure.suptitle(title)
+    handles, labels = axes[0].get_legend_handles_labels()
+    fitting = 64 * len(panels) // (max(map(len, labels)) + 11)  # characters in the width
+    columns = min(len(labels), 4, max(1, fitting))
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3
+    )
+    for target in targets:
+        # Fonts that journals accept and editors can edit; no date, so that equal runs give equal
+        # files.
+        dated = {".pdf": "CreationDate", ".svg": "Date"}.get(target.suffix.lower())
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "fedcon"}):
+                figure.savefig(target, metadata={dated: None} if dated else None)
+        except OSError as error:
+            raise ConfigError(f"cannot write {target}: {error.strerror or error}") from None
+    return targets[0]
+
+
+def check_figure(path: str | Path, x: str | None = None) -> Path:
+    """Return the path if a figure of its kind can be drawn, with this abscissa.
+
+    >>> check_figure("figure.gif")
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: cannot draw figure.gif: its name must end in .png, .pdf, .svg
+    """
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"cannot draw {target}: its name must end in {', '.join(SUFFIXES)}")
+    for name in [] if x is None else x.split(","):
+        if name not in AXES:
+            raise ConfigError(f"unknown axis {name!r}: {nearest(name, AXES)}")
+    return target
+
+
+def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
+    axis.plot(
+        x,
+        y,
+        label=label,
+        color=_COLOURS[index % len(_COLOURS)],
+        linestyle=_DASHES[index % len(_DASHES)],
+        linewidth=1.4,
+        marker=_MARKERS[index % len(_MARKERS)],
+        markersize=5,
+        markerfacecolor="white",
+        zorder=3 - 0.01 * index,
+    )
+
+
+def _band(
+    axis: Axes,
+    rows: Sequence[Record],
+    runs: Sequence[Sequence[Record]],
+    names: tuple[str, str],
+    index: int,
+) -> None:
+    name, column = names
+    positive = column == "residual"
+    axis.fill_between(
+        _abscissa(rows, name),
+        _column(lowest(runs), column, positive),
+        _column(highest(runs), column, positive),
+        color=_COLOURS[index % len(_COLOURS)],
+        alpha=0.2,
+        linewidth=0,
+        zorder=2 - 0.01 * index,
+    )
+
+
+def _dress(axis: Axes, name: str) -> None:
+    axis.set_xlabel(AXES[name])
+    axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
+    axis.spines[["top", "right"]].set_visible(False)
+    if _is_long([np.asarray(line.get_xdata(), float) for line in axis.lines], name):
+        axis.set_xscale("log")
+    else:
+        axis.set_xlim(left=0)
+
+
+def _is_long(lines: Sequence[Array], name: str) -> bool:
+    """Return whether the abscissa is to be logarithmic.
+
+    For rounds: over two decades. Bytes and seconds: a run that is over early must not be squeezed
+    into the left edge.
+    """
+    if name == "rounds":
+        return bool(max(x[-1] for x in lines) > 100 * min(x[0] for x in lines) > 0)
+    return bool(max(x[-1] for x in lines) > 8 * min(x[-1] for x in lines) > 0)
+
+
+def _mark(axis: Axes) -> None:
+    """Put each line's markers at equal distances along the abscissa, beside the others' ones."""
+    scale = np.log if axis.get_xscale() == "log" else np.asarray
+    for i, line in enumerate(axis.lines):
+        x = np.asarray(line.get_xdata(), float)
+        x = scale(np.maximum(x, x[x > 0].min(initial=1.0)))  # a clock may stand at 0 at first
+        places = np.linspace(x[0], x[-1], 8) + (x[-1] - x[0]) * (i % 4) / 32
+        line.set_markevery(sorted({min(int(j), len(x) - 1) for j in np.searchsorted(x, places)}))
+
+
+def _abscissa(rows: Sequence[Record], name: str) -> Array:
+    if name == "bytes":
+        total = _column(rows, "uplink_bytes") + _column(rows, "downlink_bytes")
+        megabytes: Array = total / 1e6
+        return megabytes
+    return _column(rows, "round" if name == "rounds" else "seconds")
+
+
+def _column(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
+    """Return a column; with `positive`, what is <= 0 is left out of a logarithmic axis."""
+    values = np.array([row.get(name, math.nan) for row in rows], dtype=float)
+    if positive:
+        values[~(values > 0)] = math.nan
+    return values
+
+
+def _spans(histories: Mapping[str, Sequence[Record]], column: str) -> bool:
+    """Return whether all values are positive, over more than two decades."""
+    values = np.concatenate([_column(rows, column) for rows in histories.values()])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() / values.min() > 100)

@@ -1,0 +1,136 @@
+"""What a claim can measure in the histories of its runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.experiments.schema import Table
+from flower_fedcon.runs.history import Record
+from flower_fedcon.validation import Array
+
+Runs: TypeAlias = Mapping[tuple[str, int], Sequence[Record]]  # (label, seed) -> rows
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A kind of measurement: the keys it takes besides the threshold's, and how it is found.
+
+    `find` returns the measured numbers of one seed, one for each round or algorithm named.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    find: Callable[[Table, Callable[[str], Sequence[Record]]], list[float]]
+
+
+def _value(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the column at each round."""
+    history = rows(claim["algorithm"])
+    return [_at(history, claim["column"], number) for number in _rounds(claim, history)]
+
+
+def _ratio(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the column of one algorithm over that of each other one, at each round."""
+    history = rows(claim["algorithm"])
+    found = []
+    for other in listed(claim["over"]):
+        for number in _rounds(claim, history):
+            lower = _at(rows(other), claim["column"], number)
+            upper = _at(history, claim["column"], number)
+            found.append(upper / lower if lower else math.copysign(math.inf, upper))
+    return found
+
+
+def _lead(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the column of one algorithm minus that of each other one, at each round."""
+    history = rows(claim["algorithm"])
+    return [
+        _at(history, claim["column"], number) - _at(rows(other), claim["column"], number)
+        for other in listed(claim["over"])
+        for number in _rounds(claim, history)
+    ]
+
+
+def _order(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the ratio of each algorithm's column to the next one's: below 1 if in order."""
+    found = []
+    for number in _rounds(claim, rows(claim["algorithms"][0])):
+        values = [_at(rows(label), claim["column"], number) for label in claim["algorithms"]]
+        found += [a / b for a, b in itertools.pairwise(values)]
+    return found
+
+
+def _first(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the first recorded round with the column at or below a level, inf if none is."""
+    return _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
+
+
+def _cost(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return what each algorithm has spent, in rounds or `of` another column, as it gets there."""
+    found = []
+    for label in claim["algorithms"]:
+        history = rows(label)
+        reached = np.flatnonzero(_column(history, claim["column"]) <= claim["level"])
+        spent = _column(history, claim.get("of", "round"))
+        found.append(float(spent[reached[0]]) if reached.size else math.inf)
+    return found
+
+
+def _slope(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the exponent of t that fits the column between two rounds, by least squares."""
+    history = rows(claim["algorithm"])
+    numbers = _column(history, "round")
+    values = _column(history, claim["column"])
+    kept = (numbers >= claim.get("since", 1)) & (numbers <= claim.get("until", math.inf))
+    if kept.sum() < 2 or not (values[kept] > 0).all():
+        raise ConfigError("a slope needs two recorded rounds at least, with values above 0")
+    return [float(np.polyfit(np.log(numbers[kept]), np.log(values[kept]), 1)[0])]
+
+
+def _count(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the number of recorded rounds with the column above a level."""
+    values = _column(rows(claim["algorithm"]), claim["column"])
+    return [float((values > claim["level"]).sum())]
+
+
+MEASURES: dict[str, Measure] = {
+    "value": Measure(("algorithm", "column"), ("round",), _value),
+    "ratio": Measure(("algorithm", "over", "column"), ("round",), _ratio),
+    "lead": Measure(("algorithm", "over", "column"), ("round",), _lead),
+    "order": Measure(("algorithms", "column"), ("round",), _order),
+    "first": Measure(("algorithm", "column", "level"), (), _first),
+    "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
+    "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
+    "count": Measure(("algorithm", "column", "level"), (), _count),
+}
+
+
+def _rounds(claim: Table, history: Sequence[Record]) -> list[int]:
+    return [int(n) for n in listed(claim.get("round", history[-1]["round"]))]
+
+
+def _at(history: Sequence[Record], column: str, number: int) -> float:
+    for row in history:
+        if row["round"] == number:
+            return float(_column([row], column)[0])
+    raise ConfigError(f"round {number} is not recorded: rounds up to {history[-1]['round']:g} are, "
+                      "as evaluate_every says")  # fmt: skip
+
+
+def _column(history: Sequence[Record], name: str) -> Array:
+    columns = {key for row in history for key in row}
+    if name not in columns:
+        raise ConfigError(f"unknown column {name!r}: {nearest(name, columns)}")
+    return np.array([row.get(name, math.nan) for row in history], dtype=float)
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a value that may be one or several as a list."""
+    return list(value) if isinstance(value, list | tuple) else [value]

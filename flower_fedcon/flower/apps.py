@@ -1,0 +1,158 @@
+"""The two Flower apps: `client_app` for every node, `server_app` for the server."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flower_fedcon.errors import ConfigError, FedConError
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+    from flower_fedcon.layout import Model
+
+
+def client_app(
+    load_objective: Callable[..., Any],
+    *,
+    oracles: Mapping[str, Any] | None = None,
+    state_dir: str | None = None,
+    mods: Sequence[Any] | None = None,
+) -> ClientApp:
+    """Return a ClientApp that serves every algorithm of the collection.
+
+    Parameters
+    ----------
+    load_objective : callable
+        `load_objective(context)`, or without argument, returns this node's objective f_j; the
+        context's `node_config` says where the node's data is. Called for each message.
+    oracles : dict, optional
+        Sets or regularizers of one's own, by the name of the strategy's argument ("constraint",
+        "regularizer"): a message can only name this package's.
+    state_dir : path, optional
+        A folder in which clients keep their state over restarts; by default the node
+        configuration's "state-dir", if it has one.
+    mods : sequence, optional
+        Flower's client mods.
+
+    Examples
+    --------
+    >>> from flower_fedcon import client_app
+    >>> from flower_fedcon.objectives import LeastSquares
+    >>> def load(context):
+    ...     with np.load(context.node_config["data"]) as data:
+    ...         return LeastSquares(data["A"], data["b"])
+    >>> app = client_app(load)
+    """
+    from flwr.clientapp import ClientApp
+
+    from flower_fedcon.flower import messages
+    from flower_fedcon.registry import client_class
+
+    load = _with_context(load_objective, "load_objective")
+    app = ClientApp(mods=list(mods) if mods else None)
+
+    def build(config: Mapping[str, Any], context: Context) -> Any:
+        kind = client_class(str(config.get("algorithm")))
+        return kind(load(context), context=context, state_dir=state_dir, oracles=oracles)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays, config = messages.read_instruction(message, messages.TRAIN)
+        try:
+            answer = build(config, context).fit(arrays, config)
+        except FedConError as error:  # bad data, say: the server names this node and the reason
+            answer = [], 1, {"names": "", "round": 0, "client": 0, "error": str(error)}
+        return messages.train_reply(message, *answer)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        arrays, config = messages.read_instruction(message, messages.EVALUATE)
+        return messages.evaluate_reply(message, *build(config, context).evaluate(arrays, config))
+
+    return app
+
+
+def server_app(
+    make_strategy: Callable[..., Any], *, x0: Model | None = None, callbacks: Sequence[Any] = ()
+) -> ServerApp:
+    """Return a ServerApp that runs a strategy.
+
+    The run configuration's keys (`flwr run --run-config`, or the app's pyproject.toml):
+    "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
+    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "grace"
+    (seconds to wait for the rest once a round has enough replies), "resume" (false) and
+    "checkpoint-every" (rounds; by default every ten seconds) and "certificates" (false).
+
+    Parameters
+    ----------
+    make_strategy : callable
+        `make_strategy(context)`, or without argument, returns the strategy.
+    x0 : array or list of arrays, optional
+        The start; by default zeros, moved into the strategy's constraint set.
+    callbacks : sequence of callables
+        As for `simulate`.
+
+    Examples
+    --------
+    >>> from flower_fedcon import server_app
+    >>> from flower_fedcon.sets import L1Ball
+    >>> from flower_fedcon.strategies import FedFW
+    >>> app = server_app(lambda: FedFW(L1Ball(radius=12.0), penalty=5.0))
+    """
+    from flwr.serverapp import ServerApp
+
+    make = _with_context(make_strategy, "make_strategy")
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = dict(context.run_config)
+        strategy = make(context)
+        if not callable(getattr(strategy, "start", None)):
+            raise ConfigError(f"make_strategy returned {strategy!r}, which is not a strategy")
+        strategy.start(
+            grid,
+            x0,
+            num_rounds=int(_option(config, "num-server-rounds", 3)),
+            timeout=float(_option(config, "timeout", 3600)),
+            seed=int(_option(config, "seed", 0)),
+            evaluate_every=int(_option(config, "evaluate-every", 1)),
+            num_clients=int(_option(config, "num-clients", 0)) or None,
+            grace=float(config["grace"]) if "grace" in config else None,
+            run_dir=str(_option(config, "run-dir", "")) or None,
+            resume=bool(config.get("resume", False)),
+            certificates=bool(config.get("certificates", False)),
+            checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,
+            callbacks=callbacks,
+        )
+
+    return app
+
+
+def _option(config: Mapping[str, Any], key: str, default: int | float | str) -> Any:
+    value = config.get(key, default)
+    numeric = not isinstance(default, str)
+    if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ConfigError(f"run configuration: {key} must be a number, got {value!r}")
+    return value
+
+
+def _with_context(function: Callable[..., Any], name: str) -> Callable[[Context], Any]:
+    """Return `function` as one that takes the context, whether it wants it or not."""
+    if not callable(function):
+        raise ConfigError(f"{name} must be a function, got {function!r}")
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wanted = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.kind in kinds and (p.default is p.empty or p.name == "context")
+    ]
+    return function if wanted else lambda context: function()
+
+
+__all__ = ["client_app", "server_app"]

@@ -1,0 +1,171 @@
+"""Requests and replies as lists of arrays and flat configurations, Flower's common ground.
+
+Message-API apps, `ClientApp(client_fn)` and legacy servers all carry a list of arrays and a
+mapping of scalars, so one form serves them all. Arrays travel in order; `names` in the
+configuration says which is which. Scalars of a payload travel as "scalar.<name>".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.layout import Layout
+from flower_fedcon.validation import Array
+from flower_fedcon.wire import settings as specs
+from flower_fedcon.wire.payloads import Payload, flatten
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+
+DESCRIBE = "describe"
+_SCALAR, _RESTORE, _WORK = "scalar.", "restore.", "work."
+Config = dict[str, Any]
+
+
+class RequestEncoder:
+    """Encodes the requests of one run; what they have in common is encoded once."""
+
+    def __init__(self, run: RunInfo) -> None:
+        text, self.setting_arrays = specs.encode(run.settings)
+        self._common: Config = {
+            "algorithm": run.algorithm,
+            "seed": run.seed,
+            "token": run.token,
+            "life": run.life,
+            "clients": run.num_clients,
+            "layout": run.layout.to_json(),
+            "settings": text,
+        }
+
+    def encode(self, request: Request) -> tuple[dict[str, Array], Config]:
+        """Return a request's named arrays and its configuration."""
+        arrays, scalars = flatten(request.broadcast)
+        if request.restore is not None:
+            given, numbers = flatten(request.restore)
+            arrays |= {_RESTORE + name: array for name, array in given.items()}
+            scalars |= {_RESTORE + name: number for name, number in numbers.items()}
+        arrays = {**arrays, **self.setting_arrays}
+        config = {
+            **self._common,
+            "action": request.phase,
+            "follow-up": request.follow_up,
+            "round": request.round,
+            "client": request.client,
+            "ack": request.ack,
+            "keep": request.keep,
+            "restore": request.restore is not None,
+            "names": ",".join(arrays),
+            **{_SCALAR + name: number for name, number in scalars.items()},
+        }
+        return arrays, config
+
+
+def decode_request(
+    parameters: Sequence[Array], config: Mapping[str, Any], own: Mapping[str, Any] | None
+) -> tuple[RunInfo, Request]:
+    """Return the run and the request in a message; `own` holds the client's own oracles."""
+    try:
+        arrays = _named(parameters, str(config["names"]))
+        layout = _layout(str(config["layout"]))
+        settings = specs.decode(str(config["settings"]), arrays, own)
+        run = RunInfo(
+            algorithm=str(config["algorithm"]),
+            seed=int(config["seed"]),
+            layout=layout,
+            num_clients=int(config["clients"]),
+            settings=settings,
+            token=str(config["token"]),
+            life=int(config["life"]),
+        )
+        values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
+        values |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
+        given = {k.removeprefix(_RESTORE): v for k, v in values.items() if k.startswith(_RESTORE)}
+        request = Request(
+            client=int(config["client"]),
+            round=int(config["round"]),
+            ack=int(config["ack"]),
+            broadcast={k: v for k, v in values.items() if not k.startswith(_RESTORE)},
+            restore=given if config["restore"] else None,
+            phase=str(config["action"]),
+            follow_up=bool(config["follow-up"]),
+            keep=int(config["keep"]),
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"a message that is not from a flower_fedcon strategy ({error!r}): start the server "
+            "with flower_fedcon.server_app or one of flower_fedcon.strategies"
+        ) from None
+    return run, request
+
+
+def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
+    """Return a reply as Flower's NumPyClient gives it."""
+    arrays, scalars = flatten(reply.payload)
+    config: Config = {"client": reply.client, "round": reply.round, "names": ",".join(arrays)}
+    config |= {_SCALAR + name: number for name, number in scalars.items()}
+    config |= {_WORK + name: float(number) for name, number in reply.work.items()}
+    if reply.lost:
+        config["lost"] = True
+    if reply.error:
+        config["error"] = reply.error
+    return list(arrays.values()), int(reply.num_examples), config
+
+
+def decode_reply(arrays: Sequence[Array], num_examples: float, config: Mapping[str, Any]) -> Reply:
+    """Return the reply in a message; its payload holds undecoded parts, by full name."""
+    payload: Payload = dict(_named(arrays, str(config["names"])))
+    payload |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
+    return Reply(
+        client=int(config["client"]),
+        round=int(config["round"]),
+        payload=payload,
+        num_examples=num_examples,
+        lost=bool(config.get("lost", False)),
+        error=str(config.get("error", "")),
+        work={k.removeprefix(_WORK): float(v) for k, v in config.items() if k.startswith(_WORK)},
+        encoded=True,
+    )
+
+
+def encode_info(info: ClientInfo, context: Context | None) -> Config:
+    """Return a client's description, with the number of partitions that its node knows of."""
+    node = dict(context.node_config) if context is not None else {}
+    config: Config = {"num-examples": info.num_examples}
+    if info.name:
+        config["name"] = info.name
+    if "num-partitions" in node:
+        config["num-partitions"] = int(node["num-partitions"])
+    if info.layout is not None:
+        config["layout"] = info.layout.to_json()
+    for key in ("smoothness", "strong_convexity"):
+        if getattr(info, key) is not None:
+            config[key] = getattr(info, key)
+    return config
+
+
+def decode_info(config: Mapping[str, Any], node_id: int) -> tuple[ClientInfo, int | None]:
+    """Return a client's description, and the number of partitions that it knows of."""
+    layout = config.get("layout")
+    info = ClientInfo(
+        name=str(config.get("name", f"node-{node_id}")),
+        num_examples=int(config["num-examples"]),
+        layout=None if layout is None else Layout.from_json(str(layout)),
+        smoothness=config.get("smoothness"),
+        strong_convexity=config.get("strong_convexity"),
+    )
+    partitions = config.get("num-partitions")
+    return info, None if partitions is None else int(partitions)
+
+
+def _named(arrays: Sequence[Array], names: str) -> dict[str, Array]:
+    listed = names.split(",") if names else []
+    if len(listed) != len(arrays) or len(set(listed)) != len(listed):
+        raise ConfigError(f"{len(arrays)} arrays came under the names {listed}")
+    return dict(zip(listed, arrays, strict=True))
+
+
+_layout = lru_cache(maxsize=64)(Layout.from_json)

@@ -1,0 +1,239 @@
+"""Strategies for deployments whose `server_fn` still returns `ServerAppComponents`.
+
+Flower's older interface (`flwr.server.strategy`, `flwr.common`) is used here and nowhere else: the
+apps that this file serves are built on it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+)
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from flower_fedcon.core.coordinator import Coordinator
+from flower_fedcon.core.protocol import ClientInfo, Reply
+from flower_fedcon.engines.grid import natural
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower import codec
+from flower_fedcon.layout import Model
+from flower_fedcon.problems.federated import common_layout, start_point
+from flower_fedcon.simulation import make_setup
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import count
+from flower_fedcon.wire.payloads import load_array
+
+_log = logging.getLogger("flwr")
+
+
+def as_legacy_strategy(
+    strategy: FedConStrategy[Any],
+    *,
+    num_clients: int | None = None,
+    num_rounds: int | None = None,
+    seed: int = 0,
+    x0: Model | None = None,
+    timeout: float = 3600,
+    on_round: Callable[[int, Model], None] | None = None,
+) -> Strategy:
+    """Return a strategy for `flwr.server.ServerAppComponents(strategy=...)`.
+
+    The nodes run `flower_fedcon.client_app`, or `ClientApp(client_fn)` with one of
+    `flower_fedcon.clients`. A round with too few usable replies changes nothing; the missing
+    clients are asked again in the server's next round.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+        One that makes one exchange a round.
+    num_clients : int, optional
+        How many clients to wait for before round 1; by default as many as the nodes'
+        "num-partitions" says.
+    num_rounds : int, optional
+        The same as in `ServerConfig`; needed where the steps depend on it.
+    seed : int (default: 0)
+    x0 : array or list of arrays, optional
+        The start; by default zeros, moved into the strategy's constraint set.
+    timeout : float (default: 3600)
+        Seconds to wait for the clients at the start.
+    on_round : callable, optional
+        Called with the number of completed rounds and the model after each.
+
+    Raises
+    ------
+    ConfigError
+        If the strategy makes two exchanges a round, or needs `num_rounds`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.strategies import FedAvg
+    >>> avg = FedAvg(client_lr=0.1, local_steps=1)
+    >>> legacy = as_legacy_strategy(avg)
+    """
+    if strategy.queries:
+        raise ConfigError(
+            f"{strategy.sheet.title} makes two exchanges a round, which ServerAppComponents "
+            "cannot: use flower_fedcon.server_app"
+        )
+    if strategy.uses_num_rounds and num_rounds is None:
+        raise ConfigError(f"the steps of {strategy!r} depend on num_rounds: give it here too")
+    if num_clients is not None:
+        count("num_clients", num_clients)
+    return _Legacy(strategy, num_clients, num_rounds or 0, seed, x0, timeout, on_round)
+
+
+class _Legacy(Strategy):
+    """One run of a strategy through Flower's older interface."""
+
+    def __init__(
+        self,
+        strategy: FedConStrategy[Any],
+        num_clients: int | None,
+        num_rounds: int,
+        seed: int,
+        x0: Model | None,
+        timeout: float,
+        on_round: Callable[[int, Model], None] | None,
+    ) -> None:
+        self._strategy = strategy
+        self._num_clients, self._num_rounds, self._seed = num_clients, num_rounds, seed
+        self._x0, self._timeout, self._on_round = x0, timeout, on_round
+        self._names: dict[str, str] = {}
+        self._under_way = False
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
+        """Wait for the clients, ask each what it has, and return the start."""
+        infos: dict[str, ClientInfo] = {}
+        wanted = self._num_clients or 1
+        while True:  # who is there may know of more
+            if not client_manager.wait_for(wanted, timeout=int(self._timeout)):
+                raise FedConError(
+                    f"{client_manager.num_available()} of {wanted} clients are there after "
+                    f"{self._timeout:g} s: start the missing ones, or say num_clients"
+                )
+            found, partitions = self._meet(client_manager)
+            infos |= found
+            wanted = self._num_clients or max(wanted, partitions)
+            if len(infos) >= wanted:
+                break
+        known = sorted(infos.values(), key=lambda info: natural(info.name))
+        names = [info.name for info in known]
+        layout = common_layout([info.layout for info in known], names, self._x0)
+        start = start_point(layout, self._x0, self._strategy.constraint)
+        rule = self._strategy.participation
+        setup = make_setup(known, self._num_rounds, layout, rule, self._seed)
+        self._coordinator = Coordinator(self._strategy, setup, start)
+        self._index = {name: j for j, name in enumerate(names)}
+        return self._parameters()
+
+    def _meet(self, client_manager: ClientManager) -> tuple[dict[str, ClientInfo], int]:
+        """Learn the names of clients that are new; return what they say, and how many they are."""
+        infos: dict[str, ClientInfo] = {}
+        most = 0
+        config: dict[str, Scalar] = {"action": codec.DESCRIBE, "algorithm": self._strategy.name}
+        for cid, proxy in client_manager.all().items():
+            if cid in self._names:
+                continue
+            answer = proxy.fit(FitIns(Parameters([], "numpy.ndarray"), config), 60.0, 0)
+            if "error" in answer.metrics:
+                raise ConfigError(f"node {cid} cannot take part: {answer.metrics['error']!r}")
+            info, partitions = codec.decode_info(answer.metrics, int(cid))
+            self._names[cid] = info.name
+            infos[info.name] = info
+            most = max(most, partitions or 0)
+        return infos, most
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Return the requests of a round, or those that an unfinished one still lacks."""
+        self._meet(client_manager)
+        if not self._under_way:
+            self._coordinator.begin()
+            self._under_way = True
+        proxies = {self._names[cid]: proxy for cid, proxy in client_manager.all().items()}
+        messages = []
+        for request in self._coordinator.requests():
+            name = self._coordinator.setup.clients[request.client].name
+            if name in proxies:
+                arrays, config = self._coordinator.encoder.encode(request)
+                ins = FitIns(ndarrays_to_parameters(list(arrays.values())), config)
+                messages.append((proxies[name], ins))
+        return messages
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        """Apply the round if it is complete."""
+        self._coordinator.absorb([self._reply(proxy, result) for proxy, result in results])
+        if not self._coordinator.complete():
+            _log.warning("round %d is not complete: asking again", self._coordinator.round)
+            return None, {}
+        self._coordinator.finish()
+        self._under_way = False
+        if self._on_round is not None:
+            x = self._coordinator.setup.layout.unpack(self._coordinator.x)
+            self._on_round(self._coordinator.round, x)
+        return self._parameters(), {"replies": self._coordinator.replies}
+
+    def _reply(self, proxy: ClientProxy, result: FitRes) -> Reply:
+        client = self._index.get(self._names.get(proxy.cid, ""), -1)
+        try:
+            arrays = [load_array(tensor) for tensor in result.parameters.tensors]
+            reply = codec.decode_reply(arrays, result.num_examples, result.metrics)
+            reply.client = client
+        except (FedConError, KeyError, TypeError, ValueError) as error:
+            reply = Reply(client, self._coordinator.round, error=str(error))
+        return reply
+
+    def _parameters(self) -> Parameters:
+        x = self._coordinator.setup.layout.unpack(self._coordinator.x)
+        return ndarrays_to_parameters(x if isinstance(x, list) else [x])
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Return an evaluation of the current model on every client that is there."""
+        setup = self._coordinator.setup
+        config: dict[str, Scalar] = {
+            "layout": setup.layout.to_json(),
+            "algorithm": self._strategy.name,
+            "client": 0,
+        }
+        everyone = client_manager.all().values()
+        return [(proxy, EvaluateIns(self._parameters(), config)) for proxy in everyone]
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Return F(x), with psi, if every client has evaluated."""
+        if len(results) < self._coordinator.setup.num_clients:
+            return None, {}
+        losses = [result.loss for _, result in sorted(results, key=lambda r: natural(r[0].cid))]
+        value = sum(losses) / len(losses)
+        psi = self._strategy.regularizer
+        return value if psi is None else value + psi.value(self._coordinator.x), {}
+
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
+        """Leave the evaluation to the clients."""
+        return None

@@ -1,0 +1,116 @@
+"""Flower messages and records: the only file that builds or reads them.
+
+Records bear the names that Flower's own `NumPyClient` wrapper gives them ("fitins.parameters",
+...), so that one server serves message-API apps and apps built on `ClientApp(client_fn)` alike.
+Constructing a `Message` needs the identity of the running task, which Flower sets in a ServerApp
+and a ClientApp: outside of them these functions cannot be called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.codec import Config
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import load_array
+
+TRAIN, EVALUATE = "train", "evaluate"
+_INS = {TRAIN: "fitins", EVALUATE: "evaluateins"}
+_RES = {TRAIN: "fitres", EVALUATE: "evaluateres"}
+
+
+def instruction(kind: str, arrays: Iterable[Array], config: Config, node_id: int) -> Message:
+    """Return a message to a node."""
+    content = RecordDict(
+        {
+            f"{_INS[kind]}.parameters": to_record(arrays),
+            f"{_INS[kind]}.config": ConfigRecord(config),
+        }
+    )
+    return Message(content, node_id, kind)
+
+
+def read_instruction(message: Message, kind: str) -> tuple[list[Array], Config]:
+    """Return the arrays and the configuration in a message from a server."""
+    records = message.content
+    try:
+        arrays = records[f"{_INS[kind]}.parameters"]
+        config = records[f"{_INS[kind]}.config"]
+    except KeyError:
+        raise ConfigError(
+            "a message that is not from a flower_fedcon strategy: start the server with "
+            "flower_fedcon.server_app or one of flower_fedcon.strategies"
+        ) from None
+    return from_record(arrays), dict(config)
+
+
+def train_reply(
+    message: Message, arrays: Sequence[Array], num_examples: int, config: Config
+) -> Message:
+    """Return the reply to a training message."""
+    content = RecordDict(
+        {
+            "fitres.parameters": to_record(arrays),
+            "fitres.num_examples": MetricRecord({"num_examples": num_examples}),
+            "fitres.metrics": ConfigRecord(config),
+            "fitres.status": ConfigRecord({"code": 0, "message": ""}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def evaluate_reply(message: Message, loss: float, num_examples: int, config: Config) -> Message:
+    """Return the reply to an evaluation message."""
+    content = RecordDict(
+        {
+            "evaluateres.loss": MetricRecord({"loss": loss}),
+            "evaluateres.num_examples": MetricRecord({"num_examples": num_examples}),
+            "evaluateres.metrics": ConfigRecord(config),
+            "evaluateres.status": ConfigRecord({"code": 0, "message": ""}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def read_reply(message: Message, kind: str) -> tuple[list[Array], float, float, Config]:
+    """Return (arrays, loss, number of examples, configuration) of a client's reply.
+
+    Raises
+    ------
+    ConfigError
+        If it is an error, or not what a client of this package sends.
+    """
+    if message.has_error():
+        raise ConfigError(f"the client failed: {message.error.reason}".strip())
+    res, records = _RES[kind], message.content
+    try:
+        status = records[f"{res}.status"]
+        if status["code"] != 0:
+            raise ConfigError(f"the client failed: {status['message']!s}")
+        config = dict(records[f"{res}.metrics"])
+        examples = float(records[f"{res}.num_examples"]["num_examples"])  # type: ignore[arg-type]
+        if kind == EVALUATE:
+            return [], float(records[f"{res}.loss"]["loss"]), examples, config  # type: ignore[arg-type]
+        return from_record(records[f"{res}.parameters"]), 0.0, examples, config
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the reply is not in this package's form ({error!r})") from None
+
+
+def to_record(arrays: Iterable[Array]) -> ArrayRecord:
+    """Return arrays as a record; the keys are their places."""
+    return ArrayRecord({str(i): FlowerArray(array) for i, array in enumerate(arrays)})
+
+
+def from_record(record: Any) -> list[Array]:
+    """Return the arrays of a record, in order; nothing is unpickled."""
+    if not isinstance(record, ArrayRecord):
+        raise ConfigError(f"expected arrays, got {type(record).__name__}")
+    found: Mapping[str, FlowerArray] = {k: v for k, v in record.items() if k != "_empty"}
+    numbered = all(key.isdigit() for key in found)
+    keys = sorted(found, key=int) if numbered else list(found)
+    return [load_array(found[key].data) for key in keys]

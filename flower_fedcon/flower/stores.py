@@ -1,0 +1,153 @@
+"""A client's state, and where it lives between messages: Flower's context, or a file."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.wire import state_files as trees
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+
+_log = logging.getLogger("flwr")
+_RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
+
+
+class Versions(NamedTuple):
+    """A client's state: the committed one, and the one that waits for the server's word.
+
+    Attributes
+    ----------
+    version : int
+        The round whose reply produced `committed`; 0 before any was used.
+    committed : NamedTuple or None
+    pending_round : int
+        The round of `pending`; 0 if there is none.
+    pending : NamedTuple or None
+    held_round : int
+        The round of `held`; 0 if there is none.
+    held : dict or None
+        What a query left for the step of the same round.
+    kept_version : int
+        The version that the server would fall back to; 0 for none.
+    kept : NamedTuple or None
+    life : int
+        How often the server had been started when it last wrote.
+    """
+
+    version: int = 0
+    committed: Any = None
+    pending_round: int = 0
+    pending: Any = None
+    held_round: int = 0
+    held: Any = None
+    kept_version: int = 0
+    kept: Any = None
+    life: int = 0
+
+    def at(self, version: int) -> Any:
+        """Return the state of a version; None if it is not here."""
+        if version == self.pending_round:
+            return self.pending
+        if version == self.version:
+            return self.committed
+        return self.kept if version == self.kept_version else None
+
+
+class Store(Protocol):
+    """Where a client's versions are between messages."""
+
+    def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
+        """Return the versions of this run; empty if there are none."""
+
+    def save(self, run: RunInfo, versions: Versions) -> None:
+        """Keep the versions."""
+
+
+class ContextStore:
+    """The state in `Context.state`: a SuperNode keeps it in memory.
+
+    Parameters
+    ----------
+    context : flwr.app.Context
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._records = context.state
+
+    def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
+        """Return the versions of this run; empty if the context holds none."""
+        if _RECORD not in self._records:
+            return Versions()
+        record, arrays = self._records[_RECORD], self._records[_ARRAYS]
+        if record.get("run") != _key(run):
+            return Versions()
+        found = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
+        versions: Versions = trees.unpack(str(record["state"]), found, _types(state_type))
+        return versions
+
+    def save(self, run: RunInfo, versions: Versions) -> None:
+        """Put the versions into the context."""
+        from flwr.app import Array, ArrayRecord, ConfigRecord
+
+        text, arrays = trees.pack(versions)
+        self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
+        self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+
+
+class FileStore:
+    """The state in a file of its own for each run and client: it survives restarts.
+
+    Parameters
+    ----------
+    folder : path
+        The node's `state-dir`. Private to the user.
+    name : str
+        The client's name.
+    """
+
+    def __init__(self, folder: str | Path, name: str) -> None:
+        # A name may hold any character; the digest keeps different ones apart.
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        self._folder = Path(folder)
+        self._name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] + "-" + digest
+
+    def path(self, run: RunInfo) -> Path:
+        """Return the file of a run; the server names the run, but cannot choose a path."""
+        if not re.fullmatch(r"[0-9a-f]{32}", run.token):
+            raise ConfigError(f"a run's token must be 32 hexadecimal digits, got {run.token!r}")
+        return self._folder / run.token / self._name / "state"
+
+    def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
+        """Return the versions of this run; empty if there is no file, or a damaged one."""
+        path = self.path(run)
+        try:
+            versions: Versions = trees.read(path, _types(state_type))
+        except FileNotFoundError:
+            return Versions()
+        except trees.DamagedError as error:
+            _log.warning("%s: this client's state counts as lost", error)
+            return Versions()
+        return versions
+
+    def save(self, run: RunInfo, versions: Versions) -> None:
+        """Write the versions, durably."""
+        try:
+            trees.write(self.path(run), versions)
+        except OSError as error:
+            raise ConfigError(f"cannot keep state in {self._folder}: {error}") from None
+
+
+def _types(state_type: type[Any] | None) -> dict[str, type[Any]]:
+    own = {} if state_type is None else {state_type.__name__: state_type}
+    return {"Versions": Versions, **own}
+
+
+def _key(run: RunInfo) -> str:
+    return f"{run.algorithm} {run.token}"

@@ -1,0 +1,243 @@
+"""A federated problem: the clients' objectives, what binds them, and the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.layout import Layout, Model, PackedObjective
+from flower_fedcon.objectives import Scaled
+from flower_fedcon.problems.reference import Reference, solve
+from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
+from flower_fedcon.runs.history import Record
+from flower_fedcon.sets import ConstraintSet
+from flower_fedcon.validation import Array, float_array
+
+Metric = Callable[[Any], float]
+
+
+class FederatedProblem:
+    """min (1/N) sum_j f_j(x) + psi(x), or subject to x in D.
+
+    Parameters
+    ----------
+    objectives : sequence
+        f_1, ..., f_N: objects with `value(x)` and `gradient(x)`.
+    constraint : ConstraintSet, optional
+        D.
+    regularizer : Regularizer, optional
+        psi.
+    weights : array, shape (N,), optional
+        w_j >= 0, summing to anything > 0: the mean becomes sum_j w_j f_j / sum_j w_j. Client j's
+        objective is scaled by N w_j / sum w; the algorithms see plain means.
+    x0 : array or list of arrays, optional
+        The start; by default zeros, moved into D where there is one.
+    names : sequence of str, optional
+        Names of the clients, for messages.
+    metrics : dict of callables, optional
+        Recorded beside the objective: name -> (x -> float).
+    optimum : Reference, optional
+        The optimum, where it is known; by default a solver finds it when first asked for.
+
+    Raises
+    ------
+    ConfigError
+        If the objectives' shapes differ, or an argument does not fit them.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> problem = FederatedProblem([Quadratic(np.eye(2), np.ones(2)) for _ in range(3)])
+    >>> problem.objective(np.zeros(2))
+    0.0
+    >>> problem.optimum.value
+    -1.0
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[Any],
+        *,
+        constraint: ConstraintSet | None = None,
+        regularizer: Any = None,
+        weights: Any = None,
+        x0: Model | None = None,
+        names: Sequence[str] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        optimum: Reference | None = None,
+    ) -> None:
+        objectives = list(objectives)
+        if not objectives:
+            raise ConfigError("a problem needs at least one client's objective")
+        for j, objective in enumerate(objectives):
+            for method in ("value", "gradient"):
+                if not callable(getattr(objective, method, None)):
+                    raise ConfigError(f"client {j}'s objective has no {method}(x): {objective!r}")
+        if constraint is not None and not isinstance(constraint, ConstraintSet):
+            raise ConfigError(f"constraint must be one of flower_fedcon.sets, got {constraint!r}")
+        if constraint is not None and regularizer is not None:
+            raise ConfigError(
+                "give a constraint or a regularizer, not both: Indicator(set) is a regularizer"
+            )
+        self.constraint = constraint
+        self.regularizer = None if regularizer is None else as_regularizer(regularizer)
+        if isinstance(self.regularizer, Indicator):
+            self.constraint, self.regularizer = self.regularizer.constraint, None
+        self.names = _names(names, len(objectives))
+        self.layout = common_layout([Layout.for_objective(o) for o in objectives], self.names, x0)
+        self.weights = _weights(weights, len(objectives))
+        self.objectives = [
+            _weighted(o, len(objectives) * w) for o, w in zip(objectives, self.weights, strict=True)
+        ]
+        # The algorithms work on one array: the objectives as they see them.
+        self.clients: list[Any] = [
+            PackedObjective(o, self.layout) if self.layout.layered else o for o in self.objectives
+        ]
+        if self.constraint is not None:
+            self.constraint.check_shape(self.layout.shape)
+        self.start = start_point(self.layout, x0, self.constraint)
+        self.metrics = dict(metrics or {})
+        self._optimum = optimum
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients, N."""
+        return len(self.objectives)
+
+    @property
+    def x0(self) -> Model:
+        """The start, in the user's form."""
+        return self.layout.unpack(self.start)
+
+    def objective(self, x: Model) -> float:
+        """Return F(x) = (1/N) sum_j f_j(x) + psi(x)."""
+        return self._objective(self.layout.pack(x, "x"))
+
+    def gradient(self, x: Model) -> Model:
+        """Return the gradient of (1/N) sum_j f_j at x."""
+        packed = self.layout.pack(x, "x")
+        return self.layout.unpack(self._mean([c.gradient(packed) for c in self.clients]))
+
+    def violation(self, x: Model) -> float:
+        """Return the distance from x to D; 0 without a constraint."""
+        if self.constraint is None:
+            return 0.0
+        return self.constraint.violation(self.layout.pack(x, "x"))
+
+    @property
+    def optimum(self) -> Reference:
+        """The optimum by an independent solver: `x`, `value`, `residual`, `method`.
+
+        Computed at first use and kept.
+        """
+        if self._optimum is None:
+            psi = Indicator(self.constraint) if self.constraint is not None else self.regularizer
+            self._optimum = solve(self.clients, psi or Zero(), self.start)
+        return self._optimum
+
+    @property
+    def has_optimum(self) -> bool:
+        """Whether the optimum has been computed: residuals are recorded then."""
+        return self._optimum is not None
+
+    def evaluate(self, packed: Array) -> Record:
+        """Return what a round's record says of a packed model."""
+        record: Record = {"objective": self._objective(packed)}
+        if self._optimum is not None:
+            record["residual"] = record["objective"] - self._optimum.value
+        D = self.constraint
+        record["violation"] = 0.0 if D is None else D.violation(packed)
+        if all(hasattr(c, "constraint_value") for c in self.clients):  # a functional constraint
+            total = math.fsum(c.constraint_value(packed) for c in self.clients)
+            record["constraint"] = total / self.num_clients
+        if self.metrics:
+            x = self.layout.unpack(packed)
+            record |= {name: float(metric(x)) for name, metric in self.metrics.items()}
+        return record
+
+    def _objective(self, packed: Array) -> float:
+        total = math.fsum(c.value(packed) for c in self.clients) / self.num_clients
+        return total if self.regularizer is None else total + self.regularizer.value(packed)
+
+    @staticmethod
+    def _mean(arrays: Sequence[Array]) -> Array:
+        total = arrays[0].copy()
+        for array in arrays[1:]:
+            total += array
+        return total / len(arrays)
+
+
+def common_layout(
+    layouts: Sequence[Layout | None], names: Sequence[str], x0: Model | None
+) -> Layout:
+    """Return the layout that all clients and the start share.
+
+    Raises
+    ------
+    ConfigError
+        If they differ, or none is known.
+    """
+    known = [(name, lay) for name, lay in zip(names, layouts, strict=True) if lay is not None]
+    if not known and x0 is None:
+        raise ConfigError("the clients' objectives state no shape: give x0")
+    first = known[0] if known else None
+    for name, layout in known:
+        if first is not None and layout.shapes != first[1].shapes:
+            raise ConfigError(
+                f"client {name} has a model of shape {_shape(layout)}, client {first[0]} "
+                f"{_shape(first[1])}: all clients must share one model"
+            )
+    if x0 is None:
+        assert first is not None  # noqa: S101  (checked above)
+        single = all(layout.dtype == "float32" for _, layout in known)
+        return Layout(first[1].shapes, "float32" if single else "float64", first[1].layered)
+    layout = Layout.of(x0)
+    if first is not None and layout.layered != first[1].layered:
+        kinds = ("one array", "a list of arrays")
+        raise ConfigError(
+            f"x0 is {kinds[layout.layered]}, the clients' model {kinds[first[1].layered]}"
+        )
+    if first is not None and layout.shapes != first[1].shapes:
+        raise ConfigError(f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}")
+    return layout
+
+
+def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:
+    """Return the packed start: x0, or zeros moved into the constraint set."""
+    if x0 is not None:
+        return layout.pack(x0, "x0").copy()
+    zeros = np.zeros(layout.shape, dtype=layout.dtype)
+    if constraint is None:
+        return zeros
+    constraint.check_shape(layout.shape)
+    return zeros if constraint.contains(zeros) else constraint.project(zeros)
+
+
+def _shape(layout: Layout) -> Any:
+    return list(layout.shapes) if layout.layered else layout.shape
+
+
+def _names(names: Sequence[str] | None, n: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(str(j) for j in range(n))
+    if len(names) != n or len({str(name) for name in names}) != n:
+        raise ConfigError(f"names must be {n} different texts, one for each client, got {names!r}")
+    return tuple(str(name) for name in names)
+
+
+def _weights(weights: Any, n: int) -> Array:
+    if weights is None:
+        return np.full(n, 1.0 / n)
+    array = float_array("weights", weights, ndim=1)
+    if array.shape != (n,) or (array < 0).any() or array.sum() <= 0:
+        raise ConfigError(f"weights must be {n} numbers >= 0 that are not all 0, got {weights!r}")
+    total = float(array.sum())
+    return array / total
+
+
+def _weighted(objective: Any, factor: float) -> Any:
+    return objective if math.isclose(factor, 1.0, rel_tol=1e-15) else Scaled(objective, factor)

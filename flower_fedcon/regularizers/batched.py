@@ -1,0 +1,73 @@
+"""Sets and regularizers as a local step sees them that serves many clients at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.regularizers import L1, ElasticNet, L2Squared, Zero
+from flower_fedcon.sets import Atom
+from flower_fedcon.validation import Array
+
+
+class BatchedSet:
+    """A constraint set for one model, or for a stack of them: the number of axes says which.
+
+    Parameters
+    ----------
+    inner : ConstraintSet
+    axes : int
+        Of one model.
+    """
+
+    def __init__(self, inner: Any, axes: int) -> None:
+        self.inner, self.axes = inner, axes
+
+    @property
+    def iterative(self) -> bool:
+        """Whether the oracle takes a tolerance."""
+        return bool(getattr(self.inner, "iterative", False))
+
+    def lmo(self, g: Array, **options: Any) -> Atom:
+        """Return the vertices."""
+        return self.inner.lmo(g, batch=g.ndim - self.axes, **options)  # type: ignore[no-any-return]
+
+    def project(self, x: Array) -> Array:
+        """Return the projections."""
+        return self.inner.project(x, batch=x.ndim - self.axes)  # type: ignore[no-any-return]
+
+
+class BatchedRegularizer:
+    """A regularizer for one model, or for a stack of them.
+
+    Parameters
+    ----------
+    inner : Regularizer
+    axes : int
+        Of one model.
+    """
+
+    def __init__(self, inner: Any, axes: int) -> None:
+        self.inner, self.axes = inner, axes
+
+    def prox(self, v: Array, step: float) -> Array:
+        """Return the proximal points."""
+        return self.inner.prox(v, step, batch=v.ndim - self.axes)  # type: ignore[no-any-return]
+
+    def subgradient(self, x: Array) -> Array:
+        """Return a subgradient at each point."""
+        if isinstance(self.inner, L1 | L2Squared | ElasticNet | Zero):  # entry by entry
+            return self.inner.subgradient(x)
+        return self.each(x, self.inner.subgradient)
+
+    def scaled(self, factor: float) -> BatchedRegularizer:
+        """Return factor * psi."""
+        return BatchedRegularizer(self.inner.scaled(factor), self.axes)
+
+    def each(self, x: Array, function: Callable[[Array], Array]) -> Array:
+        """Return `function` of each model."""
+        if x.ndim == self.axes:
+            return function(x)
+        return np.stack([function(model) for model in x])

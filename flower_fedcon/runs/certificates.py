@@ -1,0 +1,78 @@
+"""Certificates: how far the model is from a solution, from the clients' gradients alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.core.protocol import CERTIFY, Exchange, Reply, Request
+from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.regularizers import Indicator, Zero
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.core.coordinator import Coordinator
+
+
+def certify(coordinator: Coordinator, exchange: Exchange) -> dict[str, float]:
+    """Ask every client for its gradient at the model, and return the certificates.
+
+    kkt : ||x - prox(x - grad F(x), 1)||, the proximal-gradient residual; 0 at a solution
+    fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set; at least F(x) - F* for
+        convex F
+    consensus : the root of the mean of ||x_i - x||^2, where clients have iterates of their own
+
+    No part of a round: nothing moves, and no bytes are counted.
+
+    Raises
+    ------
+    RoundError
+        If a client does not answer: a mean over the others is another function.
+    """
+    x, setup = coordinator.x, coordinator.setup
+    requests = [
+        Request(client, coordinator.round, coordinator.acks[client], {"x": x}, phase=CERTIFY)
+        for client in range(setup.num_clients)
+    ]
+    answers = _answers(exchange(requests), x)
+    missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
+    if missing:
+        raise RoundError(f"no certificate: no usable answer from {', '.join(missing)}")
+    gradient = np.zeros_like(x)
+    for client in sorted(answers):
+        gradient += answers[client]["gradient"]
+    gradient /= setup.num_clients
+    constraint, psi = coordinator.strategy.constraint, coordinator.strategy.regularizer
+    if constraint is not None:
+        psi = Indicator(constraint)
+    elif isinstance(psi, Indicator):
+        constraint = psi.constraint
+    psi = Zero() if psi is None else psi
+    found = {"kkt": float(np.linalg.norm((x - psi.prox(x - gradient, 1.0)).ravel()))}
+    if constraint is not None:
+        vertex = constraint.lmo(gradient).dense()
+        found["fw_gap"] = float(np.vdot(gradient, x - vertex))
+    distances = [float(a["distance"]) for a in answers.values() if "distance" in a]
+    if len(distances) == setup.num_clients:
+        found["consensus"] = math.sqrt(math.fsum(d * d for d in distances) / len(distances))
+    return found
+
+
+def _answers(replies: Iterable[Reply], x: Array) -> dict[int, dict[str, Any]]:
+    """Return the usable answers, by client."""
+    found = {}
+    for reply in replies:
+        gradient = reply.payload.get("gradient")
+        if reply.error or not isinstance(gradient, np.ndarray):
+            continue
+        if gradient.shape != x.shape or gradient.dtype != x.dtype:
+            raise ConfigError(
+                f"a gradient has shape {gradient.shape} and dtype {gradient.dtype}, the model "
+                f"{x.shape} and {x.dtype}"
+            )
+        if np.isfinite(gradient).all():
+            found[reply.client] = reply.payload
+    return found

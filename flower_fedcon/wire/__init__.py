@@ -1,0 +1,1 @@
+"""Arrays on a wire or in a file."""

@@ -1,0 +1,118 @@
+"""Settings as text and arrays: how hyperparameters, sets, solvers and the like reach a client.
+
+Only the types registered here can be named by a message, and only by their own parameters: a
+server cannot make a client build anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon import compressors, regularizers, sets, solvers
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.validation import Array
+
+
+class _LocalError(Exception):
+    """A value that is not one of this package's."""
+
+
+_SCALARS = (bool, int, float, str, type(None))
+
+
+@cache
+def registered() -> dict[str, type[Any]]:
+    """Return the sets, regularizers, solvers and compressors that may be named."""
+    found: dict[str, type[Any]] = {}
+    for module in (sets, regularizers, solvers, compressors):
+        for name, kind in vars(module).items():
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_":
+                found[name] = kind
+    del found["Foreign"]  # holds an object of the user's own
+    return found
+
+
+def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
+    """Return settings as JSON text, and the arrays that the text refers to.
+
+    An oracle of the user's own stays where it is: the text then says that the client has its
+    own under that name.
+    """
+    arrays: dict[str, Array] = {}
+
+    def spec(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, _SCALARS):
+            return value
+        if isinstance(value, np.ndarray):
+            arrays[f"settings.{len(arrays)}"] = value
+            return {"array": f"settings.{len(arrays) - 1}"}
+        if isinstance(value, list | tuple):
+            return [spec(part) for part in value]
+        kind = type(value).__name__
+        if registered().get(kind) is type(value):
+            fields = [f.name for f in dataclasses.fields(value) if f.init]
+            return {"type": kind, **{name: spec(getattr(value, name)) for name in fields}}
+        raise _LocalError
+
+    specs: dict[str, Any] = {}
+    for name, value in settings.items():
+        sent = len(arrays)
+        try:
+            specs[name] = spec(value)
+        except _LocalError:  # the whole of it stays, also where only a part is the user's own
+            for key in list(arrays)[sent:]:
+                del arrays[key]
+            specs[name] = {"type": "local", "class": type(value).__name__}
+    return json.dumps(specs), arrays
+
+
+def decode(
+    text: str, arrays: Mapping[str, Array], own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the settings written by `encode`; `own` holds the client's own oracles."""
+
+    def build(name: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [build(name, part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        if "array" in value:
+            return arrays[value["array"]]
+        if value.get("type") == "local":
+            if own is None or name not in own:
+                raise ConfigError(
+                    f"the server's {name} is a {value.get('class')!r}, which is not one of this "
+                    f"package's: give client_app(oracles={{{name!r}: ...}}) the same object"
+                )
+            given = own[name]
+            return regularizers.as_regularizer(given) if name == "regularizer" else given
+        return make(value.get("type"), {k: build(name, v) for k, v in value.items() if k != "type"})
+
+    try:
+        settings = json.loads(text)
+        return {str(name): build(str(name), value) for name, value in settings.items()}
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ConfigError(f"settings that cannot be read: {error}") from None
+
+
+def make(kind: Any, parameters: Mapping[str, Any]) -> Any:
+    """Return the registered set or regularizer `kind` with these parameters."""
+    known = registered()
+    if not isinstance(kind, str) or kind not in known:
+        raise ConfigError(f"unknown type {kind!r}: {nearest(str(kind), known)}")
+    fields = [f.name for f in dataclasses.fields(known[kind]) if f.init]
+    for name in parameters:
+        if name not in fields:
+            raise ConfigError(f"{kind} has no parameter {name!r}: {nearest(name, fields)}")
+    try:
+        return known[kind](**parameters)
+    except TypeError:
+        raise ConfigError(f"{kind} needs the parameters {', '.join(fields)}") from None

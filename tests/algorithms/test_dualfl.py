@@ -1,0 +1,385 @@
+"""What DualFL keeps true, what its variants cost, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+
+import contract  # noqa: F401  (before the cases, which import it)
+import numpy as np
+import pytest
+from cases.dualfl import states
+from harness import OpenRun
+from problems import q6, q6_objectives, two_clients
+
+from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
+from flower_fedcon.clients.dualfl import DualFLClient, DualFLClientState
+from flower_fedcon.core.participation import Full
+from flower_fedcon.errors import ConfigError, ParticipationError
+from flower_fedcon.objectives import LogisticRegression, Quadratic
+from flower_fedcon.problems import digits
+from flower_fedcon.regularizers import L1
+from flower_fedcon.solvers import AOGM, GradientDescent, gap_tolerance
+from flower_fedcon.strategies import DualFL, dualfl
+
+HALF = Sample(count=3)
+RULES = pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
+STEPS = GradientDescent(steps=100_000)
+
+
+def error(x, problem=None):
+    return float(np.linalg.norm(x - (problem or q6()).optimum.x))
+
+
+def rounds_to(run, tolerance=1e-10, most=2500):
+    for k in range(1, most):
+        if error(run.play().x) < tolerance:
+            return k
+    return most
+
+
+# --- the figures of the sheet ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        ({}, (88, 88)),
+        ({"momentum": 0.0}, (445, 445)),
+        ({"participation": HALF}, (337, 505)),
+        ({"participation": Sample(count=1)}, (423, 635)),
+    ],
+    ids=repr,
+)
+def test_rounds_to_ten_digits(settings, rounds):
+    assert rounds[0] <= rounds_to(OpenRun(DualFL(**settings), q6())) <= rounds[1]
+
+
+def as_sampled(run):
+    """Tell a run in which everyone takes part that some may not."""
+    coordinator = run.coordinator
+    setup = type(coordinator.setup)(**{**vars(coordinator.setup), "sampled": True})
+    coordinator.strategy.setup = setup
+    coordinator.state = coordinator.strategy.initialize(run.problem.start)
+    return run
+
+
+def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
+    full = OpenRun(DualFL(momentum=0.0), q6())
+    block = as_sampled(OpenRun(DualFL(momentum=0.0), q6()))
+    assert block.coordinator.strategy.ratio == 1.0
+    for _ in range(2):  # beta_0 = 0: the same until then
+        assert block.play().x == pytest.approx(full.play().x, abs=1e-14)
+    assert 356 <= 2 + rounds_to(block) <= 360
+
+
+def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
+    right = rounds_to(OpenRun(DualFL(participation=Sample(count=1)), q6()))
+    initialize = DualFL.initialize
+
+    def with_full_step(self, x0):
+        state = initialize(self, x0)
+        self.ratio = 1.0
+        return state
+
+    monkeypatch.setattr(DualFL, "initialize", with_full_step)
+    run = OpenRun(DualFL(participation=Sample(count=1)), q6())
+    assert rounds_to(run, most=3 * right) == 3 * right
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_digits():
+    """Multinomial regression, 8 clients of 224 images: relative energies of the sheet."""
+    problem = digits(clients=8, split="even", l2=1e-2, test_size=5)
+    optimum = 0.740684312345
+    solver = AOGM(tolerance=1e-9)
+    history = simulate(DualFL(momentum=0.0, local_solver=solver), problem, 30)
+    energy = np.array(history["objective"]) / optimum - 1
+    found = energy[np.searchsorted(history["round"], [1, 2, 5, 10, 20, 30])]
+    assert found == pytest.approx([2.6e-3, 8.0e-4, 1.3e-4, 6.8e-5, 1.4e-5, 8e-7], rel=0.03)
+    # L is some 5.9: the default rho is nu/L = 1.7e-3, and changes little in 10 rounds
+    history = simulate(DualFL(local_solver=solver), problem, 10, evaluate_every=0)
+    assert history["objective"][-1] / optimum - 1 == pytest.approx(6.8e-5, rel=0.03)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_digits_with_few_labels_and_l1():
+    problem = digits(l1=1e-3, l2=1e-3, test_size=0)
+    strategy = DualFL(regularizer=problem.regularizer, local_solver=AOGM(tolerance=1e-4))
+    history = simulate(strategy, problem, 100, evaluate_every=10)
+    energy = np.array(history["objective"]) / problem.optimum.value - 1
+    found = energy[np.searchsorted(history["round"], [10, 20, 50, 100])]
+    assert found == pytest.approx([9.0e-1, 3.9e-1, 4.1e-2, 1.3e-3], rel=0.06)
+
+
+# --- the gap rule ---------------------------------------------------------------------------------
+
+
+def gap_run(**settings):
+    return OpenRun(DualFL(stopping="gap", local_solver=STEPS, **settings), q6(), 150)
+
+
+def errors_at(run, *rounds):
+    done, found = 0, []
+    for r in rounds:
+        found.append(error(run.play(r - done).x))
+        done = r
+    return found
+
+
+def test_gap_rule_needs_few_inner_steps():
+    run = gap_run()
+    assert errors_at(run, 50, 100) == pytest.approx([1.4e-6, 5.5e-11], rel=0.05)
+    assert errors_at(run, 50)[0] <= 1e-14
+    assert run.coordinator.work["iterations"] == pytest.approx(3576, rel=0.02)
+
+
+def test_gap_rule_must_upload_the_matching_point(monkeypatch):
+    solve = DualFLClient._solve
+    monkeypatch.setattr(DualFLClient, "_solve", lambda *args: (solve(*args)[0],) * 2)
+    run = gap_run()
+    assert errors_at(run, 50, 100, 150) == pytest.approx([3.4e-5, 5.6e-9, 1e-12], rel=0.1)
+    assert run.coordinator.work["iterations"] == pytest.approx(9297, rel=0.02)
+
+
+def test_gap_rule_with_looser_tolerances(monkeypatch):
+    monkeypatch.setattr(dualfl, "gap_tolerance", lambda n, **kw: 1000 * gap_tolerance(n, **kw))
+    assert errors_at(gap_run(), 50, 100, 150) == pytest.approx([1.8e-4, 2.7e-9, 2e-13], rel=0.2)
+
+
+def test_gap_rule_without_momentum():
+    run = gap_run(momentum=0.0)
+    exact = OpenRun(DualFL(momentum=0.0), q6(), 150).play(150)
+    assert error(run.play(150).x) <= 2 * error(exact.x)
+    broadcast = run.coordinator.strategy.broadcast(run.state)
+    assert broadcast["tolerance"] == gap_tolerance(
+        150, num_clients=6, strong_convexity=run.coordinator.strategy.nu, momentum=0.0
+    )
+
+
+# --- invariants -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.01, 0.05])
+def test_momentum_tends_to_its_limit(rho):
+    run = OpenRun(DualFL(momentum=rho), q6())
+    betas = [run.play().state.beta for _ in range(200)]
+    assert betas[0] == 0
+    assert all(a < b + 1e-15 for a, b in itertools.pairwise(betas))
+    if rho:
+        assert run.state.t == pytest.approx(1 / math.sqrt(rho), rel=1e-6)
+        assert betas[-1] == pytest.approx((1 - math.sqrt(rho)) / (1 + math.sqrt(rho)), rel=1e-6)
+    else:
+        t = 1.0
+        for _ in range(200):
+            t = (1 + math.sqrt(1 + 4 * t * t)) / 2
+        assert run.state.t == pytest.approx(t, rel=1e-12)
+
+
+@RULES
+def test_dual_variables_are_the_gradients_at_the_optimum(rule):
+    run = OpenRun(DualFL(participation=rule), q6()).play(1000)
+    optimum = q6().optimum.x
+    # xi_j = nu v_j = grad f_j(theta*) - nu theta*, and nu = 1
+    expected = [f.gradient(optimum) - optimum for f in q6_objectives()]
+    assert states(run) == pytest.approx(np.array(expected), abs=1e-12)
+
+
+def test_one_client_needs_one_round():
+    problem = FederatedProblem(q6_objectives()[:1])
+    assert error(simulate(DualFL(), problem, 1).x, problem) <= 1e-14
+
+
+def test_perfectly_conditioned_clients():
+    """mu = L: rho = 1, where beta is 0/0; two rounds suffice."""
+    objectives = [Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)]
+    run = OpenRun(DualFL(), FederatedProblem(objectives))
+    assert run.coordinator.strategy.rho == 1.0
+    assert run.play(2).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
+    assert run.play(20).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
+
+
+def test_start_does_not_enter_the_full_form():
+    elsewhere = FederatedProblem(q6_objectives(), x0=np.full(8, 3.0))
+    expected = simulate(DualFL(), q6(), 30).x
+    assert simulate(DualFL(), elsewhere, 30).x == pytest.approx(expected, abs=1e-13)
+
+
+@pytest.mark.parametrize("rule", [HALF, Sample(count=1), Bernoulli(0.4)], ids=repr)
+def test_sampled_start_is_a_shift(rule):
+    x0 = np.linspace(-1, 3, 8)
+    strategy = DualFL(participation=rule)
+    shifted = FederatedProblem([Quadratic(f.Q, f.b - f.Q @ x0) for f in q6_objectives()])
+    run = OpenRun(strategy, FederatedProblem(q6_objectives(), x0=x0)).play(60)
+    assert run.x == pytest.approx(x0 + OpenRun(strategy, shifted).play(60).x, abs=1e-12)
+    assert error(run.play(940).x) <= 1e-14
+
+
+def test_sampled_first_round():
+    # r = 2, nu = 1, x0 = 1: v = -1, c = 1: f_j + x^2/2 - x.  2x - 4 + x - 1 = 0 -> 5/3 = theta;
+    # x + 1 + x - 1 = 0 -> 0 = theta
+    strategy = DualFL(participation=Sample(count=1))
+    seen = {round(simulate(strategy, two_clients(), 1, seed=s).x.item(), 12) for s in range(20)}
+    assert seen == {0.0, round(5 / 3, 12)}
+
+
+def test_missing_reply_drops_its_term():
+    """The dual step stays that of the cohort that was asked."""
+    run = OpenRun(DualFL(participation=HALF), q6()).play(5)
+    before, asked, got = run.x, [], []
+
+    def alter(request, reply):
+        asked.append(request.client)
+        if request.client == min(asked):
+            return []
+        got.append(reply.payload["theta"])
+        return [reply]
+
+    run.alter = alter
+    run.play()
+    expected = before - (2 / 6) * sum(before - theta for theta in got)
+    assert len(got) == 2
+    assert run.x == pytest.approx(expected, abs=1e-15)
+    assert run.x == pytest.approx(-states(run).mean(axis=0), abs=1e-13)
+
+
+@RULES
+def test_clients_that_are_not_strongly_convex(rule):
+    """With alpha/2 ||x||^2 each, the optimum is that of F + alpha/2 ||x||^2."""
+    rng = np.random.default_rng(0)
+    data = [(rng.standard_normal((20, 4)), rng.choice([-1, 1], 20)) for _ in range(5)]
+    problem = FederatedProblem([LogisticRegression(A, y) for A, y in data])
+    regular = FederatedProblem([LogisticRegression(A, y, l2=0.1) for A, y in data])
+    run = OpenRun(DualFL(regularization=0.1, participation=rule), problem).play(250)
+    strategy = run.coordinator.strategy
+    assert strategy.nu == 0.1
+    if rule == Full():
+        assert strategy.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
+    assert error(run.x, regular) <= 1e-9
+
+
+# --- a client without its state -------------------------------------------------------------------
+
+
+def lose(run, client=1):
+    run.clients[client] = run.new_client(client)
+
+
+@RULES
+@pytest.mark.parametrize("mirror", [True, False])
+@pytest.mark.parametrize("x0", [0.0, 3.0])
+def test_re_entry_ends_at_the_optimum(rule, mirror, x0):
+    problem = FederatedProblem(q6_objectives(), x0=np.full(8, x0))
+    run = OpenRun(DualFL(participation=rule, mirror=mirror), problem).play(40)
+    lose(run)
+    lose(run, 4)
+    run.play(10)
+    assert run.coordinator.counts["lost"] == 2
+    lose(run)
+    for _ in range(950):
+        run.play()
+        assert run.x == pytest.approx(-states_after_reset(run).mean(axis=0), abs=1e-12)
+    assert run.coordinator.counts["lost"] == 3
+    assert error(run.x) <= 2e-14
+
+
+def states_after_reset(run):
+    """Return the v_j; those of clients that have not yet heard of a reset are -origin."""
+    v, state = states(run), run.state
+    late = np.array(run.coordinator.acks) <= state.start
+    v[late] = -state.origin
+    return v
+
+
+@RULES
+def test_mirror_returns_the_very_state(rule):
+    strategy = DualFL(participation=rule)
+    calm, run = (OpenRun(strategy, q6()).play(40) for _ in range(2))
+    lose(run)
+    calm.play(20)
+    run.play(20)
+    # only the local solver's start differs
+    assert run.x == pytest.approx(calm.x, abs=1e-13)
+    assert np.array_equal(states(run), run.state.v)
+    assert run.coordinator.counts["lost"] == 1
+
+
+def test_collective_reset_is_a_new_start():
+    run = OpenRun(DualFL(mirror=False), q6()).play(40)
+    before = run.x
+    lose(run)
+    fresh = OpenRun(DualFL(mirror=False), FederatedProblem(q6_objectives(), x0=before)).play(30)
+    assert run.play(30).x == pytest.approx(fresh.x, abs=1e-13)
+    assert error(run.x) > 100 * error(OpenRun(DualFL(), q6()).play(70).x)  # what the reset costs
+
+
+@pytest.mark.parametrize("rule", [Full(), HALF], ids=repr)
+def test_client_that_alone_starts_again_spoils_the_limit(rule, monkeypatch):
+    monkeypatch.setattr(
+        DualFLClient,
+        "restore",
+        lambda self, down, given: DualFLClientState(-down["theta"], None, down["theta"]),
+    )
+    run = OpenRun(DualFL(participation=rule), q6()).play(400)
+    lose(run)
+    assert error(run.play(800).x) > 0.05
+
+
+def test_server_keeps_no_mirror_without_being_asked():
+    assert OpenRun(DualFL(mirror=False), q6()).state.v is None
+    sampled = OpenRun(DualFL(participation=HALF), q6()).state
+    assert sampled.v.shape == (6, 8)
+    assert sampled.c is None
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+class Unknown:
+    """An objective that states no constants."""
+
+    shape = (8,)
+
+    def __init__(self, objective):
+        self.value, self.gradient = objective.value, objective.gradient
+
+
+def refuse(match, problem=None, kind=ConfigError, **settings):
+    with pytest.raises(kind, match=match):
+        simulate(DualFL(**settings), problem or q6(), 1)
+
+
+def test_refusals():
+    unknown = FederatedProblem([Unknown(f) for f in q6_objectives()])
+    flat = FederatedProblem([Quadratic(np.diag([1.0, 0.0]), np.array([1.0, 0.0]))])
+    refuse("modulus is unknown: give strong_convexity, or regularization", unknown)
+    refuse("modulus is 0: give strong_convexity, or regularization", flat)
+    refuse("strong_convexity must be at most 1, the clients' mu plus", strong_convexity=1.01)
+    refuse(r"momentum must be at most nu/L = 0\.05, got 0\.06", momentum=0.06)
+    refuse(r"momentum must be at most nu/L = 0\.025", momentum=0.05, strong_convexity=0.5)
+    refuse(r"momentum must be at most 1, got 1\.5", unknown, momentum=1.5, strong_convexity=1.0)
+    refuse("with a regularizer DualFL has momentum=0", momentum=0.01, regularizer=L1(1.0))
+    refuse('with a regularizer DualFL has .*stopping="solver"', stopping="gap", regularizer=L1(1))
+    refuse("takes no batch_size, got 5", batch_size=5)
+    refuse("stopping must be one of 'solver', 'gap'", stopping="energy")
+    refuse("gap_gamma must be finite and > 0", gap_gamma=0)
+    refuse("regularization must be finite and >= 0", regularization=-1)
+    for wrong in ({"momentum": 0.01}, {"stopping": "gap"}):
+        refuse(
+            r"without some clients, got Sample\(count=3.*: use momentum=0 and stopping=",
+            kind=ParticipationError,
+            participation=HALF,
+            **wrong,
+        )
+
+
+def test_unknown_constants_are_the_users_affair(caplog):
+    unknown = FederatedProblem([Unknown(f) for f in q6_objectives()])
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        run = OpenRun(DualFL(strong_convexity=1.0), unknown)
+        assert run.coordinator.strategy.rho == 0.0
+        assert not caplog.records
+        run = OpenRun(DualFL(strong_convexity=1.0, momentum=0.05), unknown)
+    assert "smoothness L is unknown: momentum must be at most nu/L" in caplog.text
+    assert error(run.play(100).x) == pytest.approx(3.16e-12, rel=0.5)

@@ -1,0 +1,478 @@
+"""FedSGM: the switch, the average, compression with and without error feedback."""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import OpenRun, wire_exchange
+from problems import Limited, q6, q6_limited, two_limited
+
+from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
+from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.problems import neyman_pearson
+from flower_fedcon.strategies import FedAvg, FedSGM
+
+WORKSHOP = {"client_lr": 0.3, "local_steps": 5, "tolerance": 0.1}  # sharpness 2/eps = 20
+LONG = {"client_lr": 0.1, "local_steps": 5, "tolerance": 0.05, "sharpness": 100.0}
+TENTH = {"uplink": TopK(fraction=0.1), "downlink": TopK(fraction=0.1)}
+SIMS = Path(__file__).parents[2] / "sims"
+STEPS = {"client_lr": 0.1, "local_steps": 2}
+FIVE = {"client_lr": 1 / 400, "local_steps": 5, "tolerance": 0.1}
+BOTH = {"uplink": TopK(fraction=0.5), "downlink": TopK(fraction=0.5)}
+SWITCHES = pytest.mark.parametrize("switching", ["hard", "soft"])
+
+cancer = cache(neyman_pearson)
+
+
+def constraint(problem, x):
+    return float(np.mean([f.constraint_value(x) for f in problem.objectives]))
+
+
+def average(problem, **settings):
+    """Return f and g at the average after 500 rounds."""
+    x = simulate(FedSGM(**settings), problem, 500, evaluate_every=0).outputs["average"]
+    return problem.objective(x), constraint(problem, x)
+
+
+# --- the paper's experiment ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.1])
+def test_soft_switching_violates_four_times_less_often(kept):
+    violations, last = {}, {}
+    for switching in ("hard", "soft"):
+        settings = {**WORKSHOP, "switching": switching, "uplink": RandK(fraction=kept)}
+        runs = []
+        for seed in range(3):
+            problem = cancer(seed=seed)
+            run = simulate(FedSGM(**settings), problem, 100, seed=seed, evaluate_every=0)
+            assert constraint(problem, run.outputs["average"]) <= 0.1
+            runs.append(run)
+        violations[switching] = np.mean([run["violations"][-1] for run in runs])
+        last[switching] = np.mean([run["objective"][-1] for run in runs])
+    assert 24 <= violations["hard"] <= 32
+    assert 5 <= violations["soft"] <= 8
+    assert 3.5 < violations["hard"] / violations["soft"] < 6
+    assert 0.030 < last["hard"] < 0.034
+    assert 0.047 < last["soft"] < 0.054
+
+
+@pytest.mark.parametrize(
+    ("switching", "f", "g"), [("hard", 0.1323, 0.0497), ("soft", 0.1393, 0.0485)]
+)
+def test_error_feedback_both_ways_costs_nothing(switching, f, g):
+    problem = cancer(clients=20)
+    exact = average(problem, **LONG, switching=switching)
+    squeezed = average(problem, **LONG, **TENTH, switching=switching)
+    assert exact == pytest.approx((f, g), abs=3e-4)
+    assert squeezed == pytest.approx((f, g), abs=3e-4)
+
+
+@pytest.mark.parametrize(
+    ("switching", "size", "g"),
+    [("hard", 10, 0.064), ("hard", 5, 0.068), ("soft", 10, 0.061), ("soft", 5, 0.066)],
+)
+def test_cohorts_are_feasible_up_to_the_error_of_the_estimate(switching, size, g):
+    problem, cohort = cancer(clients=20), Sample(count=size)
+    found = average(problem, **LONG, **TENTH, switching=switching, participation=cohort)
+    assert found[1] == pytest.approx(g, abs=2e-3)
+
+
+def test_data():
+    problem = cancer()
+    benign = np.vstack([f.A0 for f in problem.objectives])
+    malignant = np.vstack([f.A1 for f in problem.objectives])
+    assert (benign.shape, malignant.shape) == ((350, 30), (210, 30))
+    assert len(np.unique(np.vstack([benign, malignant]), axis=0)) == 560  # nobody twice
+    assert benign[:, 0].mean() < 0 < malignant[:, 0].mean()  # the radius
+    assert problem.evaluate(np.zeros(30)) == pytest.approx(
+        {"objective": np.log(2), "violation": 0.0, "constraint": np.log(2)}
+    )
+    assert [len(f.A1) for f in cancer(clients=20).objectives] == [10] * 20
+    with pytest.raises(ConfigError, match="clients must be at most 212, got 213"):
+        cancer(clients=213)
+
+
+# --- the switch and the average ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, TENTH], ids=["plain", "error feedback"])
+def test_a_sharp_soft_switch_is_a_hard_one(more):
+    hard, soft = (
+        simulate(FedSGM(**WORKSHOP, **more, **switch), cancer(), 60)
+        for switch in ({"switching": "hard"}, {"sharpness": 1e12})
+    )
+    assert set(hard["sigma"]) == {0.0, 1.0}
+    assert soft["sigma"].tobytes() == hard["sigma"].tobytes()
+    assert soft.x.tobytes() == hard.x.tobytes()
+    assert soft.outputs["average"].tobytes() == hard.outputs["average"].tobytes()
+
+
+def test_the_switch():
+    soft = FedSGM(client_lr=1, local_steps=1, tolerance=0.5)
+    assert soft.sharpness == 4.0
+    assert [soft.switch(z) for z in (-1, -0.25, -0.0625, 0, 1)] == [0, 0, 0.75, 1, 1]
+    hard = FedSGM(client_lr=1, local_steps=1, tolerance=0.5, switching="hard")
+    assert [hard.switch(z) for z in (-1, 0, 1e-300, 1)] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("more", [{}, BOTH], ids=["plain", "error feedback"])
+def test_the_average_weighs_by_how_far_inside(more):
+    problem = cancer()
+    run = OpenRun(FedSGM(**WORKSHOP, **more), problem)
+    models, weights, above = [], [], 0
+    for _ in range(30):
+        models.append(run.x)
+        estimate = constraint(problem, run.x)
+        weights.append(1 - run.coordinator.strategy.switch(estimate - 0.1))
+        above += estimate > 0.1
+        run.play()
+        report = run.coordinator.strategy.report(run.state)
+        assert report["constraint_estimate"] == pytest.approx(estimate, rel=1e-14)
+        assert report["violations"] == above
+        assert report["sigma"] == pytest.approx(1 - weights[-1], abs=1e-12)
+    assert 0 < above < 30
+    expected = np.average(models, axis=0, weights=weights)
+    found = run.coordinator.strategy.outputs(run.state)["average"]
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_average_of_the_hand_computed_rounds():
+    # 1, .6, .7 with weights 0, 1, 1 (hard) and, after 1 and .80375, with .5 and 1 (soft)
+    hard = FedSGM(**STEPS, tolerance=0.25, switching="hard")
+    assert simulate(hard, two_limited(), 3).outputs["average"] == pytest.approx([0.65])
+    soft = FedSGM(**STEPS, tolerance=0.75, sharpness=2.0)
+    expected = (0.5 * 1 + 0.80375) / 1.5
+    assert simulate(soft, two_limited(), 2).outputs["average"] == pytest.approx([expected])
+
+
+def test_without_a_feasible_round_the_average_is_the_last_model(caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        slow = {**WORKSHOP, "client_lr": 1e-3}
+        history = simulate(FedSGM(**slow), cancer(), 20)
+    assert history["violations"][-1] == 20
+    assert history.outputs["average"].tobytes() == history.x.tobytes()
+    assert sum("above the tolerance in every round" in r.message for r in caplog.records) == 1
+
+
+def test_minibatches_are_of_the_objective_alone():
+    batch = FedSGM(**WORKSHOP, batch_size=7)
+    history = simulate(batch, cancer(), 40)
+    full = simulate(FedSGM(**WORKSHOP), cancer(), 40)
+    assert history["constraint_estimate"][0] == full["constraint_estimate"][0]
+    assert history.x.tobytes() != full.x.tobytes()
+    assert full["sigma"][0] == 1  # nothing is drawn where the constraint's gradient is all
+    first, whole = (simulate(FedSGM(**WORKSHOP, **b), cancer(), 1) for b in ({"batch_size": 7}, {}))
+    assert first.x.tobytes() == whole.x.tobytes()
+
+
+# --- the forms agree where they must -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("participation", [None, Sample(count=2)])
+def test_with_an_idle_constraint_it_is_fedavg(participation):
+    own = FedSGM(**FIVE, participation=participation)
+    average = FedAvg(client_lr=1 / 400, local_steps=5, participation=participation)
+    found, expected = simulate(own, q6_limited(), 100), simulate(average, q6(), 100)
+    assert found.x == pytest.approx(expected.x, abs=1e-14)
+    assert set(found["sigma"]) == {0.0}
+
+
+@SWITCHES
+def test_with_exact_compressors_error_feedback_changes_nothing(switching):
+    """Identity down, and all entries up or down, as biased compressors."""
+    everything, problem = TopK(fraction=1.0), cancer()
+    plain = simulate(FedSGM(**WORKSHOP, switching=switching), problem, 60)
+    for more in (
+        {"uplink": everything},
+        {"downlink": everything},
+        {"uplink": everything, "downlink": everything},
+    ):
+        strategy = FedSGM(**WORKSHOP, switching=switching, **more)
+        run = OpenRun(strategy, problem).play(60)
+        assert run.coordinator.strategy.feedback
+        assert run.x == pytest.approx(plain.x, abs=1e-12)
+        for client in run.clients:
+            assert not client._versions.pending.e.any()
+
+
+def one_client(**settings):
+    """f = ||x||^2/2 - 4 x_1 - 2 x_2, from 0, unit steps."""
+    problem = FederatedProblem([Limited(Quadratic(np.eye(2), np.array([4.0, 2.0])))])
+    return OpenRun(FedSGM(client_lr=0.5, local_steps=1, tolerance=1.0, **settings), problem)
+
+
+def test_what_is_held_back_by_hand():
+    # Gradients x - (4, 2); one entry goes up.  e after the round; x moves by half of what came.
+    # 1: (-4, -2): sends -4, e = (0, -2): x = (2, 0).   2: (-2, -2) + e = (-2, -4): sends -4 for the
+    # second, e = (-2, 0): x = (2, 2).   3: (-2, 0) + e = (-4, 0): sends all: x = (4, 2)
+    run = one_client(uplink=TopK(count=1))
+    for x, e in (([2, 0], [0, -2]), ([2, 2], [-2, 0]), ([4, 2], [0, 0])):
+        run.play()
+        assert run.x.tolist() == x
+        assert run.clients[0]._versions.pending.e.tolist() == e
+
+
+def test_what_the_server_holds_back_by_hand():
+    # 1: x = (2, 1), the larger entry goes down: w = (2, 0).   2: from w: gradient (-2, -2), x =
+    # (3, 2), x - w = (1, 2): w = (2, 2).   3: gradient (-2, 0), x = (4, 2): w = (4, 2)
+    run = one_client(downlink=TopK(count=1))
+    for x, w in (([2, 1], [2, 0]), ([3, 2], [2, 2]), ([4, 2], [4, 2])):
+        run.play()
+        assert run.state.x.tolist() == x
+        assert run.x.tolist() == w
+
+
+def test_randk_is_scaled_only_without_error_feedback():
+    half = RandK(fraction=0.5)
+    for more, scaled in (({}, True), (BOTH, False), ({"downlink": TopK(count=1)}, False)):
+        run = OpenRun(FedSGM(**FIVE, **{**more, "uplink": half}), q6_limited()).play()
+        assert run.coordinator.strategy.uplink_compressor.scaled is scaled
+        assert run.clients[0].settings.uplink_compressor.scaled is scaled
+        assert run.coordinator.strategy.feedback is not scaled
+    both = OpenRun(FedSGM(**FIVE, downlink=half), q6_limited())
+    assert both.coordinator.strategy.downlink_compressor == RandK(fraction=0.5, scaled=False)
+
+
+# --- messages and state --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"uplink": RandK(fraction=0.1)},
+        {"uplink": QSGD(levels=100)},
+        {"uplink": TopK(fraction=0.1)},
+        {"downlink": TopK(fraction=0.1)},
+        {"uplink": RandK(count=3), "downlink": QSGD(levels=100)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("participation", [None, Sample(count=4)])
+def test_messages_carry_every_form(more, participation):
+    """Also where clients forget between the query and the step, and replies are lost."""
+    strategy = FedSGM(**WORKSHOP, **more, participation=participation, min_replies=3)
+    faults = np.random.default_rng(1)
+    run, direct = OpenRun(strategy, cancer()), OpenRun(strategy, cancer())
+    wire, contexts = wire_exchange(run)
+    lost: list[int] = []
+
+    def exchange(requests):
+        replies = wire(requests)
+        arrived = [reply for reply in replies if faults.random() > 0.1]
+        lost.extend({r.client for r in replies} - {r.client for r in arrived})
+        return arrived
+
+    def same(requests):
+        direct.alter = lambda request, reply: [reply] if again.random() > 0.1 else []
+        return direct.exchange(requests)
+
+    again = np.random.default_rng(1)
+    for _ in range(25):
+        run.coordinator.play(exchange)
+        direct.coordinator.play(same)
+        assert run.x.tobytes() == direct.x.tobytes()
+    assert lost
+    assert run.coordinator.counts == direct.coordinator.counts
+    assert run.coordinator.downlink_bytes == direct.coordinator.downlink_bytes
+    run.coordinator.begin()
+    run.coordinator.absorb(wire(run.coordinator.requests()))
+    run.coordinator.proceed()
+    for client in run.coordinator.cohort:
+        contexts[client].state.clear()
+    assert all(reply.lost for reply in wire(run.coordinator.requests()))
+    run.coordinator.go_on(wire)
+    assert run.coordinator.counts["lost"] == len(run.coordinator.cohort)
+
+
+def test_increments_go_to_who_has_built_on_the_last_model():
+    strategy = FedSGM(**FIVE, **BOTH, participation=Sample(count=3))
+    seen = []
+
+    def alter(request, reply):
+        names = {name.partition(".")[0] for name in request.broadcast}
+        seen.append((request.round, request.client, names))
+        return [reply]
+
+    OpenRun(strategy, q6_limited(), alter=alter).play(40)
+    cohorts: dict[int, set[int]] = {}
+    for number, client, _ in seen:
+        cohorts.setdefault(number, set()).add(client)
+    asked = [entry for entry in seen if entry[2] != {"sigma"}]
+    assert len(asked) == 3 * 40
+    for number, client, names in asked:
+        assert names == ({"increment"} if client in cohorts.get(number - 1, ()) else {"w"})
+
+
+def test_compression_saves_bytes_both_ways():
+    plain, small = (
+        simulate(FedSGM(**WORKSHOP, **more), cancer(), 50, evaluate_every=0)
+        for more in ({}, {"uplink": TopK(count=1), "downlink": TopK(count=1)})
+    )
+    # 30 numbers of 8 bytes, or an index of 4 and a value of 8, in one or two headers of 128
+    assert plain["uplink_bytes"] - small["uplink_bytes"] == 10 * 50 * (240 + 128 - 12 - 256)
+    assert small["downlink_bytes"] < plain["downlink_bytes"]
+
+
+@pytest.mark.parametrize("more", [{}, {"uplink": RandK(fraction=0.5)}], ids=["plain", "RandK"])
+@pytest.mark.parametrize("participation", [None, Sample(count=4)])
+def test_without_error_feedback_there_is_nothing_to_lose(more, participation):
+    strategy = FedSGM(**WORKSHOP, **more, participation=participation)
+    calm, run = (OpenRun(strategy, cancer()).play(10) for _ in range(2))
+    assert run.clients[1]._versions.pending in (None, (None, None))
+    for j in range(10):
+        run.clients[j] = run.new_client(j)
+    calm.play(20)
+    run.play(20)
+    assert run.x.tobytes() == calm.x.tobytes()
+
+
+@pytest.mark.parametrize("participation", [None, Sample(count=10)])
+def test_a_lost_state_costs_a_dense_model_and_what_was_held_back(participation):
+    problem = cancer(clients=20)
+    strategy = FedSGM(**LONG, **TENTH, participation=participation)
+    calm, run = (OpenRun(strategy, problem).play(100) for _ in range(2))
+    j = run.state.used[0]
+    messages = []
+
+    def alter(request, reply):
+        if request.client == j:
+            messages.append((request, reply))
+        return [reply]
+
+    assert np.linalg.norm(run.clients[j]._versions.pending.e) > 0.1
+    before, run.clients[j], run.alter = run.x, run.new_client(j), alter
+    while run.coordinator.counts["lost"] == 0:
+        before = run.x
+        run.play()
+    given = next(request for request, _ in messages if request.restore is not None)
+    assert given.restore["w"].tobytes() == before.tobytes()
+    kept = run.clients[j]._versions.pending
+    assert kept.w.tobytes() == before.tobytes()
+    owed = kept.e + messages[-1][1].payload["delta"].dense()
+    fresh = run.new_client(j)  # what it owes is this round's step alone
+    v = before
+    for _ in range(5):
+        v = v - 0.1 * fresh.direction(v, run.state.sigma)
+    assert owed == pytest.approx((before - v) / 0.1, rel=1e-12)
+    # no trace stays: both end where the sheet says
+    calm.play(500 - calm.coordinator.round)
+    run.play(500 - run.coordinator.round)
+    found, expected = (r.coordinator.strategy.outputs(r.state)["average"] for r in (run, calm))
+    assert problem.objective(found) == pytest.approx(problem.objective(expected), rel=0.02)
+    assert constraint(problem, found) == pytest.approx(constraint(problem, expected), rel=0.02)
+
+
+def test_a_failed_round_does_not_mislead_who_holds_what():
+    """The increments are counted by the rounds that were applied, not by those that began."""
+    silent = {"now": False}
+
+    def alter(request, reply):
+        return [] if silent["now"] else [reply]
+
+    run = OpenRun(FedSGM(**FIVE, **BOTH, participation=Sample(count=3)), q6_limited(), alter=alter)
+    for number in range(1, 60):
+        silent["now"] = number % 7 == 3
+        if silent["now"]:
+            with pytest.raises(RoundError):
+                run.play()
+            continue
+        before = run.x
+        run.play()
+        for client in run.coordinator.cohort:
+            assert run.clients[client]._versions.pending.w.tobytes() == before.tobytes()
+
+
+def test_single_precision_stays_single():
+    data = [(np.eye(5) * (1 + j), np.arange(5.0) - j) for j in range(3)]
+    clients = [
+        Limited(Quadratic(*(a.astype(np.float32) for a in d)), slope=0.5, level=0.2) for d in data
+    ]
+    run = OpenRun(FedSGM(**STEPS, tolerance=0.1, **BOTH), FederatedProblem(clients)).play(20)
+    state, client = run.state, run.clients[0]._versions.pending
+    assert 0 < state.weight < 20
+    average = run.coordinator.strategy.outputs(state)["average"]
+    for array in (state.x, state.w, state.weighted, average, client.w, client.e):
+        assert array.dtype == np.float32
+    assert state.increment["increment.values"].dtype == np.float32
+
+
+# --- constraints pass through --------------------------------------------------------------------
+
+
+def test_weights_and_layers_keep_the_constraint():
+    clients = [Limited(Quadratic(np.eye(2), np.zeros(2)), slope, 1.0) for slope in (1.0, 3.0)]
+    x = np.array([1.0, 2.0])
+    even = FederatedProblem(clients)
+    assert even.evaluate(x)["constraint"] == pytest.approx((3 * 1 + 3 * 3) / 2 - 1)
+    heavy = FederatedProblem(clients, weights=[3, 1])
+    assert heavy.evaluate(x)["constraint"] == pytest.approx((3 * 3 + 1 * 9) / 4 - 1)
+    assert heavy.clients[0].constraint_gradient(x).tolist() == [1.5, 1.5]
+    plain = FederatedProblem([Quadratic(np.eye(2), np.zeros(2))] * 2, weights=[3, 1])
+    assert not hasattr(plain.clients[0], "constraint_value")
+    assert "constraint" not in plain.evaluate(x)
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"switching": "medium"}, "switching must be one of 'soft', 'hard', got 'medium'"),
+        ({"tolerance": 0}, "tolerance must be finite and > 0, got 0"),
+        ({"sharpness": -1}, "sharpness must be finite and > 0, got -1"),
+        ({"uplink": "topk"}, r"a compressor is Identity\(\), RandK.*got 'topk'"),
+        ({"uplink": RandK(count=9)}, r"RandK\(count=9\) of a model of 8 entries"),
+        ({"uplink": TopK(count=9)}, r"TopK\(count=9\) of a model of 8 entries"),
+        ({"downlink": QSGD(levels=2)}, r"contractive.*QSGD\(levels=2\).*1.41 .*more levels"),
+    ],
+    ids=str,
+)
+def test_refusals(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        simulate(FedSGM(**{**FIVE, **settings}), q6_limited(), 1)
+
+
+def test_objectives_without_a_constraint_are_refused():
+    words = r"FedSGM needs objectives with a constraint.*no constraint_value\(x\): use Neyman"
+    with pytest.raises(ConfigError, match=words):
+        simulate(FedSGM(**FIVE), q6(), 1)
+    run = OpenRun(FedSGM(**FIVE), q6_limited())
+    run.problem = q6()  # on the nodes
+    run.coordinator.begin()
+    replies = wire_exchange(run)[0](run.coordinator.requests())
+    assert all(re.search(words, reply.error) for reply in replies)
+
+
+def test_a_node_takes_no_malformed_increment():
+    """What a server sends is checked as a client's upload is."""
+    run = OpenRun(FedSGM(**FIVE, **BOTH), q6_limited()).play()
+    client, sent = run.clients[0], dict(run.state.increment)
+    state = client._versions.pending
+    sent["increment.indices"] = sent["increment.indices"] + 8
+    with pytest.raises(FedConError, match="indices must increase strictly within 0 to 7"):
+        client.model(state, sent)
+
+
+def test_arguments_go_by_their_names():
+    known = FedSGM(**FIVE, uplink=TopK(count=1)).arguments()
+    assert (known["uplink"], known["downlink"]) == (TopK(count=1), Identity())
+
+
+def test_experiment():
+    experiment = Experiment.load(SIMS / "fedsgm_neyman_pearson.toml")
+    assert not experiment.reference
+    soft, hard = experiment.strategy(0), experiment.strategy(1)
+    assert (soft.switching, hard.switching) == ("soft", "hard")
+    runs = [simulate(s, experiment.problem(), experiment.run_options.rounds) for s in (soft, hard)]
+    assert 3.5 < runs[1]["violations"][-1] / runs[0]["violations"][-1] < 6

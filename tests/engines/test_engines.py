@@ -1,0 +1,91 @@
+"""One pair, three engines, the same iterates: in process, in Ray, and on loopback nodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deployment import Deployment
+from problems import l1ls, l1ls_data
+
+from flower_fedcon import History, Sample, simulate
+from flower_fedcon.registry import strategy_class
+
+APP = Path(__file__).parents[1] / "support" / "flower_app"
+CLIENTS, ROUNDS, SEED = 4, 15, 3
+RUNS = {
+    "FedFW": {"penalty": 0.1},
+    "FedDualAvg": {"client_lr": 0.05, "local_steps": 3, "batch_size": 4},
+    "FedMiD": {"client_lr": 0.05, "local_steps": 2},
+}
+COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def run(algorithm: str, engine: str) -> History:
+    problem = l1ls(CLIENTS, l1=0.0 if algorithm == "FedFW" else 0.1)
+    oracle = problem.constraint or problem.regularizer
+    strategy = strategy_class(algorithm)(oracle, participation=Sample(count=2), **RUNS[algorithm])
+    return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """The runs of all algorithms on four nodes, each with its own data file."""
+    root = tmp_path_factory.mktemp("deployment")
+    configs = []
+    for i, data in enumerate(l1ls_data(CLIENTS)):
+        np.savez(root / f"client-{i}.npz", **data)
+        configs.append(
+            {"partition-id": i, "num-partitions": CLIENTS, "data": str(root / f"client-{i}.npz")}
+        )
+    with Deployment(root / "flower", configs) as deployment:
+        started = []
+        for algorithm, settings in RUNS.items():  # together: Flower mostly waits
+            oracle = "constraint" if algorithm == "FedFW" else "regularizer"
+            arguments = {**settings, "oracle": oracle, "sample": 2}
+            config = {
+                "num-server-rounds": ROUNDS,
+                "seed": SEED,
+                "algorithm": algorithm,
+                "arguments": json.dumps(arguments).replace('"', "'"),
+                "run-dir": str(root / algorithm),
+                "evaluate-every": 8,
+            }
+            started.append(deployment.submit(APP, config))
+        for submitted in started:
+            submitted.wait(timeout=400)
+    return root
+
+
+@pytest.mark.deployment
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_nodes_find_the_local_iterates(algorithm, deployed):
+    local = run(algorithm, "local")
+    with np.load(deployed / algorithm / "model.npz") as model:
+        assert model["x"].tobytes() == local.x.tobytes()
+    rows = History.read_rows(deployed / algorithm / "history.csv")
+    assert [row["round"] for row in rows] == [8, 15]
+    for row in rows:
+        same = local.rows[int(row["round"]) - 1]
+        assert row["objective"] == pytest.approx(same["objective"], rel=1e-12)
+        assert {k: row[k] for k in COUNTED} == {k: same[k] for k in COUNTED}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_ray_finds_the_local_iterates(algorithm):
+    local, ray = run(algorithm, "local"), run(algorithm, "ray")
+    assert ray.x.tobytes() == local.x.tobytes()
+    untimed = [{k: v for k, v in row.items() if k != "seconds"} for row in local.rows]
+    assert [{k: v for k, v in row.items() if k != "seconds"} for row in ray.rows] == untimed
+
+
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_a_seed_fixes_every_byte(algorithm):
+    first, second = run(algorithm, "local"), run(algorithm, "local")
+    assert first.x.tobytes() == second.x.tobytes()
+    assert np.array_equal(first["objective"], second["objective"])

@@ -1,0 +1,61 @@
+"""Every registered algorithm under faults of every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contract import CONTRACTS, build
+from faults import CORRUPT, Faults
+from harness import OpenRun
+
+from flower_fedcon.core.protocol import TRAIN
+from flower_fedcon.registry import CLASSES
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_ends_where_it_should(name):
+    """200 rounds of lost, late, doubled and corrupt replies and two clients that forget."""
+    contract = CONTRACTS[name]
+    case = contract.sampled[0] if contract.sampled else contract.cases[0]
+    problem = case.problem()
+    faults = Faults(seed=11, lost=0.2, late=0.1, twice=0.05, corrupt=0.05)
+    run = OpenRun(build(name, problem, **case.settings), problem, case.rounds, alter=faults)
+    run.coordinator.max_retries = 60
+    for played in range(200):
+        if played in (67, 131):
+            run.clients[played % problem.num_clients] = run.new_client(played % problem.num_clients)
+        run.play()
+        assert np.isfinite(run.x).all()
+    counted = run.coordinator.counts["dropped"]
+    corrupt = sum(faults.counts[fault] for fault in CORRUPT)
+    # A late reply is dropped when it comes, unless it is asked for again at that moment.
+    assert corrupt + faults.counts["twice"] <= counted
+    assert counted <= corrupt + faults.counts["twice"] + faults.counts["late"]
+    assert min(faults.counts[kind] for kind in ("lost", "late", "twice")) > 0
+    faults.active = False
+    run.play(case.rounds)
+    assert case.error(run.x) <= 1.3 * case.high
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("fault", CORRUPT)
+def test_each_corruption_is_dropped_and_changes_nothing(name, fault):
+    contract = CONTRACTS[name]
+    case = contract.cases[0]
+    problem = case.problem()
+    hit = {2, 5}
+
+    def alter(request, reply):
+        first = request.phase == TRAIN and reply.payload and request.client == 1
+        if not first or request.round not in hit:
+            return [reply]
+        hit.remove(request.round)
+        return [CORRUPT[fault](reply)]
+
+    made = build(name, problem, **{**case.settings, "min_replies": problem.num_clients})
+    run = OpenRun(made, problem, case.rounds, alter=alter).play(7)
+    calm = OpenRun(made, problem, case.rounds).play(7)
+    assert not hit
+    assert run.x.tobytes() == calm.x.tobytes()
+    assert run.coordinator.counts["dropped"] == 2
+    assert run.coordinator.counts["retries"] == 2

@@ -1,0 +1,251 @@
+"""The compiled kernels: what NumPy finds, on any number of cores, and never needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.engines.stacked import StackedExchange
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, Scaled
+from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.sets import L1Ball, Simplex
+from flower_fedcon.sets.atoms import CoordinateAtom
+from flower_fedcon.strategies import FedFW
+
+numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Use the kernels for arrays of any size."""
+    monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+
+
+def clients(kind: str, n: int, rows: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
+    rng = np.random.default_rng(rows)
+    found: list[Any] = []
+    for j in range(n):
+        A = rng.standard_normal((rows, *shape)).astype(dtype)
+        b = rng.standard_normal(rows).astype(dtype)
+        if kind == "logistic":
+            found.append(LogisticRegression(A, np.where(b > 0, 1, -1), l2=0.1 * j))
+        elif kind == "scaled":
+            found.append(Scaled(LeastSquares(A, b), 1.0 + j))
+        else:
+            found.append(LeastSquares(A, b, scale=1.0 + j))
+    return found
+
+
+@pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "scaled", "matrix"])
+def test_gradients_are_those_of_each_client(always, kind, dtype, rows, which):
+    shape = (2, 3) if kind == "matrix" else (7,)
+    objectives = clients(kind, 5, rows, shape, dtype)
+    stacked, chosen = stack(objectives), np.arange(5)[which]
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((len(chosen), *shape)).astype(dtype)
+    center, start = x[0] + 1, rng.standard_normal(x.shape).astype(dtype)
+    batch = rng.integers(0, rows, (len(chosen), 2 * rows + 1))[:, ::2]  # not contiguous
+    tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == np.float64 else {"rtol": 3e-5}
+    if dtype == np.float32:
+        tolerance["atol"] = 3e-5
+    each = np.stack([objectives[c].gradient(x[i]) for i, c in enumerate(chosen)])
+    shared = np.stack([objectives[c].gradient(center) for c in chosen])
+    batches = np.stack([objectives[c].batch_gradient(x[i], batch[i]) for i, c in enumerate(chosen)])
+    added = start.copy()
+    stacked.add_gradient(x, added, 0.5, which)
+    found = {
+        "each": (stacked.gradient(x, which), each),
+        "one point": (stacked.gradient(center, which), shared),
+        "batch": (stacked.batch_gradient(x, which, batch), batches),
+        "added": (added, start + 0.5 * each),
+        "pulled": (
+            stacked.pulled_gradient(x, 0.5, center, 3.0, which),
+            0.5 * each + 3 * (x - center),
+        ),
+    }
+    for gradient, expected in found.values():
+        assert gradient.dtype == dtype
+        np.testing.assert_allclose(gradient, expected, **tolerance)
+
+
+def test_the_kernels_are_what_is_used(always, monkeypatch):
+    used = []
+    kernels = accelerate.kernels(np.ones(1))
+    plain = kernels.add_gradients
+    monkeypatch.setattr(kernels, "add_gradients", lambda *a: (used.append(1), plain(*a)))
+    x = np.ones((3, 2))
+    stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
+    assert used == [1]
+    with accelerate.numpy_only():
+        stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
+    assert used == [1]
+    x = x.astype(np.float32)  # of another type than the data: by NumPy
+    stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
+    assert used == [1]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", [(6, 9), (2, 3, 4), (5, 1)])
+def test_vertices_and_steps_are_bit_for_bit_numpys(always, shape, dtype):
+    rng = np.random.default_rng(1)
+    g = rng.integers(-3, 4, shape).astype(dtype)  # with ties
+    g[0] = 0
+    g[1] = -abs(g[1])
+    x = rng.standard_normal(shape).astype(dtype)
+    broadcast = np.broadcast_to(x[0], shape)
+    for chosen in (L1Ball(2.5), Simplex(1.5)):
+        compiled = chosen.lmo(g, batch=1)
+        moved = [compiled.mix(x, 0.3), compiled.mix(broadcast, 0.3), compiled.mix(x, 1.0)]
+        assert all(m.flags.c_contiguous and m.dtype == dtype for m in moved)
+        with accelerate.numpy_only():
+            plain = chosen.lmo(g, batch=1)
+            expected = [plain.mix(x, 0.3), plain.mix(broadcast, 0.3), plain.mix(x, 1.0)]
+        assert np.array_equal(compiled.code, plain.code)
+        assert [m.tobytes() for m in moved] == [m.tobytes() for m in expected]
+
+
+def test_several_leading_axes(always):
+    g = np.random.default_rng(2).standard_normal((2, 3, 5))
+    found = L1Ball(1.0).lmo(g, batch=2)
+    with accelerate.numpy_only():
+        plain = L1Ball(1.0).lmo(g, batch=2)
+        expected = plain.mix(g, 0.2)
+    assert found.code.shape == (2, 3)
+    assert np.array_equal(found.mix(g, 0.2), expected)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_found(always, value):
+    g = np.ones((4, 5))
+    g[2, 3], g[2, 4] = value, 7.0
+    with pytest.raises(ConfigError, match=r"L1Ball.* finite"):
+        L1Ball(1.0).lmo(g, batch=1)
+    objectives = clients("least squares", 4, 5, (5,), np.float64)
+    found = stack(objectives).gradient(g, slice(0, 4))
+    assert not np.isfinite(found[2]).any()
+    assert np.isfinite(found[[0, 1, 3]]).all()
+
+
+@pytest.mark.parametrize("kind", [">f8", "longdouble", "float16", "int64"])
+def test_other_types_are_numpys(always, kind):
+    g = np.array([[1, -3, 2], [4, 0, 4]]).astype(kind)
+    assert accelerate.kernels(g) is None
+    found = L1Ball(1.0).lmo(g, batch=1)
+    assert found.code.tolist() == [2, -1]
+
+
+def fedfw(n: int = 40, d: int = 60) -> tuple[FedFW, FederatedProblem]:
+    constraint = L1Ball(1.0)
+    problem = FederatedProblem(
+        clients("least squares", n, 20, (d,), np.float64), constraint=constraint
+    )
+    return FedFW(constraint, penalty=1.0), problem
+
+
+def test_the_number_of_cores_changes_no_bit(always):
+    strategy, problem = fedfw()
+    found = set()
+    available = numba.get_num_threads()
+    try:
+        for threads in range(1, available + 1):
+            numba.set_num_threads(threads)
+            found.add(simulate(strategy, problem, 30, engine="stacked").x.tobytes())
+    finally:
+        numba.set_num_threads(available)
+    assert len(found) == 1
+
+
+def test_a_forked_child_works_on_one_core(always):
+    """A parallel region of OpenMP, entered by parent and child, would end the child."""
+    strategy, problem = fedfw()
+    expected = simulate(strategy, problem, 10, engine="stacked").x.tobytes()
+    child = os.fork()
+    if child == 0:
+        same = False
+        try:
+            same = simulate(strategy, problem, 10, engine="stacked").x.tobytes() == expected
+        finally:
+            os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+HIDDEN = """
+import sys
+{before}
+import numpy as np
+from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.sets import L1Ball
+assert accelerate.kernels(np.ones(2**20)) is None
+assert accelerate.describe() == "none: NumPy alone"
+print(abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "more"),
+    [("sys.modules['numba'] = None", {}), ("", {"NUMBA_DISABLE_JIT": "1"})],
+)
+def test_without_numba_and_where_it_is_switched_off(before, more):
+    code, env = HIDDEN.format(before=before), {**os.environ, **more}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() == str(sum(range(1, 301)))
+
+
+def test_small_arrays_do_not_load_it():
+    code = """
+import sys
+import numpy as np
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedFW
+clients = [LeastSquares(np.eye(4), np.ones(4)) for _ in range(5)]
+problem = FederatedProblem(clients, constraint=L1Ball(1.0))
+simulate(FedFW(problem.constraint, penalty=1.0), problem, 3, engine="stacked")
+assert "numba" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+class State(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_states_that_share_memory_are_copied():
+    """A step's new array is kept as it is only if nothing else that it returned lies in it."""
+    exchange = object.__new__(StackedExchange)
+    exchange._axes, exchange._slot = 1, np.zeros(3, np.int64)
+    exchange._arrays, exchange._kinds, exchange._numbers = ({}, {}), [None], {}
+    exchange._kind = np.zeros((2, 3), np.int64)
+    new = np.ones((3, 4))
+    for uploads, state, kept in [
+        ((), State(np.ones((3, 4)), 1.0), True),
+        ((CoordinateAtom(np.ones(3, int), 1.0, (3, 4), new.dtype),), State(new, 1.0), True),
+        ((new[1:],), State(new, 1.0), False),
+        ((), State(new, new), False),
+        ((), State(new, new[:, :2]), False),
+        ((), State(np.ones((4, 3)).T, 1.0), False),
+    ]:
+        exchange._arrays[0].clear()
+        for _ in range(2):  # the first makes room
+            exchange._write(0, slice(0, 3), state, uploads)
+        assert (exchange._arrays[0]["x"] is state.x) == kept
+        assert np.array_equal(exchange._arrays[0]["x"], state.x)
+    exchange._write(0, slice(0, 2), State(np.zeros((2, 4)), 1.0))
+    assert exchange._arrays[0]["x"].sum() == 4

@@ -1,0 +1,73 @@
+"""Every registered algorithm finds the local iterates in Flower's simulation (one for all)."""
+
+from __future__ import annotations
+
+import pytest
+from contract import CONTRACTS, build
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+from problems import q6_limited
+
+from flower_fedcon import FederatedProblem, Sample, client_app, simulate
+from flower_fedcon.engines.grid import GridRun
+from flower_fedcon.registry import CLASSES
+from flower_fedcon.regularizers import L1
+from flower_fedcon.runs.run import Plan
+from flower_fedcon.sets import L1Ball
+
+ROUNDS = 6
+ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
+
+
+def problem_of(name: str) -> FederatedProblem:
+    oracle = CONTRACTS[name].oracle
+    objectives = q6_limited().objectives
+    return FederatedProblem(objectives, **({oracle: ORACLES[oracle]} if oracle else {}))
+
+
+def strategy_of(name: str):
+    contract = CONTRACTS[name]
+    settings = dict(contract.cases[0].settings)
+    if contract.sampled:
+        settings["participation"] = Sample(count=3)
+    return build(name, problem_of(name), **settings)
+
+
+def load_objective(context):
+    return q6_limited().objectives[int(context.node_config["partition-id"])]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The histories of all algorithms, from one simulation."""
+    histories = {}
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        for name in CLASSES:
+            problem = problem_of(name)
+            run = GridRun(strategy_of(name), grid, num_clients=problem.num_clients)
+            result = run.run(problem.x0, Plan(ROUNDS, seed=4), problem=problem)
+            histories[name] = result.history
+
+    run_simulation(
+        server_app=server,
+        client_app=client_app(load_objective),
+        num_supernodes=6,
+        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}},
+    )
+    return histories
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", CLASSES)
+def test_same_iterates(name, found):
+    local = simulate(strategy_of(name), problem_of(name), ROUNDS, seed=4)
+    assert found[name].x.tobytes() == local.x.tobytes()
+    untimed = [
+        [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
+        for history in (found[name], local)
+    ]
+    assert untimed[0] == untimed[1]

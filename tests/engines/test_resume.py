@@ -1,0 +1,243 @@
+"""An interrupted run goes on to the bytes of a run that was never interrupted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract import CONTRACTS, build
+from problems import l1ls
+
+from flower_fedcon import FederatedProblem, History, Sample, simulate
+from flower_fedcon.clients.fedfw import FedFWClientState
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower.stores import FileStore, Versions
+from flower_fedcon.layout import Layout
+from flower_fedcon.registry import CLASSES
+from flower_fedcon.strategies import FedFW, Scaffold
+from flower_fedcon.wire import state_files as trees
+
+ROUNDS = 14
+
+
+class StopError(Exception):
+    """What interrupts a run here."""
+
+
+def stop_at(number: int):
+    def stop(record):
+        if record["round"] == number:
+            raise StopError
+
+    return stop
+
+
+def untimed(history: History) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history.rows]
+
+
+def fedfw(**more):
+    return FedFW(l1ls(4).constraint, penalty=0.1, participation=Sample(count=2), **more)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_same_bytes(name, sampled, tmp_path):
+    contract = CONTRACTS[name]
+    if sampled and not contract.sampled:
+        pytest.skip("refuses cohorts")
+    case = contract.sampled[0] if sampled else contract.cases[0]
+    problem = case.problem()
+    strategy = build(name, problem, **case.settings)
+    calm = simulate(strategy, problem, ROUNDS)
+    options = {"run_dir": tmp_path, "checkpoint_every": 4}
+    for stop in (6, 11):
+        with pytest.raises(StopError):
+            simulate(strategy, problem, ROUNDS, resume=True, callbacks=[stop_at(stop)], **options)
+    resumed = simulate(strategy, problem, ROUNDS, resume=True, **options)
+    assert np.asarray(resumed.x).tobytes() == np.asarray(calm.x).tobytes()
+    assert untimed(resumed) == untimed(calm)
+    assert History.read_rows(tmp_path / "history.csv") == resumed.rows
+    assert {k: v.tobytes() for k, v in resumed.outputs.items()} == {
+        k: v.tobytes() for k, v in calm.outputs.items()
+    }
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path):
+    problem = l1ls(4)
+    simulate(fedfw(), problem, 5, run_dir=tmp_path)
+    longer = simulate(fedfw(), problem, 9, run_dir=tmp_path, resume=True)
+    assert longer.x.tobytes() == simulate(fedfw(), problem, 9).x.tobytes()
+    assert [row["round"] for row in longer.rows] == list(range(1, 10))
+
+
+def test_changed_settings_are_refused_by_name(tmp_path):
+    problem = l1ls(4)
+    simulate(fedfw(), problem, 5, run_dir=tmp_path)
+
+    def resume(strategy, **options):
+        return simulate(strategy, problem, 8, run_dir=tmp_path, resume=True, **options)
+
+    other = FedFW(problem.constraint, penalty=0.2, participation=Sample(count=2))
+    with pytest.raises(FedConError, match=r"penalty was 0.1, is 0.2\. .*--allow-change penalty"):
+        resume(other)
+    assert len(resume(other, allow_changes=["penalty"])) == 8
+    with pytest.raises(FedConError, match=r"seed was 0, is 1"):
+        resume(other, seed=1)
+    nonconvex = fedfw(schedule="nonconvex")
+    simulate(nonconvex, problem, 5, run_dir=tmp_path / "nonconvex")
+    with pytest.raises(FedConError, match=r"num_rounds was 5, is 8"):
+        simulate(nonconvex, problem, 8, run_dir=tmp_path / "nonconvex", resume=True)
+
+
+def test_damaged_and_newer_checkpoints(tmp_path):
+    problem = l1ls(4)
+    simulate(fedfw(), problem, 5, run_dir=tmp_path)
+    file = tmp_path / "checkpoint"
+    whole = file.read_bytes()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    def refused(data: bytes, words: str) -> None:
+        file.write_bytes(data)
+        with pytest.raises(FedConError, match=words):
+            simulate(fedfw(), problem, 8, run_dir=tmp_path, resume=True)
+
+    refused(whole[:-1], "truncated or altered")
+    refused(whole[:500] + b"x" + whole[501:], "truncated or altered")
+    refused(b"", "not a state file")
+    refused(whole.replace(b"fedcon state 1 ", b"fedcon state 2 ", 1), "has format 2")
+    file.write_bytes(whole)
+    (tmp_path / "history.csv").write_text("round\n1\n")
+    with pytest.raises(FedConError, match=r"holds 1 rows, its checkpoint was written after 5"):
+        simulate(fedfw(), problem, 8, run_dir=tmp_path, resume=True)
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {tests!r}
+from test_resume import fedfw
+from problems import l1ls
+from flower_fedcon import simulate
+simulate(fedfw(), l1ls(4), {rounds}, run_dir={folder!r}, resume=True, checkpoint_every=50)
+"""
+
+
+def start(folder: Path, rounds: int) -> subprocess.Popen[str]:
+    """Start a run in a process of its own, and wait until it is under way."""
+    here = Path(__file__).parent
+    tests = [str(here), *(str(here.parent / name) for name in ("support", "algorithms"))]
+    script = SCRIPT.format(tests=tests, rounds=rounds, folder=str(folder))
+    history = folder / "history.csv"
+    before = history.stat().st_size if history.exists() else 0
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not history.exists() or history.stat().st_size <= before + 20_000:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_killed_and_terminated_processes(tmp_path):
+    """SIGKILL at any moment, SIGTERM with a checkpoint: then on to the same bytes."""
+    problem, rounds = l1ls(4), 3000
+    killed = start(tmp_path, 10**6)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=30)
+    rows = len(History.read_rows(tmp_path / "history.csv"))
+    ended = start(tmp_path, 10**6)
+    ended.send_signal(signal.SIGTERM)
+    _, error = ended.communicate(timeout=30)
+    assert ended.returncode != 0
+    assert "KeyboardInterrupt: signal 15 after round" in error
+    done = History.read_rows(tmp_path / "history.csv")
+    # what SIGTERM leaves is complete: the checkpoint is that of the last row
+    reached = int(done[-1]["round"])
+    assert rows - 50 <= len(done) == reached
+    target = max(rounds, reached + 10)
+    resumed = simulate(fedfw(), problem, target, run_dir=tmp_path, resume=True)
+    assert f"after round {reached}" in error
+    assert resumed.x.tobytes() == simulate(fedfw(), problem, target, evaluate_every=0).x.tobytes()
+
+
+# --- a client's file ------------------------------------------------------------------------------
+
+RUN = RunInfo("fedfw", 0, Layout(((3,),), "float64", layered=False), 2, token="ab" * 16)
+STATE = FedFWClientState(x=np.array([0.1, -0.0, 3.0]), d=None)
+
+
+def test_file_store(tmp_path):
+    store = FileStore(tmp_path / "state", "a/../b c")
+    assert store.load(RUN, FedFWClientState) == Versions()
+    store.save(RUN, Versions(3, STATE, 4, STATE._replace(d=np.ones(3)), kept_version=1, kept=STATE))
+    found = FileStore(tmp_path / "state", "a/../b c").load(RUN, FedFWClientState)
+    assert (found.version, found.pending_round, found.kept_version) == (3, 4, 1)
+    assert found.committed.x.tobytes() == STATE.x.tobytes()
+    assert found.committed.d is None
+    assert found.pending.d.tolist() == [1.0, 1.0, 1.0]
+    path = store.path(RUN)
+    assert (tmp_path / "state") in path.resolve().parents
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
+    assert [p.name for p in path.parent.iterdir()] == ["state"]
+    assert FileStore(tmp_path / "state", "a/../b_c").load(RUN, FedFWClientState) == Versions()
+    for token in ("../../etc/passwd0000000000000000", "AB" * 16, "ab", ""):
+        with pytest.raises(ConfigError, match="32 hexadecimal digits"):
+            store.path(RunInfo("fedfw", 0, RUN.layout, 2, token=token))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_client_files_count_as_lost(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    store = FileStore(tmp_path, "0")
+    store.save(RUN, Versions(3, STATE, 4, STATE))
+    whole = store.path(RUN).read_bytes()
+    for _ in range(1000):
+        data = bytearray(whole)
+        if rng.random() < 0.3:
+            data = data[: rng.integers(len(data))]
+        else:
+            data[rng.integers(len(data))] ^= 1 + rng.integers(255)
+        store.path(RUN).write_bytes(bytes(data))
+        if re.match(rb"fedcon state [2-9] ", data):  # a newer format is refused, not lost
+            with pytest.raises(ConfigError, match="has format"):
+                store.load(RUN, FedFWClientState)
+        else:
+            assert store.load(RUN, FedFWClientState) == Versions()
+
+
+def test_trees_hold_no_foreign_objects(tmp_path):
+    with pytest.raises(ConfigError, match="cannot hold object"):
+        trees.write(tmp_path / "file", {"x": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ["FedFW", "Scaffold"])
+def test_resume_in_ray(name, tmp_path):
+    problem = l1ls(4)
+    strategy = fedfw()
+    if name == "Scaffold":
+        problem = FederatedProblem(l1ls(4).objectives)
+        strategy = Scaffold(client_lr=0.02, local_steps=2, participation=Sample(count=2))
+    options = {"engine": "ray", "run_dir": tmp_path, "checkpoint_every": 2, "resume": True}
+    with pytest.raises(StopError):
+        simulate(strategy, problem, 8, callbacks=[stop_at(5)], **options)
+    resumed = simulate(strategy, problem, 8, **options)
+    calm = simulate(strategy, problem, 8)
+    assert resumed.x.tobytes() == calm.x.tobytes()
+    assert untimed(resumed) == untimed(calm)
+    kept = list((tmp_path / "clients").rglob("state"))
+    assert len(kept) == 4
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in kept)

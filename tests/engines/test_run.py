@@ -1,0 +1,269 @@
+"""A run from start to end: history, folder and coordinator."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from problems import q6, q6_objectives
+
+from flower_fedcon import (
+    EarlyStopping,
+    FederatedProblem,
+    History,
+    Sample,
+    simulate,
+)
+from flower_fedcon.core.protocol import Reply
+from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.problems.reference import Reference
+from flower_fedcon.runs.directory import atomic, write_text
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus
+
+STEPS = {"client_lr": 1 / 40, "local_steps": 2}
+HALF = {"participation": Sample(count=3)}
+
+
+def avg(**more):
+    return FedAvg(**STEPS, **more)
+
+
+def q6_ball():
+    return FederatedProblem(q6_objectives(), constraint=L1Ball(1.0))
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+def test_history_columns():
+    history = History(np.zeros(2), [{"round": 2, "objective": 0.5}, {"round": 4, "residual": 1.0}])
+    assert history.columns == ["round", "objective", "residual"]
+    assert history["round"].tolist() == [2, 4]
+    assert math.isnan(history["objective"][1])
+    assert "residual" in history
+    assert "violation" not in history
+    with pytest.raises(ConfigError, match="no column 'residuals': did you mean 'residual'"):
+        history["residuals"]
+
+
+def test_csv_keeps_every_bit(tmp_path):
+    values = [0.1, 1e-323, -0.0, 1 / 3, math.inf, math.pi * 1e300]
+    rows = [{"round": i, "value": v} for i, v in enumerate(values)] + [{"round": 6, "value": 2**53}]
+    History(np.zeros(1), rows).to_csv(tmp_path / "h.csv")
+    back = History.read_rows(tmp_path / "h.csv")
+    assert [math.copysign(r["value"], r["value"]).hex() for r in back] == [
+        float(r["value"]).hex() for r in rows
+    ]
+    history = simulate(avg(), q6(), 5)
+    history.to_csv(tmp_path / "run.csv")
+    assert History.read_rows(tmp_path / "run.csv") == history.rows
+
+
+def test_csv_keeps_columns_that_come_later(tmp_path):
+    rows = [{"round": 1}, {"round": 2, "objective": 3.0}]
+    History(np.zeros(1), rows).to_csv(tmp_path / "h.csv")
+    assert History.read_rows(tmp_path / "h.csv") == rows
+
+
+def test_csv_takes_numpy_numbers(tmp_path):
+    problem = FederatedProblem(
+        q6_objectives(), optimum=Reference(np.ones(8), np.float64(-1), 0, "")
+    )
+    history = simulate(avg(), problem, 1)
+    history.to_csv(tmp_path / "h.csv")
+    assert History.read_rows(tmp_path / "h.csv") == history.rows
+
+
+@pytest.mark.parametrize(
+    ("every", "rounds"), [(0, [10]), (3, [3, 6, 9, 10]), (7, [7, 10]), (10, [10]), (99, [10])]
+)
+def test_recorded_rounds_and_nothing_else_depend_on_evaluate_every(every, rounds):
+    full = simulate(avg(**HALF), q6(), 10, seed=4)
+    some = simulate(avg(**HALF), q6(), 10, seed=4, evaluate_every=every)
+    assert some.x.tobytes() == full.x.tobytes()
+    assert some["round"].tolist() == rounds
+    for row in some.rows:
+        same = full.rows[row["round"] - 1]
+        assert {**row, "seconds": 0} == {**same, "seconds": 0}
+
+
+def test_callbacks_all_see_each_record_and_one_can_stop():
+    seen = [], []
+    stop = [lambda r: seen[0].append(r["round"]) or r["round"] == 3, lambda r: seen[1].append(r)]
+    history = simulate(avg(), q6(), 9, callbacks=stop)
+    assert history.stopped
+    assert seen[0] == [1, 2, 3]
+    assert seen[1] == history.rows
+    assert history.x.tobytes() == simulate(avg(), q6(), 3).x.tobytes()
+    assert not simulate(avg(), q6(), 3, callbacks=stop).stopped  # it was over anyway
+    with pytest.raises(ConfigError, match="a callback must be callable, got 3"):
+        simulate(avg(), q6(), 1, callbacks=[3])
+
+
+def test_early_stopping():
+    problem = q6()
+    with pytest.raises(ConfigError, match="watches 'residual', which is not recorded"):
+        simulate(avg(), problem, 5, callbacks=[EarlyStopping(0.1)])
+    assert problem.optimum.value < 0
+    history = simulate(avg(), problem, 500, callbacks=[EarlyStopping(0.1)])
+    assert history.stopped
+    assert history["residual"][-1] <= 0.1 < history["residual"][-2]
+    assert not EarlyStopping(0.1)({"residual": math.nan})
+    with pytest.raises(ConfigError, match="tolerance must be finite and >= 0"):
+        EarlyStopping(-1)
+
+
+def test_no_rounds(tmp_path):
+    history = simulate(avg(), q6(), 0, run_dir=tmp_path / "run")
+    assert (len(history), history.stopped) == (0, False)
+    assert history.x.tolist() == [0] * 8
+    assert History.read_rows(tmp_path / "run" / "history.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "cloud"}, "engine must be one of 'local', 'stacked', 'ray', got 'cloud'"),
+        ({"resume": True}, "resume=True needs the run_dir"),
+        ({"strategy": FedAvg}, "strategy must be one of flower_fedcon.strategies"),
+        ({"problem": [1]}, r"problem must be a FederatedProblem, got \[1\]"),
+        ({"num_rounds": -1}, "num_rounds must be a whole number >= 0"),
+        ({"evaluate_every": 1.5}, "evaluate_every must be a whole number >= 0"),
+        ({"seed": -1}, "seed must be a whole number"),
+    ],
+)
+def test_refusals(options, words):
+    with pytest.raises(FedConError, match=words):
+        simulate(**{"strategy": avg(), "problem": q6(), "num_rounds": 1, **options})
+
+
+# --- the run's folder -----------------------------------------------------------------------------
+
+
+def test_run_directory(tmp_path):
+    folder = tmp_path / "a" / "run"
+    history = simulate(avg(), q6(), 4, run_dir=folder, seed=5, evaluate_every=2)
+    files = ["checkpoint", "config.toml", "environment.json", "history.csv", "model.npz"]
+    assert sorted(p.name for p in folder.iterdir()) == files
+    assert History.read_rows(folder / "history.csv") == history.rows
+    with np.load(folder / "model.npz") as model:
+        assert model["x"].tobytes() == history.x.tobytes()
+    text = (folder / "config.toml").read_text()
+    assert "rounds = 4\nseed = 5\nclients = 6\n" in text
+    assert 'name = "FedAvg"\n' in text
+    assert "client_lr = 0.025\n" in text
+    assert {"flwr", "numpy"} <= json.loads((folder / "environment.json").read_text())[
+        "packages"
+    ].keys()
+    with pytest.raises(ConfigError, match="holds a run already"):
+        simulate(avg(), q6(), 4, run_dir=folder)
+    with pytest.raises(ConfigError, match="cannot make the run directory"):
+        simulate(avg(), q6(), 4, run_dir=folder / "config.toml")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_was_reached_is_written_after_an_error(tmp_path, error):
+    def fail(record):
+        if record["round"] == 3:
+            raise error
+
+    with pytest.raises(error):
+        simulate(avg(), q6(), 9, run_dir=tmp_path, callbacks=[fail])
+    assert [row["round"] for row in History.read_rows(tmp_path / "history.csv")] == [1, 2, 3]
+    with np.load(tmp_path / "model.npz") as model:
+        assert model["x"].tobytes() == simulate(avg(), q6(), 3).x.tobytes()
+
+
+def test_files_are_written_in_one_step(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    def half():
+        with atomic(path) as temporary:
+            temporary.write_text("half")
+            assert path.read_text() == "old"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "old"
+
+
+# --- bytes and the coordinator --------------------------------------------------------------------
+
+
+def test_bytes_by_hand():
+    """A vector of 8 numbers is 128 + 64 bytes, a number 8, an index of the l1 ball 128 + 8."""
+    history = simulate(avg(), q6(), 2)
+    assert history["uplink_bytes"].tolist() == [6 * 192, 2 * 6 * 192]
+    assert history["downlink_bytes"].tolist() == [6 * 192, 2 * 6 * 192]
+    problem = q6_ball()
+    history = simulate(FedFW(problem.constraint, penalty=1.0), problem, 2)
+    assert history["uplink_bytes"].tolist() == [6 * 136, 2 * 6 * 136]
+    assert history["downlink_bytes"].tolist() == [6 * 208, 2 * 6 * 208]
+    history = simulate(FedFW(problem.constraint, penalty=1.0, **HALF), problem, 30)
+    # Each client's first message after round 1 brings x0 along.
+    first = problem.num_clients - 3
+    assert history["downlink_bytes"][-1] == 30 * 3 * 208 + first * 192
+
+
+def test_replies_nobody_asked_for_and_error_replies():
+    def alter(request, reply):
+        if request.round == 2 and request.client == min(run.coordinator.cohort):
+            outside = min(set(range(6)) - set(run.coordinator.cohort))
+            return [Reply(outside, 2, reply.payload), Reply(77, 2, reply.payload), reply]
+        if request.round == 3 and request.client == min(run.coordinator.cohort) and not failed:
+            failed.append(1)
+            return [Reply(request.client, 3, error="out of memory")]
+        return [reply]
+
+    failed = []
+    run = OpenRun(avg(**HALF, min_replies=3), q6(), alter=alter)
+    run.play(4)
+    assert run.coordinator.counts == {"dropped": 3, "retries": 1}
+    assert run.x.tobytes() == OpenRun(avg(**HALF), q6()).play(4).x.tobytes()
+
+
+def test_errors_of_clients_end_the_run_by_name():
+    run = OpenRun(avg(), q6(), alter=lambda q, r: [Reply(q.client, q.round, error="no disk")])
+    with pytest.raises(RoundError, match=r"after 4 attempts \(clients 0, 1, 2, 3, 4, 5: no disk\)"):
+        run.play()
+
+
+def test_a_restored_client_is_asked_again_within_the_attempt():
+    problem = q6_ball()
+    run = OpenRun(FedFW(problem.constraint, penalty=1.0), problem)
+    run.coordinator.max_retries = 0
+    run.play(3)
+    run.clients[2] = run.new_client(2)
+    run.play(2)
+    assert run.coordinator.counts == {"lost": 1}
+
+    def forgets(request, reply):
+        return [Reply(request.client, request.round, lost=True)] if request.client == 2 else [reply]
+
+    run.alter = forgets
+    with pytest.raises(RoundError, match="client 2: it says again that its state is gone"):
+        run.play()
+
+
+def test_a_collective_restart_drops_the_other_replies():
+    problem, asked = q6_ball(), []
+
+    def alter(request, reply):
+        asked.append((request.round, request.client, request.broadcast["resets"]))
+        return [reply]
+
+    run = OpenRun(FedFWPlus(problem.constraint, penalty=1.0), problem, alter=alter).play(2)
+    run.clients[2] = run.new_client(2)
+    up = run.coordinator.uplink_bytes
+    run.play(1)
+    assert [a for a in asked if a[0] == 3] == [(3, j, r) for r in (0, 1) for j in range(6)]
+    assert run.coordinator.counts == {"lost": 1}
+    assert run.coordinator.replies == 6
+    assert run.coordinator.uplink_bytes == up + (2 + 6) * 136  # two came before the news

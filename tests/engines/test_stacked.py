@@ -1,0 +1,389 @@
+"""The stacked engine: the local engine's iterates, for all clients in one pass."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from contract import CONTRACTS, build
+from harness import OpenRun
+from test_contract import rules
+
+from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon.core.coordinator import Coordinator
+from flower_fedcon.engines import local, stacked
+from flower_fedcon.errors import RoundError
+from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.objectives import (
+    LeastSquares,
+    LogisticRegression,
+    Quadratic,
+    Scaled,
+    SoftmaxRegression,
+)
+from flower_fedcon.objectives.stacked import key, stack, together
+from flower_fedcon.registry import CLASSES
+from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
+from flower_fedcon.sets import Box, L1Ball, L2Ball, NuclearNormBall, Simplex
+from flower_fedcon.simulation import make_setup
+from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD, Scaffold
+
+COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries", "lost"]
+STACKS = [
+    *("fedavg", "fedmid", "feddualavg", "fastfedda", "cfedda", "mcfedda"),
+    *("fedfw", "fedfwplus", "scaffold", "scaffnew", "compositefl"),
+]
+
+
+def objectives(kind: str, n: int = 7, dtype: Any = np.float64, *, rows: int = 12) -> list[Any]:
+    """Well-conditioned objectives of six unknowns, all different."""
+    rng = np.random.default_rng(8)
+    found: list[Any] = []
+    for j in range(n):
+        A = rng.standard_normal((rows, 6)).astype(dtype)
+        b = rng.standard_normal(rows).astype(dtype)
+        if kind == "quadratic":
+            found.append(Quadratic(A.T @ A / rows + np.eye(6, dtype=dtype), 2 * b[:6]))
+        elif kind == "least squares":
+            found.append(LeastSquares(A, b, scale=1.0 + j % 3))
+        elif kind == "scaled":
+            found.append(Scaled(LeastSquares(A, b), 0.5 + j))
+        elif kind == "logistic":
+            found.append(LogisticRegression(A, np.where(b > 0, 1, -1), l2=0.1 * (j % 2)))
+        elif kind == "softmax":
+            labels = rng.integers(0, 3, rows)
+            found.append(SoftmaxRegression(A[:, :2], labels, 3, l2=0.1))
+        else:  # matrices
+            found.append(LeastSquares(A.reshape(rows, 2, 3), b))
+    return found
+
+
+KINDS = ["quadratic", "least squares", "scaled", "logistic", "softmax", "matrix"]
+
+
+def made(name: str, clients: list[Any], **settings: Any) -> tuple[Any, FederatedProblem]:
+    contract = CONTRACTS[name]
+    oracle = {"constraint": L1Ball(2.0), "regularizer": L1(0.1)}
+    own = {contract.oracle: oracle[contract.oracle]} if contract.oracle else {}
+    problem = FederatedProblem([contract.wrap(c) for c in clients], **own)
+    return build(name, problem, **{**contract.small, **settings}), problem
+
+
+def same(strategy: Any, problem: FederatedProblem, rounds: int = 40, tolerance: float = 1e-10):
+    """Assert that both engines agree, and that this one was not the local one."""
+    assert stacked.obstacle(strategy, problem) is None
+    runs = [simulate(strategy, problem, rounds, engine=e, seed=3) for e in ("local", "stacked")]
+    expected, found = runs
+    assert found.x.dtype == expected.x.dtype
+    scale = max(1.0, float(np.abs(expected.x).max()))
+    assert np.abs(found.x - expected.x).max() <= tolerance * scale
+    for row, other in zip(expected.rows, found.rows, strict=True):
+        assert {k: row[k] for k in COUNTED} == {k: other[k] for k in COUNTED}
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_same_iterates_as_local(name, kind, compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    for rule in rules(name):
+        strategy, problem = made(name, objectives(kind), participation=rule)
+        same(strategy, problem)
+
+
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_same_minibatches_as_local(name, kind, compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    more = {"gradient": "stochastic"} if name.startswith("fedfw") else {}
+    for rule in rules(name):
+        settings = {"batch_size": 5, "participation": rule, **more}
+        same(*made(name, objectives(kind), **settings))
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_single_precision(name):
+    strategy, problem = made(name, objectives("quadratic", dtype=np.float32))
+    assert same(strategy, problem, 20, 1e-4).x.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", [n for n in CLASSES if n not in STACKS])
+def test_what_cannot_be_stacked_runs_on_the_local_engine(name, caplog):
+    strategy, problem = made(name, objectives("quadratic"))
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = simulate(strategy, problem, 5, engine="stacked").x
+    lines = [r.message for r in caplog.records if "running on the local engine" in r.message]
+    assert len(lines) == 1
+    assert strategy.sheet.title in lines[0]
+    assert found.tobytes() == simulate(strategy, problem, 5).x.tobytes()
+
+
+def test_every_algorithm_is_named_above():
+    assert set(STACKS) <= set(CLASSES)
+
+
+class Own(Quadratic):
+    """An objective of one's own."""
+
+
+def test_unknown_objectives_run_on_the_local_engine(caplog):
+    own = [Own(np.eye(2), np.ones(2)) for _ in range(3)]
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        simulate(FedAvg(client_lr=0.1, local_steps=1), FederatedProblem(own), 2, engine="stacked")
+    assert "an objective is a Own, which has no stacked form" in caplog.text
+    caplog.clear()
+    unequal = [LeastSquares(np.eye(2)[: 1 + j], np.ones(1 + j)) for j in range(2)]
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        simulate(
+            FedAvg(client_lr=0.1, local_steps=1), FederatedProblem(unequal), 2, engine="stacked"
+        )
+    assert "the 2 clients differ: 2 types and shapes" in caplog.text
+
+
+@pytest.mark.parametrize("rule", [Full(), Sample(count=5), Bernoulli(0.4)])
+@pytest.mark.parametrize("name", ["fedfw", "fedavg", "scaffold"])
+def test_unequal_clients_are_taken_in_groups(name, rule):
+    """Three groups, whose members alternate."""
+    many = objectives("least squares", 6)
+    few = objectives("least squares", 6, rows=9)
+    other = objectives("quadratic", 6)
+    mixed = [o for three in zip(many, few, other, strict=True) for o in three]
+    same(*made(name, mixed, participation=rule))
+    batches = {"batch_size": 4} | ({"gradient": "stochastic"} if name == "fedfw" else {})
+    same(*made(name, mixed, participation=rule, **batches))
+
+
+@pytest.mark.parametrize("name", ["fedfw", "scaffold"])
+def test_more_clients_than_one_pass_takes(name, monkeypatch):
+    monkeypatch.setattr(stacked, "_AT_ONCE", 20)
+    monkeypatch.setattr("flower_fedcon.objectives.stacked._CACHED", 100)
+    for rule in (Full(), Sample(count=5)):
+        same(*made(name, objectives("least squares"), participation=rule))
+    monkeypatch.setattr("flower_fedcon.objectives.stacked._COPIED", 1)
+    same(*made(name, objectives("least squares"), participation=Sample(count=5)))
+
+
+SETS = [Box(-1.0, 1.0), L2Ball(1.5), Simplex(2.0), NuclearNormBall(1.0), L1Ball(1.0).scaled(2.0)]
+
+
+@pytest.mark.parametrize("constraint", SETS, ids=repr)
+def test_atoms_of_every_form(constraint):
+    """Dense points, corners, coordinates, rank one and moved: the same bytes on the wire."""
+    start = constraint.project(np.full((2, 3), 0.1))
+    problem = FederatedProblem(objectives("matrix"), constraint=constraint, x0=start)
+    for rule in (Full(), Sample(count=3)):
+        same(FedFW(constraint, penalty=0.5, participation=rule), problem, 12)
+
+
+@pytest.mark.parametrize("psi", [L2Norm(0.2), GroupLasso(0.2, (0, 0, 1, 1, 2, 2))], ids=repr)
+def test_regularizers_that_are_not_elementwise(psi):
+    problem = FederatedProblem(objectives("least squares"), regularizer=psi)
+    same(FedMiD(psi, client_lr=0.05, local_steps=3), problem)
+    same(FedAvg(client_lr=0.05, local_steps=3, regularizer=L1(0.1)), problem)
+
+
+def test_steps_within_a_radius():
+    psi = L1(0.1)
+    problem = FederatedProblem(objectives("quadratic"), regularizer=psi)
+    settings = {"strong_convexity": 1.0, "damping": 30.0, "local_steps": 3}
+    same(CFedDA(psi, radius=0.02, **settings), problem)
+
+
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("engine", ["stacked", "local"])
+def test_resumes_to_the_same_bytes(name, engine, tmp_path):
+    """Also where the local engine began: the checkpoints are the same."""
+    sampled = [r for r in rules(name) if isinstance(r, Sample)]
+    rule = sampled[0] if sampled else Full()
+    strategy, problem = made(name, objectives("least squares"), participation=rule)
+    if strategy.uses_num_rounds or name == "mcfedda":
+        strategy, problem = made(
+            name, objectives("least squares"), stages=[(2.0, None, 9), (1.0, None, 9)]
+        )
+    whole = simulate(strategy, problem, 20, engine="stacked")
+    folder = tmp_path / "run"
+    simulate(strategy, problem, 11, engine=engine, run_dir=folder)
+    rest = simulate(strategy, problem, 20, engine="stacked", run_dir=folder, resume=True)
+    if engine == "stacked":
+        assert rest.x.tobytes() == whole.x.tobytes()
+    assert rest.x == pytest.approx(whole.x, abs=1e-12)
+    assert rest.rows[-1]["uplink_bytes"] == whole.rows[-1]["uplink_bytes"]
+    assert Path(folder / "model.npz").exists()
+
+
+def open_run(strategy: Any, problem: FederatedProblem) -> tuple[OpenRun, stacked.StackedExchange]:
+    run = OpenRun(strategy, problem)
+    return run, stacked.StackedExchange(problem.objectives, run.coordinator.info)
+
+
+def test_checkpoints_hold_what_the_local_clients_hold():
+    strategy, problem = made("scaffold", objectives("quadratic"), participation=Sample(count=3))
+    run, exchange = open_run(strategy, problem)
+    clients = local.LocalExchange(problem.objectives, run.coordinator.info)
+    direct = OpenRun(strategy, problem)
+    for _ in range(9):
+        run.coordinator.play(exchange)
+        direct.coordinator.play(clients)
+        for ours, theirs in zip(exchange.save(), clients.save(), strict=True):
+            assert ours.pending_round == theirs.pending_round
+            assert ours.version == theirs.version
+            if theirs.pending_round:
+                assert np.allclose(ours.pending.c, theirs.pending.c, rtol=0, atol=1e-12)
+            if theirs.version:
+                assert np.allclose(ours.committed.c, theirs.committed.c, rtol=0, atol=1e-12)
+
+
+class Faulty(stacked.StackedExchange):
+    """One client's first upload of some rounds is not finite."""
+
+    bad: dict[int, int]
+
+    def stack(self, request):
+        replies, lost = super().stack(request)
+        if request.round in self.bad:
+            for reply in replies:
+                mine = np.flatnonzero(reply.clients == self.bad[request.round])
+                for value in reply.payload.values():
+                    value[mine] = np.nan
+        return replies, lost
+
+
+@pytest.mark.parametrize("rule", [Full(), Sample(count=5)])
+def test_the_gate(rule, caplog):
+    """A bad upload is dropped, counted and named; that client alone is asked again."""
+    settings = {"participation": rule, "min_replies": 5}
+    strategy, problem = made("scaffold", objectives("quadratic"), **settings)
+    calm, exchange = open_run(strategy, problem)
+    run = OpenRun(strategy, problem)
+    faulty = Faulty(problem.objectives, run.coordinator.info)
+    for _ in range(6):
+        calm.coordinator.play(exchange)
+    third = [3, 3]
+    cohorts = OpenRun(strategy, problem)
+    for _ in range(3):
+        cohorts.play()
+    third[1] = cohorts.coordinator.cohort[1]
+    faulty.bad = {third[0]: third[1]}
+    for _ in range(6):
+        run.coordinator.play(faulty)
+    counts = run.coordinator.counts
+    if isinstance(rule, Full):  # the quorum is there without it: it is left out
+        assert (counts["dropped"], counts["retries"]) == (1, 0)
+    else:
+        assert (counts["dropped"], counts["retries"]) == (1, 1)
+        assert run.x == pytest.approx(calm.x, abs=1e-12)
+        assert run.coordinator.uplink_bytes == calm.coordinator.uplink_bytes
+    assert f"dropped the reply of client {third[1]}" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
+    """An oracle refuses what one client computes in two rounds: the others go on."""
+    psi, found = L1(0.1), []
+    for engine in (local.LocalExchange, stacked.StackedExchange):
+        rng = np.random.default_rng(0)
+        A, b = rng.standard_normal((4, 8, 5)), rng.standard_normal((4, 8))
+        problem = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
+        strategy = kind(psi, client_lr=0.05, local_steps=2)
+        infos = local.describe(problem.objectives, problem.names, strategy.name)
+        setup = make_setup(infos, 9, problem.layout, strategy.participation, 0)
+        coordinator = Coordinator(strategy, setup, problem.start)
+        exchange = engine(problem.objectives, coordinator.info)
+        good = A[2, 0, 0]
+        for played in range(9):
+            A[2, 0, 0] = np.nan if played in (3, 4) else good  # the objectives are views
+            coordinator.play(exchange)
+        assert coordinator.counts == {"dropped": 2}
+        assert caplog.text.count("L1 was given a value that is not finite (nan)") == 2
+        caplog.clear()
+        found.append(coordinator)
+    assert np.abs(found[0].x - found[1].x).max() <= 1e-12
+    for name in ("acks", "uplink_bytes", "downlink_bytes"):
+        assert getattr(found[0], name) == getattr(found[1], name), name
+
+
+@pytest.mark.parametrize("name", ["fedfw", "scaffold", "compositefl"])
+def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch):
+    """Some states are written by then, and everyone's last reply is confirmed already."""
+    strategy, problem = made(name, objectives("least squares"))
+    expected = simulate(strategy, problem, 8).x
+    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four parts
+    plain, failed = stacked.StackedExchange._step, []
+
+    def step(self, clients, server_round, *more):
+        if len(clients) == 2 and server_round in (1, 4, 5) and clients[0] == 3:
+            failed.append(server_round)
+            raise RoundError("half way")
+        return plain(self, clients, server_round, *more)
+
+    monkeypatch.setattr(stacked.StackedExchange, "_step", step)
+    found = simulate(strategy, problem, 8, engine="stacked")
+    assert failed == [1, 4, 5]
+    assert np.abs(found.x - expected).max() <= 1e-12
+    assert found["dropped"][-1] == found["lost"][-1] == 0
+
+
+def test_a_step_that_diverges_ends_the_run_with_the_reasons():
+    strategy, problem = made("fedavg", objectives("quadratic"), client_lr=1e200, local_steps=4)
+    with np.errstate(all="ignore"), pytest.raises(RoundError, match="0 usable replies of 7"):
+        simulate(strategy, problem, 5, engine="stacked", evaluate_every=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stacks_have_the_gradients_of_their_parts(kind):
+    parts = objectives(kind)
+    assert len({key(part) for part in parts}) == 1
+    whole, rng = stack(parts), np.random.default_rng(2)
+    x = rng.standard_normal((7, *parts[0].shape))
+    for which in (slice(0, 7), slice(2, 5), np.array([0, 3, 6])):
+        chosen, points = np.arange(7)[which], x[which]
+        found = whole.gradient(points, which)
+        for i, j in enumerate(chosen):
+            assert np.allclose(found[i], parts[j].gradient(x[j]), rtol=0, atol=1e-12)
+        common = whole.gradient(x[0], which)
+        for i, j in enumerate(chosen):
+            assert np.allclose(common[i], parts[j].gradient(x[0]), rtol=0, atol=1e-12)
+        if kind == "quadratic":
+            continue
+        rows = np.stack([rng.permutation(12)[:5] for _ in chosen])
+        found = whole.batch_gradient(points, which, rows)
+        for i, j in enumerate(chosen):
+            expected = parts[j].batch_gradient(x[j], rows[i])
+            assert np.allclose(found[i], expected, rtol=0, atol=1e-12)
+
+
+def test_arrays_that_follow_one_another_are_not_copied():
+    data = np.random.default_rng(0).standard_normal((5, 4, 3))
+    assert np.shares_memory(together(list(data)), data)
+    assert np.array_equal(together(list(data)), data)
+    scattered = [data[0], data[2], data[1]]
+    assert not np.shares_memory(together(scattered), data)
+    assert np.array_equal(together(scattered), np.stack(scattered))
+
+
+def test_the_strategies_of_the_tests_are_stacked():
+    problem = FederatedProblem(objectives("quadratic"), regularizer=L1(0.1))
+    strategy = FastFedDA(problem.regularizer, strong_convexity=1.0, local_steps=2)
+    assert stacked.obstacle(strategy, problem) is None
+    assert stacked.obstacle(Scaffold(client_lr=0.1, local_steps=1), problem) is None
+
+
+@pytest.mark.parametrize("name", ["fedfw", "fedfwplus", "scaffold", "fedavg"])
+def test_the_same_certificates_as_local(name):
+    for rule in (Full(), Sample(count=3)):
+        strategy, problem = made(name, objectives("least squares"), participation=rule)
+        rows, others = (
+            simulate(strategy, problem, 12, engine=engine, certificates=True).rows
+            for engine in ("local", "stacked")
+        )
+        for row, other in zip(rows, others, strict=True):
+            assert row.keys() == other.keys()
+            for entry in row.keys() - {"seconds"}:
+                assert other[entry] == pytest.approx(row[entry], rel=1e-9, abs=1e-9), entry

@@ -1,0 +1,98 @@
+"""Clients in worker processes: the same iterates as in this one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_ray_all import problem_of, strategy_of
+from test_stacked import COUNTED
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.runs.history import History
+from flower_fedcon.strategies import FedAvg
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def case(name: str) -> tuple[Any, FederatedProblem]:
+    return strategy_of(name), problem_of(name)
+
+
+def assert_equal(found: History, expected: History) -> None:
+    assert found.x.tobytes() == expected.x.tobytes()
+    for column in ["objective", *COUNTED]:
+        assert found[column].tolist() == expected[column].tolist(), column
+
+
+@pytest.mark.parametrize("name", ["fedfw", "dualfl", "fedsgm", "scaffnew"])
+def test_processes_give_the_same_bytes(name, tmp_path):
+    """A state on the client, a local solver, a query, a quantity that the server computes."""
+    strategy, problem = case(name)
+    expected = simulate(strategy, problem, 12, seed=3)
+    assert_equal(simulate(strategy, problem, 12, seed=3, workers=2), expected)
+    options = {"seed": 3, "run_dir": tmp_path / "run"}
+    simulate(strategy, problem, 7, **options, workers=3)
+    assert_equal(simulate(strategy, problem, 12, **options, resume=True, workers=2), expected)
+
+
+def test_no_process_is_left():
+    strategy, problem = case("fedfw")
+    before = children()
+    simulate(strategy, problem, 2, workers=2)
+    assert children() <= before
+
+
+def children() -> set[str]:
+    tasks = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    if not tasks.exists():
+        pytest.skip("needs Linux' list of child processes")
+    # joblib keeps one process that tracks temporary files.
+    found = {p: Path(f"/proc/{p}/cmdline").read_bytes() for p in tasks.read_text().split()}
+    return {p for p, command in found.items() if b"resource_tracker" not in command}
+
+
+class Own:
+    """An objective of one's own, which can go wrong."""
+
+    def __init__(self, what: str) -> None:
+        self.lock = threading.Lock() if what == "lock" else None
+        self.what = what
+
+    def value(self, x):
+        return float(x @ x)
+
+    def gradient(self, x):
+        if self.what == "die":
+            os._exit(3)
+        if self.what == "raise":
+            raise ZeroDivisionError("in the objective")
+        return 2 * x
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("lock", ConfigError, r"cannot be sent to other processes \(cannot pickle '_thread.lock'"),
+        ("die", FedConError, "a worker process ended unexpectedly"),
+        ("raise", ZeroDivisionError, "in the objective"),
+    ],
+)
+def test_what_goes_wrong_in_a_process_is_said(what, error, words):
+    problem = FederatedProblem([Own(what) for _ in range(3)], x0=np.ones(2))
+    with pytest.raises(error, match=words):
+        simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 2, workers=2)
+
+
+def test_bad_numbers_of_workers_are_refused():
+    strategy, problem = case("fedfw")
+    with pytest.raises(ConfigError, match=r"workers must be a whole number >= 1, got 0"):
+        simulate(strategy, problem, 2, workers=0)
+    for engine in ("ray", "stacked"):
+        with pytest.raises(ConfigError, match=f"workers=2 is for .*local., not for '{engine}"):
+            simulate(strategy, problem, 2, workers=2, engine=engine)

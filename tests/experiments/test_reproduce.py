@@ -1,0 +1,385 @@
+"""Claims beside measurements, grids of settings, and comparisons over several seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.experiments import claims, measures, reproduce
+from flower_fedcon.experiments.seed_statistics import highest, lowest, mean, parse
+from flower_fedcon.experiments.tuning import grid
+from flower_fedcon.runs.history import History
+
+SIMS = Path(__file__).parents[2] / "sims"
+EXPERIMENT = """
+title = "Small lasso"
+[problem]
+name = "lasso"
+clients = 4
+rows = 12
+columns = 20
+nonzeros = 3
+[run]
+rounds = 40
+[algorithm]
+name = "FedFW"
+penalty = 5.0
+participation = {sample = 2}
+[[compare]]
+name = "FedFWPlus"
+label = "plus"
+penalty = 0.5
+"""
+CLAIMS = """
+paper = "A paper"
+figure = "Figure 7"
+rounds = 40
+
+[quick]
+rounds = 20
+
+[[claim]]
+what = "it falls"
+measure = "ratio"
+algorithm = "FedFW"
+over = "plus"
+column = "objective"
+round = [10, 20]
+below = 1e9
+
+[[claim]]
+what = "it is below nothing | at all"
+where = "Section 3"
+measure = "value"
+algorithm = "FedFW"
+column = "residual"
+below = 0.0
+
+[[claim]]
+what = "it is tiny"
+measure = "value"
+algorithm = "plus"
+column = "bytes"
+near = 1.0
+within = 0.5
+explained = "bytes are what they are"
+
+[[claim]]
+what = "only in the full run"
+measure = "slope"
+algorithm = "plus"
+column = "residual"
+below = 10.0
+quick = false
+"""
+
+
+@pytest.fixture
+def fedcon(run_command: Command) -> Command:
+    """Run the command in a folder with one experiment and its claims."""
+    Path("sims/claims").mkdir(parents=True)
+    Path("sims/small.toml").write_text(EXPERIMENT)
+    Path("sims/claims/small.toml").write_text(CLAIMS)
+    return run_command
+
+
+# --- reproduce -----------------------------------------------------------------------------------
+
+
+def test_verdicts(fedcon: Command) -> None:
+    arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
+    code, out, error = fedcon("reproduce", "small", *arguments)
+    assert (code, error) == (1, "")  # a claim fails
+    assert "3 claims: 1 pass, 1 explained, 1 fail; 1 not run" in out
+    for words in (
+        "it falls",
+        "explained: small, it is tiny: bytes are what",
+        "Section 3",
+        "Figure 7",
+    ):
+        assert words in out
+
+    found = json.loads(Path("out/a.json").read_text())
+    assert [claim["verdict"] for claim in found["claims"]] == ["pass", "fail", "explained"]
+    assert len(found["claims"][0]["values"]) == 2
+    assert found["left_out"] == 1
+    assert set(found["seconds"]) == {"small"}
+
+    lines = Path("out/a.md").read_text().splitlines()
+    assert lines[0] == "| Experiment | Claim | Where | Claimed | Measured | Verdict |"
+    assert len(lines) == 7
+    assert "below nothing \\| at all | Section 3 | < 0 |" in lines[3]
+    assert lines[4].endswith("| explained: bytes are what they are |")
+
+
+def test_the_full_run_in_two_processes(fedcon: Command) -> None:
+    code, out, _ = fedcon("reproduce", "--workers", "2")
+    assert code == 1
+    assert "4 claims: 2 pass, 1 explained, 1 fail;" in out
+
+
+def test_quick_replaces_entries() -> None:
+    text = (
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
+        "below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\n"
+    )
+    table = tomllib.loads(text)["claim"][0]
+    assert claims._checked(table, quick=False)["below"] == 1.0
+    quick = claims._checked(table, quick=True)
+    assert (quick["round"], quick["above"], "below" in quick) == (3, 2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("measure", "keys", "expected"),
+    [
+        ("value", {"algorithm": "a", "round": [1, 4]}, [8.0, 2.0]),
+        ("value", {"algorithm": "a"}, [1.0]),
+        ("ratio", {"algorithm": "a", "over": ["b"], "round": 4}, [0.5]),
+        ("lead", {"algorithm": "a", "over": "b", "round": [1, 4]}, [4.0, -2.0]),
+        ("order", {"algorithms": ["a", "b"], "round": [1, 4]}, [2.0, 0.5]),
+        ("first", {"algorithm": "a", "level": 2.5}, [4.0]),
+        ("first", {"algorithm": "a", "level": 0.5}, [math.inf]),
+        ("cost", {"algorithms": ["a", "b"], "level": 4.0}, [2.0, 1.0]),
+        ("cost", {"algorithms": ["b", "a"], "level": 2.0, "of": "bytes"}, [math.inf, 400.0]),
+        ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
+        ("slope", {"algorithm": "a"}, [-1.0]),
+        ("slope", {"algorithm": "b", "since": 2}, [0.0]),
+    ],
+)
+def test_measures(measure: str, keys: dict[str, object], expected: list[float]) -> None:
+    rounds = [1, 2, 4, 8]
+    rows = {
+        "a": [{"round": n, "c": 8.0 / n, "bytes": 100.0 * n} for n in rounds],
+        "b": [{"round": n, "c": 4.0, "bytes": 1.0} for n in rounds],
+    }
+    found = measures.MEASURES[measure].find({"column": "c", **keys}, rows.__getitem__)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    file = tmp_path / "claims" / "n.toml"
+    claim = (
+        '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
+        'level = 1.0\nof = "megabytes"\n'
+    )
+    file.write_text(f"{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
+    histories = {
+        (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
+        for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
+    }
+    near, above = claims.Claims(file).judge(histories)
+    assert (near.verdict, near.measured) == ("pass", "a 2, b 3 (off by 20 %)")
+    assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
+
+
+def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    file = tmp_path / "claims" / "n.toml"
+    file.write_text(
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nnear = 0.0\n'
+        "within = 1.0\n"
+    )
+    found = claims.Claims(file).judge({("a", 0): [{"round": 1, "c": math.nan}]})
+    assert [v.verdict for v in found] == ["fail", "fail"]
+    text = reproduce.to_json(reproduce.Outcome(found, {}, 0.0, 0))
+    assert json.loads(text)["claims"][0]["values"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"ratio"', '"ration"', "measure must be one of"),
+        ('measure = "ratio"\n', "", "measure is missing"),
+        ("below = 1e9", "below = 1e9\nof = 3", "unknown key 'of'"),
+        ("below = 1e9", "bellow = 1e9", "did you mean 'below'"),
+        ("below = 1e9", "", "give one of below, above, and near"),
+        ("below = 1e9", "below = 1e9\nabove = 2.0", "give one of below, above, and near"),
+        ("below = 1e9", 'below = "x"', "below must be a number, got 'x'"),
+        ("within = 0.5", "", "near and within belong together"),
+        ('over = "plus"\n', "", "over is missing"),
+        ('over = "plus"', 'over = "pluss"', "did you mean 'plus'"),
+        ('column = "objective"', 'column = "objectiv"', "did you mean 'objective'"),
+        ("round = [10, 20]", "round = [10, 21]", "round 21 is not recorded"),
+        ("near = 1.0", "near = [1.0, 2.0]", "near has 2 numbers for 1 measured"),
+        ("[quick]\nrounds = 20", "[quick]\nround = 20", "[quick]: unknown key 'round'"),
+        ("rounds = 20", "rounds = 2.5", "rounds must be a whole number"),
+        ("paper =", "papers =", "did you mean 'paper'"),
+        ("paper = ", "paper", "not valid TOML"),
+        ('paper = "A paper"', 'experiment = "none.toml"', "cannot read sims/none.toml"),
+        ('paper = "A paper"', 'set = ["rund=3"]', "did you mean 'rounds'"),
+        ('paper = "A paper"', "seeds = [-1]", "seeds must be a whole number >= 0"),
+    ],
+)
+def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
+    assert old in CLAIMS
+    Path("sims/claims/small.toml").write_text(CLAIMS.replace(old, new, 1))
+    assert words in refusal(fedcon, "reproduce", "small", "--quick", "--workers", "1")
+
+
+def test_other_refusals(fedcon: Command) -> None:
+    assert "did you mean 'small'" in refusal(fedcon, "reproduce", "smal")
+    assert "holds no claims" in refusal(fedcon, "reproduce", "--sims", "nowhere")
+    assert "workers" in refusal(fedcon, "reproduce", "--workers", "0")
+    text = CLAIMS.replace('paper = "A paper"', 'requires = "no.data"')
+    Path("sims/claims/small.toml").write_text(text)
+    code, out, _ = fedcon("reproduce")
+    assert code == 0
+    assert "0 claims: 0 pass, 0 explained, 0 fail; 4 not run" in out
+
+
+@pytest.mark.parametrize("path", reproduce.find(SIMS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("quick", [False, True])
+def test_shipped_claims_are_valid(path: Path, quick: bool) -> None:
+    found = claims.Claims(path, quick=quick)
+    assert found.paper
+    assert found.figure
+    assert found.skipped or found.runs()
+
+
+@pytest.mark.parametrize(("page", "quick"), [("README.md", True), ("sims/REPRODUCED.md", False)])
+def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> None:
+    """A claim that was changed, added or removed is measured anew."""
+    lines = (SIMS.parent / page).read_text().splitlines()
+    start = lines.index(f"| {' | '.join(reproduce.TITLES)} |") + 2
+    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
+    shown = [line[2:].split(" | ")[:2] for line in lines[start:end]]
+    expected = []
+    for path in reproduce.find(SIMS):
+        found = claims.Claims(path, quick=quick)
+        out = quick and tomllib.loads(path.read_text()).get("quick") is False
+        if not out and found.requires in ("", "mnist"):  # the files that were there
+            what = [claim["what"].replace("|", "\\|") for claim in found.claims]
+            expected += [[found.name, text] for text in what]
+    assert sorted(shown) == sorted(expected)
+
+
+def test_shipped_counterexample_passes() -> None:
+    outcome = reproduce.reproduce(reproduce.find(SIMS, ["counterexample"]), quick=True, workers=1)
+    assert [v.verdict for v in outcome.verdicts] == ["pass"] * 3
+
+
+# --- tune ----------------------------------------------------------------------------------------
+
+
+def test_grid() -> None:
+    assert len(grid(["a=1,2,3", "b=x,y"])) == 6
+    assert grid(["p={sample = 3},full", "q=[1, 2],[3]"])[0] == {"p": "{sample = 3}", "q": "[1, 2]"}
+    for texts in ([], ["a"], ["a="], ["a=1,,2"], ["a=1", "a=2"]):
+        with pytest.raises(ConfigError, match="grid"):
+            grid(texts)
+
+
+def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
+    command = ["tune", "sims/small.toml", "--algorithm", "plus", "--rounds", "10"]
+    command += ["--run-dir", "tuned", "--grid", "penalty=0.1,1,10", "--workers", "1"]
+    code, out, error = fedcon(*command)
+    assert (code, error) == (0, "")
+    folders = sorted(path.name for path in Path("tuned").iterdir())
+    assert folders == ["best.toml", "penalty=0.1", "penalty=1", "penalty=10"]
+    scores = {
+        name: History.read_rows(f"tuned/{name}/history.csv")[-1]["residual"] for name in folders[1:]
+    }
+    best = tomllib.loads(Path("tuned/best.toml").read_text())
+    assert best["algorithm"]["name"] == "FedFWPlus"
+    assert f"penalty={best['algorithm']['penalty']:g}" == min(scores, key=lambda n: scores[n])
+    assert "compare" not in best
+    assert "best:      tuned/best.toml" in out
+
+    before = {n: Path("tuned", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
+    code, out, _ = fedcon(*command, "--grid", "schedule=convex")  # another grid: other folders
+    assert code == 0
+    assert "found" not in out
+    code, out, _ = fedcon(*command, "--largest")
+    assert out.count(", found") == 3
+    assert before == {n: Path("tuned", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
+    best = tomllib.loads(Path("tuned/best.toml").read_text())
+    assert f"penalty={best['algorithm']['penalty']:g}" == max(scores, key=lambda n: scores[n])
+    assert fedcon("run", "tuned/best.toml", "--run-dir", "again")[0] == 0
+
+    command[command.index("10")] = "11"
+    assert "holds a run of other settings" in refusal(fedcon, *command)
+
+
+def test_tune_with_runs_that_fail(fedcon: Command) -> None:
+    text = EXPERIMENT.replace(
+        '"FedFW"\npenalty = 5.0', '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2'
+    )
+    Path("d.toml").write_text(text)
+    code, out, _ = fedcon("tune", "d.toml", "--rounds", "200", "--grid", "client_lr=1e-3,1e3")
+    assert code == 0
+    assert "failed" in out
+    assert (
+        tomllib.loads(Path("runs/d-tune/best.toml").read_text())["algorithm"]["client_lr"] == 1e-3
+    )
+    arguments = ["--rounds", "200", "--grid", "client_lr=1e3", "--run-dir", "bad"]
+    assert "every run failed" in refusal(fedcon, "tune", "d.toml", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--grid", "penality=1"], "unknown key 'penality'"),
+        (["--grid", "penalty=-1,1"], "penalty must be finite and > 0"),
+        (["--grid", "penalty"], "write key=v1,v2"),
+        (["--grid", "penalty=1", "--algorithm", "plu"], "did you mean 'plus'"),
+        (["--grid", "penalty=1", "--metric", "residua"], "did you mean 'residual'"),
+        (["--grid", "penalty=1", "--workers", "0"], "workers must be"),
+        ([], "--grid"),
+    ],
+)
+def test_tune_refusals(fedcon: Command, arguments: list[str], words: str) -> None:
+    command = ["tune", "sims/small.toml", "--rounds", "2", *arguments]
+    assert words in refusal(fedcon, *command)
+
+
+# --- seeds ---------------------------------------------------------------------------------------
+
+
+def test_reductions() -> None:
+    runs = [
+        [{"round": 1, "c": 1.0}, {"round": 2, "c": 2.0, "d": 1.0}],
+        [{"round": 1, "c": 3.0}, {"round": 2, "c": 6.0}, {"round": 3, "c": 9.0}],
+    ]
+    assert mean(runs) == [{"round": 1, "c": 2.0}, {"round": 2, "c": 4.0}]
+    assert [row["c"] for row in lowest(runs)] == [1.0, 2.0]
+    assert [row["c"] for row in highest(runs)] == [3.0, 6.0]
+    for text in ("", "a", "0,-1", "1,1"):
+        with pytest.raises(ConfigError):
+            parse(text)
+
+
+def test_compare_over_seeds(fedcon: Command) -> None:
+    command = ["compare", "sims/small.toml", "--rounds", "6", "--seeds", "0,1,2"]
+    code, out, error = fedcon(*command, "--run-dir", "many")
+    assert (code, error) == (0, "")
+    assert {path.name for path in Path("many").iterdir()} == {
+        "config.toml", "figure.png", "figure.pdf", "fedfw", "plus"
+    }  # fmt: skip
+    seeds = [f"many/fedfw/seed-{n}/history.csv" for n in range(3)]
+    last = [History.read_rows(path)[-1] for path in seeds]
+    residuals = [row["residual"] for row in last]
+    assert len(set(residuals)) == 3  # cohorts differ
+    table = out[out.index("Algorithm") :]
+    assert f"{np.mean(residuals):.3g}" in table
+    assert f"{min(residuals):.3g} to {max(residuals):.3g}" in table
+    assert Path("many/figure.png").read_bytes().startswith(b"\x89PNG")
+    config = tomllib.loads(Path("many/fedfw/seed-2/config.toml").read_text())
+    assert config["run"]["seed"] == 2
+
+    assert fedcon("plot", "many", "-o", "all.png", "--x", "rounds,bytes")[0] == 0
+    assert "did you mean 'bytes'" in refusal(
+        fedcon, "plot", "many", "-o", "all.png", "--x", "rounds,byte"
+    )
+    assert "holds a run already" in refusal(fedcon, *command, "--run-dir", "many")
+    assert fedcon(*command, "--run-dir", "many", "--resume")[0] == 0
+    assert "not both" in refusal(fedcon, *command, "--seed", "1")
+    assert "--seeds 0,x" in refusal(fedcon, "compare", "sims/small.toml", "--seeds", "0,x")

@@ -1,0 +1,407 @@
+"""Flower's grid and apps, in memory: no process is started."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from harness import OpenRun
+from problems import q6, q6_objectives
+
+from flower_fedcon import (
+    FederatedProblem,
+    History,
+    Sample,
+    client_app,
+    server_app,
+    simulate,
+)
+from flower_fedcon.clients import FedAvgClient
+from flower_fedcon.engines import grid as grids
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower import messages
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedAvg, FedFW
+
+STEPS = {"client_lr": 1 / 40, "local_steps": 2}
+HALF = {"participation": Sample(count=3)}
+
+
+def avg(**more):
+    return FedAvg(**STEPS, **more)
+
+
+def q6_ball():
+    return FederatedProblem(q6_objectives(), constraint=L1Ball(1.0))
+
+
+# --- Flower's pieces, without Flower's processes --------------------------------------------------
+
+
+class FakeGrid(Grid):
+    """Nodes in memory: each a client app and its context, by node id."""
+
+    run = None
+
+    def __init__(self, objectives, *, make=client_app, alter=None, hidden=()):
+        self.app = make(lambda context: objectives[context.node_config["partition-id"]])
+        self.nodes = {}
+        for j in range(len(objectives)):
+            node = {"partition-id": j, "num-partitions": len(objectives)}
+            self.nodes[1000 - j] = Context(1, 1000 - j, node, RecordDict(), {})
+        self.alter, self.hidden = alter, dict.fromkeys(hidden)
+        self.looks, self.replies, self.pushed = 0, {}, []
+
+    def set_run(self, run): ...
+
+    def create_message(self, *_): ...
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.pull_messages(self.push_messages(messages))
+
+    def get_node_ids(self):
+        self.looks += 1
+        return [n for n in self.nodes if n not in self.hidden or self.looks > 3]
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            ids.append(f"m{len(self.pushed)}")
+            self.pushed.append(message)
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            try:
+                reply = self.app(message, self.nodes[message.metadata.dst_node_id])
+            except Exception as error:  # as Flower does
+                reply = Message(Error(0, repr(error)), reply_to=message)
+            config = message.content.get("fitins.config", {})
+            altered = self.alter is not None and config.get("action") == "train"
+            self.replies[ids[-1]] = self.alter(message, reply) if altered else [reply]
+        return ids
+
+    def pull_messages(self, message_ids):
+        return [r for key in message_ids for r in self.replies.pop(key, [])]
+
+
+@pytest.fixture
+def identity(monkeypatch):
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(grids, "_POLL", (0.0, 0.0))
+    monkeypatch.setattr(grids, "_RETURN", 0.0)
+
+
+on_grid = pytest.mark.usefixtures("identity", "one_thread")
+
+
+@on_grid
+@pytest.mark.parametrize("sampled", [{}, HALF], ids=["full", "sampled"])
+def test_a_grid_finds_the_same_bytes(sampled):
+    problem = q6_ball()
+    strategy = FedFW(problem.constraint, penalty=1.0, **sampled)
+    result = strategy.start(FakeGrid(q6_objectives()), num_rounds=8, seed=3)
+    local = simulate(strategy, problem, 8, seed=3)
+    assert result.history.x.tobytes() == local.x.tobytes()
+    assert messages.from_record(result.arrays)[0].tobytes() == local.x.tobytes()
+    for row, same in zip(result.history.rows, local.rows, strict=True):
+        assert row["objective"] == pytest.approx(same["objective"], rel=1e-14)
+        rest = {"seconds": 0, "objective": 0}
+        assert {**row, **rest} == {**same, **rest}
+
+
+class Layered:
+    """||a||^2/2 + ||b||^2/2 - sum b, of layers a (2, 2) and b (3,)."""
+
+    shape = [(2, 2), (3,)]  # noqa: RUF012
+
+    def value(self, x):
+        return float(np.vdot(x[0], x[0]) + np.vdot(x[1], x[1])) / 2 - float(x[1].sum())
+
+    def gradient(self, x):
+        return [x[0], x[1] - 1]
+
+
+@on_grid
+def test_layers_on_a_grid():
+    clients, strategy = [Layered(), Layered()], FedAvg(client_lr=0.5, local_steps=1)
+    history = strategy.start(FakeGrid(clients), num_rounds=2, evaluate_every=0).history
+    local = simulate(strategy, FederatedProblem(clients), 2)
+    assert [a.tolist() for a in history.x] == [a.tolist() for a in local.x]
+    assert history.x[1].tolist() == [0.75] * 3
+
+
+@on_grid
+def test_layers_are_evaluated_on_a_grid():
+    clients, strategy = [Layered(), Layered()], FedAvg(client_lr=0.5, local_steps=1)
+    history = strategy.start(FakeGrid(clients), num_rounds=2).history
+    assert history["objective"].tolist() == [-3 * 0.375, -3 * 0.46875]
+
+
+@on_grid
+def test_handshake_waits_for_all_and_sorts_by_number():
+    grid = FakeGrid(q6_objectives() * 2, hidden=[1000, 993])
+    run = grids.GridRun(avg(), grid)
+    assert [info.name for info in run.nodes.wait(None, 10.0)] == [str(j) for j in range(12)]
+    assert grid.looks > 3
+
+
+@on_grid
+def test_too_few_clients():
+    with pytest.raises(FedConError, match=r"2 of 3 clients are there after 1e-06 s \(0, 1\)"):
+        avg().start(FakeGrid(q6_objectives()[:2]), num_clients=3, timeout=1e-6)
+    empty = FakeGrid(())
+    with pytest.raises(FedConError, match=r"0 of 1 clients are there .*\(none\)"):
+        avg().start(empty, timeout=1e-6)
+
+
+@on_grid
+def test_a_node_comes_back_under_another_id():
+    problem = q6_ball()
+    strategy, grid = FedFW(problem.constraint, penalty=1.0), FakeGrid(q6_objectives())
+
+    def move(record):
+        if record["round"] == 3:
+            grid.nodes[7] = grid.nodes.pop(998)
+
+    history = strategy.start(grid, num_rounds=6, callbacks=[move]).history
+    assert history.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
+    assert grid.pushed[-1].metadata.dst_node_id in grid.nodes
+    assert history.rows[-1]["dropped"] == history.rows[-1]["lost"] == 0
+
+
+@on_grid
+@pytest.mark.parametrize("fault", ["unknown node", "another index", "error", "no form"])
+def test_strange_replies_on_a_grid(fault):
+    def alter(message, reply):
+        sent = message.content["fitins.config"]
+        if (sent["round"], sent["client"]) != (2, 1) or done:
+            return [reply]
+        done.append(1)
+        if fault == "unknown node":
+            stray = Message(reply.content, reply_to=message)
+            stray.metadata.__dict__["_src_node_id"] = 5
+            return [stray, reply]
+        if fault == "another index":
+            reply.content["fitres.metrics"]["client"] = 4
+            return [reply]
+        if fault == "error":
+            return [Message(Error(0, "broken"), reply_to=message)]
+        return [Message(RecordDict({"x": ConfigRecord({"a": 1})}), reply_to=message)]
+
+    done = []
+    strategy, grid = avg(min_replies=6), FakeGrid(q6_objectives(), alter=alter)
+    history = strategy.start(grid, num_rounds=3).history
+    assert done
+    assert history.x.tobytes() == simulate(strategy, q6(), 3).x.tobytes()
+    assert history["dropped"][-1] == (0 if fault == "another index" else 1)
+    assert history["retries"][-1] == (1 if fault in ("error", "no form") else 0)
+
+
+def hostile(strategy, change):
+    """Return a run in which client 1's second reply is changed before it is read."""
+
+    def alter(message, reply):
+        sent = message.content["fitins.config"]
+        if (sent["round"], sent["client"]) == (2, 1) and not done:
+            done.append(change(reply.content))
+        return [reply]
+
+    done = []
+    history = strategy.start(FakeGrid(q6_objectives(), alter=alter), num_rounds=3, seed=2).history
+    assert done
+    return history
+
+
+def bad_header(content):
+    header = b"\x93NUMPY\x01\x00\x02\x00(\n"
+    content["fitres.parameters"]["0"].data = header
+
+
+def scalar_for_array(content):
+    content["fitres.parameters"] = messages.to_record([])
+    content["fitres.metrics"] = ConfigRecord(
+        {**content["fitres.metrics"], "names": "", "scalar.delta": 0.5}
+    )
+
+
+def dense_for_atom(content):
+    content["fitres.parameters"] = messages.to_record([np.full(8, 1e6)])
+    content["fitres.metrics"] = ConfigRecord({**content["fitres.metrics"], "names": "atom"})
+
+
+@on_grid
+@pytest.mark.parametrize("change", [bad_header, scalar_for_array])
+def test_hostile_replies_are_dropped(change):
+    history = hostile(avg(min_replies=6), change)
+    assert history["dropped"][-1] == 1
+    assert history.x.tobytes() == simulate(avg(), q6(), 3).x.tobytes()
+
+
+@on_grid
+@pytest.mark.parametrize("sampled", [{}, {"participation": Sample(fraction=0.9)}])
+def test_a_dense_point_is_no_atom(sampled):
+    """Any vector would be taken for a vertex: outside the ball, the model leaves it."""
+    problem = q6_ball()
+    history = hostile(FedFW(problem.constraint, penalty=1.0, **sampled), dense_for_atom)
+    assert history["dropped"][-1] == 1
+    assert problem.constraint.contains(history.x)
+
+
+@on_grid
+def test_clients_that_do_not_fit_are_named():
+    def make(load):
+        return ClientApp(lambda context: FedAvgClient(load(context), context=context).to_client())
+
+    grid = FakeGrid(q6_objectives()[:2], make=make)
+    same = avg().start(grid, num_rounds=3, evaluate_every=0).history
+    two = FederatedProblem(q6_objectives()[:2])
+    assert same.x.tobytes() == simulate(avg(), two, 3).x.tobytes()
+    with pytest.raises(ConfigError, match=r"cannot take part: this client runs 'fedavg', the ser"):
+        FedFW(L1Ball(1.0), penalty=1.0).start(FakeGrid(q6_objectives()[:2], make=make))
+
+    def broken(load):
+        def fail(context):
+            raise ConfigError("no file data.npz")
+
+        return client_app(fail)
+
+    with pytest.raises(ConfigError, match=r"node 1000 cannot take part: no file data.npz"):
+        avg().start(FakeGrid(q6_objectives()[:1], make=broken))
+
+
+@on_grid
+def test_flowers_own_loop():
+    strategy, grid = avg(), FakeGrid(q6_objectives())
+    with pytest.raises(FedConError, match="no run is under way"):
+        strategy.configure_train(1, None, None, grid)
+    arrays = strategy.start(grid, num_rounds=0).arrays
+    for server_round in (1, 2):
+        sent = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+        arrays, metrics = strategy.aggregate_train(server_round, grid.send_and_receive(sent))
+        assert metrics["replies"] == 6
+    x = messages.from_record(arrays)[0]
+    assert x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
+    sent = strategy.configure_evaluate(2, arrays, ConfigRecord(), grid)
+    found = strategy.aggregate_evaluate(2, grid.send_and_receive(sent))
+    assert found["objective"] == pytest.approx(q6().objective(x))
+    with pytest.raises(FedConError, match="round 5 was asked for after round 2"):
+        strategy.configure_train(5, arrays, ConfigRecord(), grid)
+    with pytest.raises(ConfigError, match="train_config and evaluate_config are not used"):
+        strategy.start(grid, train_config=ConfigRecord({"lr": 0.1}))
+
+
+def test_a_client_without_an_app():
+    """`to_client()` and plain `fit` need no context; the answers are Flower's."""
+    client = FedAvgClient(q6_objectives()[0], name="first")
+    assert callable(client.to_client().fit)
+    arrays, examples, config = client.fit([], {"action": "describe"})
+    assert (arrays, examples, config["name"], config["num-examples"]) == ([], 1, "first", 1)
+    run = OpenRun(avg(), q6())
+    run.coordinator.begin()
+    request = run.coordinator.requests()[0]
+    named, config = run.coordinator.encoder.encode(request)
+    arrays, _, answer = client.fit(list(named.values()), config)
+    assert (answer["names"], answer["round"], answer["client"]) == ("delta", 1, 0)
+    assert arrays[0].tobytes() == run.clients[0].handle(request).payload["delta"].tobytes()
+    config = {"layout": run.coordinator.info.layout.to_json(), "client": 0}
+    loss, examples, answer = client.evaluate([np.ones(8)], config)
+    assert loss == q6_objectives()[0].value(np.ones(8))
+    assert (examples, answer) == (1, {"client": 0})
+
+
+@on_grid
+def test_a_server_app_reads_its_run_configuration(tmp_path):
+    config = {"num-server-rounds": 4, "seed": 9, "evaluate-every": 3, "run-dir": str(tmp_path)}
+    seen = []
+    app = server_app(lambda: avg(**HALF), x0=np.ones(8), callbacks=[seen.append])
+    app(FakeGrid(q6_objectives()), Context(1, 1, {}, RecordDict(), config))
+    problem = FederatedProblem(q6_objectives(), x0=np.ones(8))
+    with np.load(tmp_path / "model.npz") as model:
+        assert model["x"].tobytes() == simulate(avg(**HALF), problem, 4, seed=9).x.tobytes()
+    assert [record["round"] for record in seen] == [3, 4]
+    assert [row["round"] for row in History.read_rows(tmp_path / "history.csv")] == [3, 4]
+
+
+def test_app_refusals():
+    with pytest.raises(ConfigError, match="load_objective must be a function, got 3"):
+        client_app(3)
+    with pytest.raises(ConfigError, match="make_strategy must be a function"):
+        server_app(avg())
+    app = server_app(lambda: "fedavg")
+    context = Context(1, 1, {}, RecordDict(), {})
+    with pytest.raises(ConfigError, match="returned 'fedavg', which is not a strategy"):
+        app(FakeGrid(()), context)
+    context.run_config = {"num-server-rounds": "three"}
+    with pytest.raises(ConfigError, match="num-server-rounds must be a number, got 'three'"):
+        server_app(lambda: avg())(FakeGrid(()), context)
+
+
+@on_grid
+@pytest.mark.parametrize("grace", [0.0, None])
+def test_a_round_waits_for_the_rest_as_long_as_it_is_told(grace, monkeypatch):
+    """One client answers at the third look only: with no grace the round goes on without it."""
+    looks = []
+
+    class Slow(FakeGrid):
+        def pull_messages(self, message_ids):
+            slow = [m for m in message_ids if self.slow(m)]
+            looks.append(1)
+            ready = [m for m in message_ids if m not in slow or len(looks) % 3 == 0]
+            return super().pull_messages(ready)
+
+        def slow(self, key):
+            message = self.pushed[int(key[1:])]
+            config = message.content.get("fitins.config", {})
+            return config.get("action") == "train" and config.get("client") == 2
+
+    strategy = avg(min_replies=5)
+    history = strategy.start(Slow(q6_objectives()), num_rounds=2, grace=grace).history
+    assert history["replies"].tolist() == ([6, 6] if grace is None else [5, 5])
+    with pytest.raises(ConfigError, match="grace must be finite and >= 0, got -1"):
+        strategy.start(Slow(q6_objectives()), num_rounds=2, grace=-1)
+
+
+@on_grid
+def test_ten_thousand_mutated_replies():
+    """Nothing that fails the gate is used, nothing crashes, and the run ends as if undisturbed."""
+    rng = np.random.default_rng(7)
+    problem = q6_ball()
+    calm = simulate(FedFW(problem.constraint, penalty=0.1), problem, 2)
+    grid = FakeGrid(problem.objectives)
+    strategy = FedFW(problem.constraint, penalty=0.1)
+    strategy.start(grid, num_rounds=2, evaluate_every=0)
+    run = strategy._current()
+    configs = [(m, m.content.get("fitins.config", {})) for m in grid.pushed]
+    good = [m for m, config in configs if config.get("action") == "train"]
+    reply = grid.app(good[-1], grid.nodes[good[-1].metadata.dst_node_id])
+    whole = reply.content["fitres.parameters"]["0"].data
+    config = dict(reply.content["fitres.metrics"])
+    for number in range(10_000):
+        data, changed = bytearray(whole), dict(config)
+        kind = number % 5
+        if kind == 0:
+            data[rng.integers(len(data))] ^= 1 + rng.integers(255)
+        elif kind == 1:
+            del data[rng.integers(len(data)) :]
+        elif kind == 2:
+            data += rng.bytes(int(rng.integers(1, 40)))
+        elif kind == 3:
+            changed.pop(rng.choice(list(changed)))
+        else:
+            odd = ["", "x", -1, 2**62, float("nan"), b"\x00", True, "atom.code,atom.code"]
+            changed[str(rng.choice(list(changed)))] = odd[rng.integers(len(odd))]
+        mutant = Message(RecordDict(dict(reply.content)), reply_to=good[-1])
+        record = ArrayRecord({"0": FlowerArray("int64", (), "numpy.ndarray", bytes(data))})
+        mutant.content["fitres.parameters"] = record
+        mutant.content["fitres.metrics"] = ConfigRecord(changed)
+        (found,) = run._replies([mutant])
+        try:
+            payload = strategy.bind(run.coordinator.setup).decode_upload(found.payload, ("atom",))
+            atom = strategy.bind(run.coordinator.setup).accept(payload, ("atom",))["atom"]
+        except FedConError:
+            continue
+        assert problem.constraint.contains(atom.dense())  # whole by luck: still a vertex
+    assert run.coordinator.x.tobytes() == calm.x.tobytes()

@@ -1,0 +1,345 @@
+"""Requests, replies, settings and state: what is encoded comes back as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from harness import OpenRun, wire_exchange
+from problems import l1ls
+
+from flower_fedcon import FederatedProblem, Sample
+from flower_fedcon.clients import FedAvgClient, FedFWClient
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower import codec, messages
+from flower_fedcon.flower.stores import ContextStore, Versions
+from flower_fedcon.layout import Layout
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.regularizers import (
+    L1,
+    ElasticNet,
+    GroupLasso,
+    Indicator,
+    L2Norm,
+    L2Squared,
+    Nonnegative,
+    NuclearNorm,
+    Regularizer,
+    Separable,
+    SparseGroupLasso,
+    TotalVariation1D,
+    Zero,
+    as_regularizer,
+)
+from flower_fedcon.sets import (
+    Birkhoff,
+    Box,
+    CappedSimplex,
+    ConstraintSet,
+    CoordinateAtom,
+    GroupL2Ball,
+    HalfSpace,
+    Hyperplane,
+    KSparsePolytope,
+    L1Ball,
+    L2Ball,
+    LInfBall,
+    LpBall,
+    NuclearNormBall,
+    Product,
+    ScaledSet,
+    ShiftedSet,
+    Simplex,
+    SpectrahedronTraceBall,
+)
+from flower_fedcon.strategies import FedFW
+from flower_fedcon.wire import settings as specs
+
+# --- requests and replies -------------------------------------------------------------------------
+
+LAYOUT = Layout.of(np.zeros(3))
+
+
+def run_info(**given: Any) -> RunInfo:
+    return RunInfo("fedavg", 2**63 - 1, LAYOUT, 7, given)
+
+
+def travel(run: RunInfo, request: Request, own: Any = None) -> tuple[RunInfo, Request]:
+    """Take a request through Flower's records."""
+    arrays, config = codec.RequestEncoder(run).encode(request)
+    message = RecordDict({"a": messages.to_record(arrays.values())})
+    context = Context(0, 0, {}, RecordDict(), dict(config))  # the types that Flower lets through
+    return codec.decode_request(messages.from_record(message["a"]), context.run_config, own)
+
+
+@pytest.mark.parametrize("restore", [None, {}, {"x": np.full(3, 2.0), "age": 0.1}])
+def test_requests(restore):
+    down = {"w": np.array([0.1, -0.0, 1e-308]), "step": 0.1, "tiny": math.nextafter(0, 1)}
+    box = Box(np.array([-1.0, 0, 0]), np.array([1.0, 2, 3]))
+    run, got = travel(
+        run_info(constraint=box, regularizer=ElasticNet(0.1, 0.3), k=3, on=True, none=None),
+        Request(client=4, round=9, ack=8, broadcast=down, restore=restore),
+    )
+    assert (run.algorithm, run.seed, run.layout, run.num_clients) == (
+        "fedavg",
+        2**63 - 1,
+        LAYOUT,
+        7,
+    )
+    assert (got.client, got.round, got.ack) == (4, 9, 8)
+    assert got.broadcast.keys() == down.keys()
+    assert got.broadcast["w"].tobytes() == down["w"].tobytes()
+    assert (got.broadcast["step"], got.broadcast["tiny"]) == (0.1, math.nextafter(0, 1))
+    if restore is None:
+        assert got.restore is None
+    else:
+        assert got.restore.keys() == restore.keys()
+        assert not restore or (got.restore["age"], got.restore["x"].tolist()) == (0.1, [2, 2, 2])
+    found = dict(run.settings)
+    assert np.array_equal(found["constraint"].lower, box.lower)
+    assert np.array_equal(found["constraint"].upper, box.upper)
+    assert found["regularizer"] == ElasticNet(0.1, 0.3)
+    assert (found["k"], found["on"], found["none"]) == (3, True, None)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_replies(lost):
+    atom = CoordinateAtom(-3, 2.0, (9,), np.dtype(np.float64))
+    reply = Reply(3, 5, {"atom": atom, "delta": np.ones((2, 2)), "gap": 0.1}, 40, lost, "why")
+    arrays, examples, config = codec.encode_reply(reply)
+    got = codec.decode_reply(
+        messages.from_record(messages.to_record(arrays)), examples, dict(config)
+    )
+    assert (got.client, got.round, got.num_examples, got.lost) == (3, 5, 40, lost)
+    assert got.error == "why"
+    assert list(got.payload) == ["atom.code", "delta", "gap"]
+    assert got.payload["gap"] == 0.1
+    again = L1Ball(2.0).decode_atom({"code": got.payload["atom.code"]}, (9,), atom.dtype)
+    assert again.dense().tobytes() == atom.dense().tobytes()
+
+
+def test_descriptions():
+    nodes = [{"partition-id": 3, "num-partitions": 8}, {"name": "site", "partition-id": 3}, {}]
+    contexts = [Context(0, 0, node, RecordDict(), {}) for node in nodes]
+    objective = Quadratic(2 * np.eye(3), np.ones(3))
+
+    def describe(context: Context, **more: str) -> tuple[ClientInfo, int | None]:
+        client = FedAvgClient(objective, context=context, **more)
+        return codec.decode_info(client.fit([], {"action": "describe"})[2], 77)
+
+    decoded = [describe(context) for context in contexts]
+    assert [(i.name, n) for i, n in decoded] == [("3", 8), ("site", None), ("node-77", None)]
+    layout = Layout(((3,),), "float64", layered=False)
+    facts = (1, layout, 2.0, 2.0)
+    for i, _ in decoded:
+        assert (i.num_examples, i.layout, i.smoothness, i.strong_convexity) == facts
+    assert describe(contexts[0], name="own")[0].name == "own"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"names": None}, {"names": "w,w"}, {"names": "w,v"}, {"layout": "5"}, {"settings": "[]"},
+     {"settings": "{"}, {"settings": '{"a": {"array": "b"}}'}, {"round": "x"}, {"client": None}],
+    ids=str,
+)  # fmt: skip
+def test_foreign_messages(change):
+    arrays, config = codec.RequestEncoder(run_info()).encode(Request(0, 1, 0, {"w": np.ones(3)}))
+    config = {k: v for k, v in {**config, **change}.items() if v is not None}
+    words = "not from a flower_fedcon strategy|came under the names|cannot be read"
+    with pytest.raises(ConfigError, match=words):
+        codec.decode_request(list(arrays.values()), config, None)
+    client = FedAvgClient(Quadratic(np.eye(3), np.ones(3)))
+    answer = client.fit([], {})[2]  # the server gets to read the reason
+    assert "not from a flower_fedcon strategy" in answer["error"]
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+ORACLES = [
+    Box(-1.0, np.ones(2)), L1Ball(2.0), L2Ball(0.1), LInfBall(3.0), Simplex(0.3), L1(0.1),
+    L2Squared(0.2), ElasticNet(0.1, 0.7), Indicator(Box(np.zeros(2), 1.0)), Zero(),
+    LpBall(3.0, 0.5), LpBall(math.inf, 0.5), CappedSimplex(0.6, 1.0), KSparsePolytope(1, 0.5),
+    GroupL2Ball(0.5, 2), GroupL2Ball(0.5, np.array([0, 1])), HalfSpace(np.ones(2), 0.1),
+    Hyperplane(np.ones(2), 0.1), ScaledSet(L1Ball(1.0), 2.0), ShiftedSet(Box(0, 1), np.ones(2)),
+    Product([(L1Ball(1.0), (1,)), (ShiftedSet(Simplex(), np.ones(1)), (1,))]),
+    L1(np.array([0.1, 3.0])), L2Norm(0.3), GroupLasso(0.3, 1), SparseGroupLasso(0.1, 0.3, 2),
+    TotalVariation1D(0.1), Nonnegative(), Separable([(L1(0.1), (1,)), (Box(0, 1), [1])]),
+]  # fmt: skip
+MATRIX_ORACLES = [
+    NuclearNormBall(2.0), SpectrahedronTraceBall(0.5), Birkhoff(2), NuclearNorm(0.3),
+    GroupL2Ball(0.3, "rows"), GroupLasso(0.3, "rows"),
+]  # fmt: skip
+
+
+class Operator:
+    """psi = ||x||_1 / 2 in pyproximal's convention."""
+
+    def __call__(self, x):
+        return 0.5 * np.abs(x).sum()
+
+    def prox(self, x, tau):
+        return np.sign(x) * np.maximum(np.abs(x) - 0.5 * tau, 0)
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=lambda o: type(o).__name__)
+def test_oracles_travel(oracle):
+    text, arrays = specs.encode({"oracle": oracle, "other": np.float32(0.5)})
+    back = specs.decode(text, arrays)
+    assert back["other"] == 0.5
+    found = back["oracle"]
+    assert type(found) is type(oracle)
+    v = np.array([3.0, -0.7])
+    prox = [as_regularizer(o).prox(v, 0.3).tobytes() for o in (found, oracle)]
+    assert prox[0] == prox[1]
+
+
+@pytest.mark.parametrize("oracle", MATRIX_ORACLES, ids=lambda o: type(o).__name__)
+def test_matrix_oracles_travel(oracle):
+    found = specs.decode(*specs.encode({"oracle": oracle}))["oracle"]
+    assert found == oracle
+    v = np.array([[3.0, -0.7], [0.2, 1.1]])
+    prox = [as_regularizer(o).prox(v, 0.3).tobytes() for o in (found, oracle)]
+    assert prox[0] == prox[1]
+
+
+def test_layers_of_ones_own_stay_at_home():
+    psi = Separable([(L1(np.ones(2)), (2,)), (Operator(), (1,))])
+    text, arrays = specs.encode({"regularizer": psi})
+    assert not arrays
+    assert specs.decode(text, arrays, {"regularizer": psi})["regularizer"] is psi
+
+
+SPELT_OUT = {type(o).__name__ for o in ORACLES + MATRIX_ORACLES}
+
+
+def test_every_set_and_regularizer_is_among_these():
+    of = (ConstraintSet, Regularizer)
+    assert {n for n, kind in specs.registered().items() if issubclass(kind, of)} == SPELT_OUT
+
+
+@pytest.mark.parametrize("name", sorted(specs.registered().keys() - SPELT_OUT))
+def test_other_registered_types_travel(name):
+    made = []
+    for arguments in ({}, {"fraction": 0.5}, {"steps": 3}, {"levels": 4}):
+        with contextlib.suppress(ConfigError):
+            made.append(specs.make(name, arguments))
+    assert made
+    for value in made:
+        assert repr(specs.decode(*specs.encode({"it": value}))["it"]) == repr(value)
+
+
+def test_oracles_of_ones_own_stay_at_home():
+    class Ball(L1Ball):
+        pass
+
+    text, arrays = specs.encode({"constraint": Ball(1.0)})
+    own = Ball(1.0)
+    assert specs.decode(text, arrays, {"constraint": own})["constraint"] is own
+    for missing in (None, {"regularizer": own}):
+        words = r"constraint is a 'Ball', which is not one of this .*oracles=\{'constraint': ...\}"
+        with pytest.raises(ConfigError, match=words):
+            specs.decode(text, arrays, missing)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_wrapped_operators_stay_at_home(factor):
+    psi = as_regularizer(Operator()).scaled(factor)
+    text, arrays = specs.encode({"regularizer": psi})
+    found = specs.decode(text, arrays, {"regularizer": psi})["regularizer"]
+    v = np.array([[3.0, -0.2]])
+    assert found.prox(v, 1.0).tolist() == psi.prox(v, 1.0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "words"),
+    [
+        ("L1Bal", {}, "unknown .*'L1Bal': did you mean 'L1Ball'"),
+        (None, {}, "unknown .* None"),
+        ("os.system", {}, "unknown .* 'os.system'"),
+        ("L1Ball", {"radios": 1}, "L1Ball has no parameter 'radios': did you mean 'radius'"),
+        ("ElasticNet", {"l1": 1.0}, "ElasticNet needs the parameters l1, l2"),
+        ("L1Ball", {"radius": "big"}, r"L1Ball\(radius\) must be a number"),
+        ("Indicator", {"constraint": 3}, "Indicator needs a constraint set"),
+    ],
+)
+def test_settings_that_name_nothing(kind, parameters, words):
+    with pytest.raises(ConfigError, match=words):
+        specs.make(kind, parameters)
+
+
+# --- state in Flower's context --------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+    x: Any
+    d: Any
+    age: Any
+
+
+def new_context() -> Context:
+    return Context(run_id=1, node_id=2, node_config={}, state=RecordDict(), run_config={})
+
+
+def test_state_round_trip():
+    context, run = new_context(), run_info()
+    assert ContextStore(context).load(run, Kept) == Versions()
+    kept = Kept(np.array([0.1, -0.0]), None, 3), Kept(np.zeros((2, 1), np.float32), np.ones(1), 0.1)
+    for versions in (Versions(4, kept[0], 6, kept[1]), Versions(6, kept[1])):
+        ContextStore(context).save(run, versions)
+        got = ContextStore(context).load(run, Kept)
+        assert (got.version, got.pending_round) == (versions.version, versions.pending_round)
+        for new, old in ((got.committed, versions.committed), (got.pending, versions.pending)):
+            if old is None:
+                assert new is None
+                continue
+            assert (new.x.tobytes(), new.x.dtype) == (old.x.tobytes(), old.x.dtype)
+            assert (new.age, type(new.age)) == (old.age, type(old.age))
+            assert (new.d is None) == (old.d is None)
+    other = RunInfo("fedfw", 0, LAYOUT, 7)
+    assert ContextStore(context).load(other, Kept) == Versions()
+
+
+def test_client_restarts_at_every_message_and_loses_its_context_once():
+    problem = l1ls(5)
+    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=3))
+    run, calm = OpenRun(strategy, problem), OpenRun(strategy, problem).play(30)
+    exchange, contexts = wire_exchange(run)
+    for server_round in range(30):
+        if server_round == 15:
+            contexts[2].state = RecordDict()
+        run.coordinator.play(exchange)
+    assert run.x.tobytes() == calm.x.tobytes()
+    assert run.coordinator.counts == {"lost": 1}
+
+
+def test_pending_state_waits_for_the_word():
+    """The same round asked twice gives the same reply; the next one builds on what was used."""
+    problem = FederatedProblem([Quadratic(np.eye(3), np.arange(3.0))], constraint=L1Ball(1.0))
+    context, run = new_context(), OpenRun(FedFW(problem.constraint, penalty=1.0), problem)
+
+    def ask(server_round: int, ack: int) -> dict[str, Any]:
+        down = {"x_bar": np.full(3, 0.1), "step_size": 0.5, "penalty": 1.0}
+        arrays, config = run.coordinator.encoder.encode(Request(0, server_round, ack, down))
+        client = FedFWClient(problem.objectives[0], context=context)
+        return client.fit(list(arrays.values()), config)[2]
+
+    def versions() -> Versions:
+        return ContextStore(context).load(run.coordinator.info, FedFWClient.state_type)
+
+    ask(1, 0)
+    first = versions()
+    ask(1, 0)
+    assert versions().pending.x.tobytes() == first.pending.x.tobytes()
+    ask(2, 1)
+    assert versions().committed.x.tobytes() == first.pending.x.tobytes()
+    ask(3, 1)  # the reply of round 2 was not used
+    assert versions().committed.x.tobytes() == first.pending.x.tobytes()
+    assert (versions().version, versions().pending_round) == (1, 3)
+    assert "round 2" in ask(2, 1)["error"]  # it comes after round 3
+    assert versions().pending_round == 3
+    assert ask(4, 2)["lost"] is True

@@ -1,0 +1,62 @@
+"""TLS and SuperNode authentication, with certificates and keys made on the spot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deployment import CONNECTION, Deployment, FlowerProcess, _free_ports, _wait
+from problems import l1ls, l1ls_data
+from security import Security
+
+from flower_fedcon import Sample, simulate
+from flower_fedcon.strategies import FedFW
+
+APP = Path(__file__).parents[1] / "support" / "flower_app"
+ROUNDS = 3
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_known_nodes_over_tls(tmp_path):
+    security = Security(tmp_path / "keys", nodes=3)
+    configs = []
+    for i, data in enumerate(l1ls_data(2)):
+        np.savez(tmp_path / f"client-{i}.npz", **data)
+        data_file = str(tmp_path / f"client-{i}.npz")
+        configs.append({"partition-id": i, "num-partitions": 2, "data": data_file})
+    with Deployment(tmp_path / "flower", configs, security=security) as deployment:
+        stranger = FlowerProcess(
+            deployment.root,
+            "stranger",
+            [
+                "flower-supernode",
+                *security.node_options(2),  # a key that nobody registered
+                *("--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"),
+                *("--port", str(_free_ports(1)[0]), "--max-retries", "1"),
+            ],
+        )
+        try:
+            stranger.start()
+            arguments = {"penalty": 0.1, "oracle": "constraint", "sample": 1}
+            config = {
+                "num-server-rounds": ROUNDS,
+                "seed": 5,
+                "algorithm": "FedFW",
+                "arguments": json.dumps(arguments).replace('"', "'"),
+                "run-dir": str(tmp_path / "run"),
+            }
+            deployment.run(APP, config, timeout=150)
+            assert _wait(lambda: not stranger.alive(), 60), stranger.log_tail()
+            assert "SuperNode ID" not in stranger.log()
+        finally:
+            stranger.kill()
+        listed = json.loads(deployment.flwr("supernode", "list", CONNECTION, "--format", "json"))
+        assert len(listed["nodes"]) == 2
+    problem = l1ls(2)
+    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=1))
+    expected = simulate(strategy, problem, ROUNDS, seed=5).x
+    with np.load(tmp_path / "run" / "model.npz") as model:
+        assert model["x"].tobytes() == expected.tobytes()

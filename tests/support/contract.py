@@ -1,0 +1,105 @@
+"""How an algorithm states what the contract test holds it to; see `cases/`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from harness import OpenRun
+
+from flower_fedcon import FederatedProblem
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.registry import CLASSES, strategy_class
+
+FirstRounds = Callable[[], tuple[Any, FederatedProblem, list[float]]]
+"""Returns a strategy, a problem with one unknown, and the model after each first round."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One figure of an algorithm's sheet: after `rounds` the error lies in [low, high].
+
+    `measure` is "distance" (to the optimum of the independent solver) or "residual" (F - F*).
+    """
+
+    id: str
+    problem: Callable[[], FederatedProblem]
+    settings: dict[str, Any]
+    rounds: int
+    low: float
+    high: float
+    measure: str = "distance"
+
+    def error(self, x: Any) -> float:
+        problem = self.problem()
+        if self.measure == "residual":
+            return problem.objective(x) - problem.optimum.value
+        return float(np.linalg.norm(x - problem.optimum.x))
+
+
+def about(value: float, tolerance: float = 0.05) -> dict[str, float]:
+    """Bounds around a floor: an implementation without the bias is another algorithm."""
+    return {"low": value * (1 - tolerance), "high": value * (1 + tolerance)}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What one algorithm is held to.
+
+    Attributes
+    ----------
+    cases : list of Case
+        Everyone present; the first one also serves the tests of messages and faults.
+    sampled : list of Case
+        With some left out; their settings hold the participation. Empty if that is refused.
+    first_rounds : list of callables
+        Rounds worked out by hand.
+    small : dict
+        Settings that suit small, well-conditioned problems (Q = (1 + j) I).
+    oracle : "constraint", "regularizer" or None
+        What the small problems have beside the objectives.
+    stateful : bool
+        Whether the client keeps state between rounds.
+    lost : "exact", "heals" or None
+        After a client has lost its state the run is as if nothing had happened (mirror); it ends
+        in the first case's bounds all the same; or the algorithm's own tests say.
+    refuses : list of Participation
+        Cohort rules that must end in a `ParticipationError` which says what to use.
+    invariant : callable, optional
+        Asserts on an `OpenRun` after each round.
+    wrap : callable
+        Gives a plain objective what this algorithm needs beside value and gradient.
+    """
+
+    cases: list[Case]
+    sampled: list[Case]
+    first_rounds: list[FirstRounds]
+    small: dict[str, Any]
+    oracle: str | None = None
+    stateful: bool = False
+    lost: str | None = None
+    refuses: list[Participation] = field(default_factory=list)
+    invariant: Callable[[OpenRun], None] | None = field(default=None)
+    wrap: Callable[[Any], Any] = lambda objective: objective
+
+
+def contract(name: str) -> Contract:
+    return import_module(f"cases.{name}").CONTRACT
+
+
+CONTRACTS = {name: contract(name) for name in CLASSES}
+
+
+def build(name: str, problem: FederatedProblem, **settings: Any) -> Any:
+    """Return a strategy with the problem's own set or regularizer, where it takes one."""
+    kind = strategy_class(name)
+    oracle = problem.constraint or problem.regularizer
+    for argument in ("constraint", "regularizer"):
+        parameter = inspect.signature(kind).parameters.get(argument)
+        if parameter is not None and (oracle is not None or parameter.default is parameter.empty):
+            settings.setdefault(argument, oracle)
+    return kind(**settings)

@@ -1,0 +1,114 @@
+"""The problems that several tests use, with the figures that are known of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flower_fedcon import FederatedProblem, Sample
+from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
+from flower_fedcon.regularizers import L1
+from flower_fedcon.sets import Box, L1Ball
+
+HALF = {"participation": Sample(fraction=0.5)}
+
+# MNIST's 10,000 test images, beside the repository where there are any.
+MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+needs_mnist = pytest.mark.skipif(
+    not MNIST.is_dir(), reason="needs MNIST's t10k files in ../shared/data/mnist"
+)
+
+
+@cache
+def q6_objectives() -> tuple[Quadratic, ...]:
+    """Six quadratics in 8 dimensions, mu = 1, L = 20, heterogeneous."""
+    rng = np.random.default_rng(1)
+    objectives = []
+    for _ in range(6):
+        basis = np.linalg.qr(rng.standard_normal((8, 8)))[0]
+        spectrum = np.array([1.0, 20.0, *rng.uniform(1, 20, 6)])
+        matrix = basis @ np.diag(spectrum) @ basis.T
+        objectives.append(Quadratic((matrix + matrix.T) / 2, 5 * rng.standard_normal(8)))
+    return tuple(objectives)
+
+
+Q6_VALUE = -0.5444246973805785
+Q6_L1_VALUE = -0.19075660913858333
+Q6_L1_X = np.array([0.176292, 0.000111, -0.002428, 0.090614, 0, 0, 0.038161, -0.075507])
+
+
+def q6(l1: float = 0.0) -> FederatedProblem:
+    """Q6, with L1(0.6) for its composite form."""
+    return FederatedProblem(q6_objectives(), regularizer=L1(l1) if l1 else None)
+
+
+def q6_l1() -> FederatedProblem:
+    """Q6 with L1(0.6)."""
+    return q6(0.6)
+
+
+def two_clients(**extra: Any) -> FederatedProblem:
+    """f_1 = x^2 - 4x and f_2 = x^2/2 + x, from x0 = 1: gradients 2x - 4 and x + 1."""
+    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
+    return FederatedProblem(clients, x0=np.array([1.0]), **extra)
+
+
+class Limited(Scaled):
+    """f with g(x) = slope * (the sum of x) - level; as it is g = -1, which never binds."""
+
+    def __init__(self, objective: Any, slope: float = 0.0, level: float = 1.0) -> None:
+        super().__init__(objective, 1.0)
+        self.slope, self.level = slope, level
+
+    def constraint_value(self, x):
+        layers = x if isinstance(x, list) else [x]
+        return self.slope * sum(float(layer.sum()) for layer in layers) - self.level
+
+    def constraint_gradient(self, x):
+        if isinstance(x, list):
+            return [np.full_like(layer, self.slope) for layer in x]
+        return np.full_like(x, self.slope)
+
+
+def q6_limited() -> FederatedProblem:
+    """Q6 with a constraint that never binds: FedSGM is then FedAvg."""
+    plain = q6()
+    return FederatedProblem([Limited(f) for f in plain.objectives], optimum=plain.optimum)
+
+
+def two_limited() -> FederatedProblem:
+    """`two_clients` with g_1 = x - .5 and g_2 = 3x - 2.5: ghat(x) = 2x - 1.5."""
+    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
+    limits = [(1.0, 0.5), (3.0, 2.5)]
+    limited = [Limited(f, *limit) for f, limit in zip(clients, limits, strict=True)]
+    return FederatedProblem(limited, x0=np.array([1.0]))
+
+
+def toy() -> FederatedProblem:
+    """(x - 3)^2 and (x + 1)^2, up to constants, over [-1, 1]: x* = 1."""
+    curvature = 2 * np.eye(1)
+    clients = [Quadratic(curvature, np.array([6.0])), Quadratic(curvature, np.array([-2.0]))]
+    return FederatedProblem(clients, constraint=Box(-1.0, 1.0))
+
+
+L1LS_VALUE = 1.797135426354999
+
+
+def l1ls_data(clients: int = 20) -> list[dict[str, Any]]:
+    """Rows of least squares with a sparse truth, by client."""
+    matrices = np.random.default_rng(7).standard_normal((clients, 10, 50))
+    truth = np.r_[np.ones(5), np.zeros(45)]
+    noise = [0.3 * np.random.default_rng(100 + i).standard_normal(50) for i in range(clients)]
+    return [{"A": A, "b": A @ (truth + e)} for A, e in zip(matrices, noise, strict=True)]
+
+
+def l1ls(clients: int = 20, *, l1: float = 0.0) -> FederatedProblem:
+    """Least squares over the l1 ball of radius 5, or with L1(l1)."""
+    objectives = [LeastSquares(**data) for data in l1ls_data(clients)]
+    if l1:
+        return FederatedProblem(objectives, regularizer=L1(l1))
+    return FederatedProblem(objectives, constraint=L1Ball(5.0))
