@@ -38,7 +38,9 @@ class APDAInexactClient(FedConClient[APDAInexactClientState]):
         """Start again from m."""
         return self.initialize(down)
 
-    def settle(self, state: APDAInexactClientState, down: Payload) -> APDAInexactClientState:
+    def on_acknowledged(
+        self, state: APDAInexactClientState, down: Payload
+    ) -> APDAInexactClientState:
         """Do step 2."""
         y = self.settings.dual_lr * (state.u - down["m"])
         return state._replace(y=y, y_bar=y + self.settings.theta * (y - state.y))

@@ -89,7 +89,7 @@ class FedConClient(NumPyClient, Generic[State]):
         self._batch_size: int | None = None
         self._batch_rng: np.random.Generator | None = None
         self.work: dict[str, float] = {}
-        self._life = 1
+        self._incarnation = 1
         self.num_examples = getattr(objective, "num_examples", 1)
 
     # --- what an algorithm defines -------------------------------------------------------------
@@ -121,7 +121,7 @@ class FedConClient(NumPyClient, Generic[State]):
         """Return the state of a client that the server lets re-enter with `given`."""
         raise NotImplementedError
 
-    def settle(self, state: State, down: Payload) -> State:
+    def on_acknowledged(self, state: State, down: Payload) -> State:
         """Return the state once the reply that produced it is known to be used.
 
         For algorithms that move their state with a quantity the server computes from the round.
@@ -218,7 +218,7 @@ class FedConClient(NumPyClient, Generic[State]):
             raise ConfigError(
                 f"the server's model has shape {run.layout.shapes}, this client's {own.shapes}"
             )
-        self._run, self._life = run, run.life
+        self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
         self.settings = SimpleNamespace(**run.settings)
         self._batch_size = getattr(self.settings, "batch_size", None)
@@ -247,9 +247,9 @@ class FedConClient(NumPyClient, Generic[State]):
         if request.phase == CERTIFY:
             reply.payload = self._certify(down["x"], versions.at(ack))
             return reply
-        if (server_round < versions.pending_round and self._life <= versions.life) or (
-            self._life < versions.life
-        ):
+        if (
+            server_round < versions.pending_round and self._incarnation <= versions.incarnation
+        ) or (self._incarnation < versions.incarnation):
             reply.error = f"round {server_round} was asked for after {versions.pending_round}"
             return reply
         if request.follow_up:
@@ -265,14 +265,18 @@ class FedConClient(NumPyClient, Generic[State]):
                 return reply
         if request.phase == QUERY:
             self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
-            state = self.settle(committed, down) if ack and committed is not None else committed
+            state = (
+                self.on_acknowledged(committed, down)
+                if ack and committed is not None
+                else committed
+            )
             reply.payload, held = self.query(state, down)
             if self.state_type is None:
                 self._versions = versions._replace(held_round=server_round, held=held)
             else:
                 kept = versions.at(keep) if keep else None
                 self._versions = Versions(
-                    ack, committed, 0, None, server_round, held, keep, kept, self._life
+                    ack, committed, 0, None, server_round, held, keep, kept, self._incarnation
                 )
         else:
             reply.payload = self.advance(server_round, client, ack, committed, keep, down)
@@ -298,12 +302,14 @@ class FedConClient(NumPyClient, Generic[State]):
         self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
         if self.state_type is None:
             return self.step(committed, down)[0]
-        payload, after = self.step(self.settle(committed, down) if ack else committed, down)
+        payload, after = self.step(
+            self.on_acknowledged(committed, down) if ack else committed, down
+        )
         versions = self._versions
         held_round, held = versions.held_round, versions.held
         kept = versions.at(keep) if keep else None
         self._versions = Versions(  # by place: this runs once for each step of each client
-            ack, committed, server_round, after, held_round, held, keep, kept, self._life
+            ack, committed, server_round, after, held_round, held, keep, kept, self._incarnation
         )
         return payload
 

@@ -39,7 +39,9 @@ class CompositeFLClient(FedConClient[CompositeFLClientState]):
         """Take c_i from the server's mirror; without one everybody is at 0."""
         return self.initialize({**down, **given})
 
-    def settle(self, state: CompositeFLClientState, down: Payload) -> CompositeFLClientState:
+    def on_acknowledged(
+        self, state: CompositeFLClientState, down: Payload
+    ) -> CompositeFLClientState:
         """Do step 2, unless the server has done it, or all start again."""
         if "c" in down or state.resets != down.get("resets", 0):
             return self.initialize(down)

@@ -40,7 +40,7 @@ class DualFLClient(FedConClient[DualFLClientState]):
             return self.initialize(down)
         return DualFLClientState(v=given["v"], c=given.get("c"), x=down["theta"])
 
-    def settle(self, state: DualFLClientState, down: Payload) -> DualFLClientState:
+    def on_acknowledged(self, state: DualFLClientState, down: Payload) -> DualFLClientState:
         """Follow a collective reset."""
         return self.initialize(down) if "origin" in down else state
 

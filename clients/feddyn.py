@@ -33,7 +33,7 @@ class ControlVariateClient(FedConClient[ControlVariate]):
         """Take the control variate from the server's mirror, or 0 where everybody resets."""
         return ControlVariate(given["variate"], 0) if given else self.initialize(down)
 
-    def settle(self, state: ControlVariate, down: Payload) -> ControlVariate:
+    def on_acknowledged(self, state: ControlVariate, down: Payload) -> ControlVariate:
         """Follow a collective reset."""
         return state if state.resets == down.get("resets", 0) else self.initialize(down)
 

@@ -35,7 +35,7 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
         """Start again with h_i = 0."""
         return self.initialize(down)
 
-    def settle(self, state: ScaffnewClientState, down: Payload) -> ScaffnewClientState:
+    def on_acknowledged(self, state: ScaffnewClientState, down: Payload) -> ScaffnewClientState:
         """Do step 2."""
         s = self.settings
         move = (s.communication_probability / s.client_lr) * (down["x_bar"] - state.x_hat)

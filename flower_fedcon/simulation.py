@@ -143,7 +143,7 @@ def _exchange(
     if engine == "stacked":
         from flower_fedcon.engines import stacked
 
-        reason = stacked.obstacle(strategy, problem)
+        reason = stacked.why_not_stackable(strategy, problem)
         if reason is None:
             return stacked.StackedExchange(problem.objectives, info)
         _log.warning('engine="stacked": %s; running on the local engine', reason)

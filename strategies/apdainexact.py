@@ -34,7 +34,7 @@ import logging
 from typing import Any, NamedTuple
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers import as_solver
 from flower_fedcon.strategies.base import FedConStrategy
@@ -143,14 +143,14 @@ class APDAInexact(FedConStrategy[APDAInexactState]):
         """Step 6 needs every upload."""
         return True
 
-    def aggregate(self, state: APDAInexactState, arrivals: Arrivals) -> APDAInexactState:
+    def aggregate(self, state: APDAInexactState, uploads: Uploads) -> APDAInexactState:
         """Step 6."""
-        return APDAInexactState(m=arrivals.mean("u"))
+        return APDAInexactState(m=uploads.mean("u"))
 
     def model(self, state: APDAInexactState) -> Array:
         """Return m."""
         return state.m
 
-    def reenter(self, state: APDAInexactState, client: int) -> tuple[APDAInexactState, Payload]:
+    def readmit(self, state: APDAInexactState, client: int) -> tuple[APDAInexactState, Payload]:
         """Let the client start from m, with y_i = 0."""
         return state, {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
     from flwr.serverapp import Grid
 
-    from flower_fedcon.core.uploads import Arrivals
+    from flower_fedcon.core.uploads import Uploads
     from flower_fedcon.engines.grid import GridRun, RunResult
     from flower_fedcon.runs.history import Callback
 
@@ -98,7 +98,7 @@ class FedConStrategy(Strategy, Generic[State]):
         """Return the server's state before round 1; `setup` is known here."""
 
     @abstractmethod
-    def aggregate(self, state: State, arrivals: Arrivals) -> State:
+    def aggregate(self, state: State, uploads: Uploads) -> State:
         """Return the state after a round with these uploads."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class FedConStrategy(Strategy, Generic[State]):
         """Return what clients upload in the coming round, by name."""
         return self.uplink
 
-    def decide(self, state: State, answers: Arrivals) -> tuple[State, Payload]:
+    def after_query(self, state: State, answers: Uploads) -> tuple[State, Payload]:
         """Return the state and what to broadcast for the step, after a query's answers."""
         return state, {}
 
@@ -136,11 +136,11 @@ class FedConStrategy(Strategy, Generic[State]):
         """Return further models that the method offers (an average, say), by name."""
         return {}
 
-    def welcome(self, state: State, client: int) -> Payload | None:
+    def first_contact(self, state: State, client: int) -> Payload | None:
         """Return the state that a client needs at its first contact, if it cannot know it."""
         return None
 
-    def reenter(self, state: State, client: int) -> tuple[State, Payload]:
+    def readmit(self, state: State, client: int) -> tuple[State, Payload]:
         """Return the server's state, and what lets a client without state come back.
 
         Raises

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.clients.fastfedda import minimizer
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers.constrained import norm_ball
 from flower_fedcon.strategies.fastfedda import DualAveraging
 from flower_fedcon.validation import Array, positive
@@ -130,9 +130,9 @@ class CFedDA(DualAveraging[CFedDAState]):
         down = {"w": state.w, "z": state.z, "steps": state.r * self.local_steps}
         return down if self.radius is None else {**down, "anchor": state.anchor}
 
-    def aggregate(self, state: CFedDAState, arrivals: Arrivals) -> CFedDAState:
+    def aggregate(self, state: CFedDAState, uploads: Uploads) -> CFedDAState:
         """Step 4."""
-        down, z = self.broadcast(state), state.z - arrivals.mean("g")
+        down, z = self.broadcast(state), state.z - uploads.mean("g")
         w = minimizer(self, self.regularizer, z, down["steps"], down.get("anchor"), self.radius)
         z = z + (0.5 * self.strong_convexity * self.local_steps) * w
         return CFedDAState(w, z, state.total + w, state.anchor, state.r + 1)

@@ -24,7 +24,7 @@ replies be missing until one is left, that round moves x_bar alone.
 
 Lost state: sampled, nothing is lost, since c_i comes with every message. With everyone present c_i
 is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar stays (a
-collective reset). A client that alone came back with zeros would bias the run for ever.
+collective reset). A client that alone came back with zeros would bias the run forever.
 
 Source: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
 The steps are reconstructed; so is the sampled form.
@@ -38,7 +38,7 @@ import numpy as np
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.core.participation import Sample
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count, positive
@@ -157,14 +157,14 @@ class CompositeFL(FedConStrategy[CompositeFLState]):
             return {}
         return {"c": state.mirror[client].copy()}
 
-    def aggregate(self, state: CompositeFLState, arrivals: Arrivals) -> CompositeFLState:
+    def aggregate(self, state: CompositeFLState, uploads: Uploads) -> CompositeFLState:
         """Step 5; then step 2 in the mirror, in place, as the clients do it."""
         p = self.model(state)
-        x_bar = p + self.server_lr * arrivals.mean("delta")
+        x_bar = p + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
             delta_bar = (x_bar - p) / self.server_lr
             length = self.client_lr * self.local_steps
-            for i, delta in arrivals.items("delta"):
+            for i, delta in uploads.items("delta"):
                 state.mirror[i] = state.mirror[i] + (delta - delta_bar) / length
         return state._replace(x_bar=x_bar)
 
@@ -173,7 +173,7 @@ class CompositeFL(FedConStrategy[CompositeFLState]):
         step = self.server_lr * self.client_lr * self.local_steps
         return self.regularizer.prox(state.x_bar, step)  # type: ignore[no-any-return]
 
-    def reenter(self, state: CompositeFLState, client: int) -> tuple[CompositeFLState, Payload]:
+    def readmit(self, state: CompositeFLState, client: int) -> tuple[CompositeFLState, Payload]:
         """Return c_i where it is mirrored (sampled, it is in the message); else reset all."""
         if self.setup.sampled:
             return state, {}

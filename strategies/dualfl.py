@@ -31,7 +31,7 @@ and 5.6e-9 at 2.6 times the inner steps if x itself is uploaded.
 
 Lost state: v_j and c_j come back from a mirror (2 N d numbers; N d under sampling). Without it all
 start again at v_j = -theta, c_j = 0, t = 1 (a collective reset): exact, but what the v_j knew is
-lost. A client that alone starts again breaks theta = -mean v_j for ever: a wrong limit.
+lost. A client that alone starts again breaks theta = -mean v_j forever: a wrong limit.
 
 Source: Park and Xu, "DualFL: A Duality-Based Federated Learning Algorithm with Communication
 Acceleration in the General Convex Regime", 2023, Algorithm 1, Theorems 3.2, 3.3, 4.2. The sampled
@@ -48,7 +48,7 @@ import numpy as np
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.core.participation import Bernoulli
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import as_solver, gap_tolerance
@@ -240,11 +240,11 @@ class DualFL(FedConStrategy[DualFLState]):
         """Tell a client where to start, at its first round since the start or a reset."""
         return {"origin": state.origin} if ack <= state.start else {}
 
-    def aggregate(self, state: DualFLState, arrivals: Arrivals) -> DualFLState:
+    def aggregate(self, state: DualFLState, uploads: Uploads) -> DualFLState:
         """Repeat step 2 for the mirror (rows in place), then step 4."""
         theta, beta, r = state.theta, state.beta, self.ratio
         if state.v is not None:
-            for j, theta_j in arrivals.items("theta"):
+            for j, theta_j in uploads.items("theta"):
                 zeta = c = state.v[j] + r * theta
                 if state.c is not None:
                     zeta = (1 + beta) * c - beta * state.c[j] if beta else c
@@ -252,10 +252,10 @@ class DualFL(FedConStrategy[DualFLState]):
                 state.v[j] = zeta - r * theta_j
         t, beta = momentum_step(state.t, self.rho)
         if self.setup.sampled:
-            moved = len(arrivals) * theta - arrivals.sum("theta")
-            theta = theta - (r / arrivals.num_clients) * moved
+            moved = len(uploads) * theta - uploads.sum("theta")
+            theta = theta - (r / uploads.num_clients) * moved
         else:
-            theta = arrivals.mean("theta")
+            theta = uploads.mean("theta")
         return state._replace(theta=theta, n=state.n + 1, t=t, beta=beta)
 
     def model(self, state: DualFLState) -> Array:
@@ -266,7 +266,7 @@ class DualFL(FedConStrategy[DualFLState]):
         """Without sampling step 4 is the mean of all theta_j."""
         return not self.setup.sampled
 
-    def reenter(self, state: DualFLState, client: int) -> tuple[DualFLState, Payload]:
+    def readmit(self, state: DualFLState, client: int) -> tuple[DualFLState, Payload]:
         """Return v_j and c_j where they are mirrored; else start again, all from theta."""
         if state.v is None:
             return state._replace(t=1.0, beta=0.0, origin=state.theta, start=state.n), {}

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.clients.fastfedda import minimizer
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
@@ -153,9 +153,9 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         """Step 1."""
         return {"w": state.w, "z": state.z, "steps": (state.r - 1) * self.local_steps}
 
-    def aggregate(self, state: FastFedDAState, arrivals: Arrivals) -> FastFedDAState:
+    def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""
-        z = arrivals.mean("z")
+        z = uploads.mean("z")
         w = minimizer(self, self.regularizer, z, state.r * self.local_steps)
         return FastFedDAState(w=w, z=z, r=state.r + 1)
 

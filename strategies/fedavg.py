@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count, positive
@@ -103,9 +103,9 @@ class FedAvg(FedConStrategy[FedAvgState]):
             self.regularizer.subgradient(x0)  # refused here, not in round 1
         return FedAvgState(w=x0)
 
-    def aggregate(self, state: FedAvgState, arrivals: Arrivals) -> FedAvgState:
+    def aggregate(self, state: FedAvgState, uploads: Uploads) -> FedAvgState:
         """Step 4."""
-        return FedAvgState(w=state.w + self.server_lr * arrivals.mean("delta"))
+        return FedAvgState(w=state.w + self.server_lr * uploads.mean("delta"))
 
     def model(self, state: FedAvgState) -> Array:
         """Return w."""

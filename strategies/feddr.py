@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.fedprox import LocalMinimization
@@ -129,12 +129,12 @@ class FedDR(LocalMinimization[FedDRState]):
         mirror = np.repeat(x0[None], self.setup.num_clients, axis=0) if self.mirror else None
         return FedDRState(xbar=x0, xtilde=x0, x0=x0, t=1, mirror=mirror)
 
-    def aggregate(self, state: FedDRState, arrivals: Arrivals) -> FedDRState:
+    def aggregate(self, state: FedDRState, uploads: Uploads) -> FedDRState:
         """Step 5; mirror rows are updated in place."""
         if state.mirror is not None:
-            for i, delta in arrivals.items("delta"):
+            for i, delta in uploads.items("delta"):
                 state.mirror[i] += delta
-        xtilde = state.xtilde + arrivals.sum("delta") / arrivals.num_clients
+        xtilde = state.xtilde + uploads.sum("delta") / uploads.num_clients
         xbar = self.regularizer.prox(xtilde, self.step_size)
         return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1)
 
@@ -146,12 +146,12 @@ class FedDR(LocalMinimization[FedDRState]):
         """Without a mirror, a client that cannot come back must end the run, not drop out of it."""
         return not self.mirror
 
-    def welcome(self, state: FedDRState, client: int) -> Payload | None:
+    def first_contact(self, state: FedDRState, client: int) -> Payload | None:
         """Return x0 to a client that was not sampled in round 1."""
         return None if state.t == 1 else {"y": state.x0, "xhat": state.x0}
 
-    def reenter(self, state: FedDRState, client: int) -> tuple[FedDRState, Payload]:
+    def readmit(self, state: FedDRState, client: int) -> tuple[FedDRState, Payload]:
         """Return the client's xhat_i; y_i is the broadcast xbar."""
         if state.mirror is None:
-            return super().reenter(state, client)
+            return super().readmit(state, client)
         return state, {"xhat": state.mirror[client].copy()}

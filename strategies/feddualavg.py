@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.fedmid import LocalProxSteps
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -106,9 +106,9 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         """Step 1."""
         return {"z": state.z, "elapsed": self.elapsed(state.r)}
 
-    def aggregate(self, state: FedDualAvgState, arrivals: Arrivals) -> FedDualAvgState:
+    def aggregate(self, state: FedDualAvgState, uploads: Uploads) -> FedDualAvgState:
         """Step 4."""
-        z = state.z + self.server_lr * arrivals.mean("delta")
+        z = state.z + self.server_lr * uploads.mean("delta")
         return FedDualAvgState(z=z, r=state.r + 1)
 
     def model(self, state: FedDualAvgState) -> Array:

@@ -19,7 +19,7 @@ Participation: any.
 Lost state: the server repeats step 3 from the theta_i ("mirror": N d numbers) and sends g_i back.
 Without the mirror everybody starts again with g_i = h = 0 and the model as it is (a collective
 reset: its number travels in every broadcast, and a client that was away resets when it returns). A
-client that starts alone from g_i = 0 leaves h off for ever, and the run ends at a wrong point.
+client that starts alone from g_i = 0 leaves h off forever, and the run ends at a wrong point.
 
 Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, Algorithm 1. Lost state: reconstructed.
@@ -34,7 +34,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.fedprox import LocalMinimization
 from flower_fedcon.validation import Array, positive
@@ -84,7 +84,7 @@ class ControlVariates(LocalMinimization[State]):
         """Return what clients must be told of collective resets."""
         return {"resets": state.resets} if state.mirror is None else {}
 
-    def reenter(self, state: State, client: int) -> tuple[State, Payload]:
+    def readmit(self, state: State, client: int) -> tuple[State, Payload]:
         """Return the client's control variate; without a mirror, reset everybody."""
         if state.mirror is None:
             return self.reset(state), {}
@@ -151,16 +151,16 @@ class FedDyn(ControlVariates[FedDynState]):
         """Step 1."""
         return super().broadcast(state) | self.reset_number(state)
 
-    def aggregate(self, state: FedDynState, arrivals: Arrivals) -> FedDynState:
+    def aggregate(self, state: FedDynState, uploads: Uploads) -> FedDynState:
         """Step 5; mirror rows are updated in place."""
         alpha = self.alpha
         moved = np.zeros_like(state.theta)
-        for i, theta in arrivals.items("theta"):
+        for i, theta in uploads.items("theta"):
             moved += theta - state.theta  # one by one: small, so that rounding does not add up
             if state.mirror is not None:
                 state.mirror[i] = state.mirror[i] - alpha * (theta - state.theta)
-        h = state.h - (alpha / arrivals.num_clients) * moved
-        return state._replace(theta=arrivals.mean("theta") - h / alpha, h=h)
+        h = state.h - (alpha / uploads.num_clients) * moved
+        return state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
 
     def model(self, state: FedDynState) -> Array:
         """Return theta."""

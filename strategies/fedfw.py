@@ -42,7 +42,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets import Atom, ConstraintSet
 from flower_fedcon.strategies.base import FedConStrategy
@@ -120,16 +120,16 @@ class FrankWolfe(FedConStrategy[State]):
         mirror = np.repeat(x0[None], self.setup.num_clients, axis=0) if self.setup.sampled else None
         return FedFWState(x_bar=x0, t=1, mirror=mirror)
 
-    def advance(self, state: FedFWState, arrivals: Arrivals) -> FedFWState:
+    def advance(self, state: FedFWState, uploads: Uploads) -> FedFWState:
         """Step 5, in its full or its sampled form; mirror rows are updated in place."""
-        eta, n = self.scalars(state.t)["step_size"], arrivals.num_clients
+        eta, n = self.scalars(state.t)["step_size"], uploads.num_clients
         if state.mirror is None:
-            x_bar = arrivals.sum("atom")
+            x_bar = uploads.sum("atom")
             x_bar *= eta / n
             x_bar += (1.0 - eta) * state.x_bar
         else:
-            moved = arrivals.sum("atom")
-            for i, atom in arrivals.items("atom"):
+            moved = uploads.sum("atom")
+            for i, atom in uploads.items("atom"):
                 moved -= state.mirror[i]
                 state.mirror[i] = atom.mix(state.mirror[i], eta)
             x_bar = state.x_bar + (eta / n) * moved
@@ -169,7 +169,7 @@ class FedFW(FrankWolfe[FedFWState]):
 
     Examples
     --------
-    The paper's example, on which averaging local Frank-Wolfe steps stays at 0 for ever:
+    The paper's example, on which averaging local Frank-Wolfe steps stays at 0 forever:
 
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
@@ -206,18 +206,18 @@ class FedFW(FrankWolfe[FedFWState]):
         """Step 1."""
         return {"x_bar": state.x_bar, **self.scalars(state.t)}
 
-    def aggregate(self, state: FedFWState, arrivals: Arrivals) -> FedFWState:
+    def aggregate(self, state: FedFWState, uploads: Uploads) -> FedFWState:
         """Step 5."""
-        return self.advance(state, arrivals)
+        return self.advance(state, uploads)
 
     def model(self, state: FedFWState) -> Array:
         """Return x_bar."""
         return state.x_bar
 
-    def welcome(self, state: FedFWState, client: int) -> Payload | None:
+    def first_contact(self, state: FedFWState, client: int) -> Payload | None:
         """Return x0 to a client that was not sampled in round 1."""
         return None if state.mirror is None or state.t == 1 else {"x": state.mirror[client].copy()}
 
-    def reenter(self, state: FedFWState, client: int) -> tuple[FedFWState, Payload]:
+    def readmit(self, state: FedFWState, client: int) -> tuple[FedFWState, Payload]:
         """Return x_i where it is mirrored; else the client takes x_bar."""
         return state, {} if state.mirror is None else {"x": state.mirror[client].copy()}

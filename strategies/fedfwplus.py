@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.fedfw import FedFWState, FrankWolfe
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -103,25 +103,25 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         down = {"x_bar": state.primal.x_bar, **self.scalars(state.primal.t)}
         return down | ({"resets": state.resets} if state.y_bar is None else {"y_bar": state.y_bar})
 
-    def aggregate(self, state: FedFWPlusState, arrivals: Arrivals) -> FedFWPlusState:
+    def aggregate(self, state: FedFWPlusState, uploads: Uploads) -> FedFWPlusState:
         """Repeat step 2a for the cohort (mirror rows in place), then step 5."""
         y_bar, primal = state.y_bar, state.primal
         if y_bar is not None and state.y_mirror is not None and primal.mirror is not None:
-            for i in arrivals.clients:
+            for i in uploads.clients:
                 ascent = self.penalty * (primal.mirror[i] - primal.x_bar)
                 state.y_mirror[i] = state.y_mirror[i] + ascent
-                y_bar = y_bar + ascent / arrivals.num_clients
-        return FedFWPlusState(self.advance(primal, arrivals), state.resets, y_bar, state.y_mirror)
+                y_bar = y_bar + ascent / uploads.num_clients
+        return FedFWPlusState(self.advance(primal, uploads), state.resets, y_bar, state.y_mirror)
 
     def model(self, state: FedFWPlusState) -> Array:
         """Return x_bar."""
         return state.primal.x_bar
 
-    def welcome(self, state: FedFWPlusState, client: int) -> Payload | None:
+    def first_contact(self, state: FedFWPlusState, client: int) -> Payload | None:
         """Return x0 and y_i = 0 to a client that was not sampled in round 1."""
         return None if state.primal.t == 1 else self._mirrored(state, client)
 
-    def reenter(self, state: FedFWPlusState, client: int) -> tuple[FedFWPlusState, Payload]:
+    def readmit(self, state: FedFWPlusState, client: int) -> tuple[FedFWPlusState, Payload]:
         """Return x_i and y_i where they are mirrored; else reset everybody."""
         mirrored = self._mirrored(state, client)
         if mirrored is not None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeVar
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count, positive
@@ -119,9 +119,9 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         """Start at x0."""
         return FedMiDState(w=x0)
 
-    def aggregate(self, state: FedMiDState, arrivals: Arrivals) -> FedMiDState:
+    def aggregate(self, state: FedMiDState, uploads: Uploads) -> FedMiDState:
         """Step 4."""
-        w = state.w + self.server_lr * arrivals.mean("delta")
+        w = state.w + self.server_lr * uploads.mean("delta")
         return FedMiDState(
             w=self.regularizer.prox(w, self.server_lr * self.client_lr * self.local_steps)
         )

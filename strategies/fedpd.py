@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.core import rng as streams
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.fedprox import LocalMinimization
 from flower_fedcon.validation import Array, nonnegative, positive
@@ -124,9 +124,9 @@ class FedPD(LocalMinimization[FedPDState]):
         """Return what step 5 uploads."""
         return () if state.skip else self.uplink
 
-    def aggregate(self, state: FedPDState, arrivals: Arrivals) -> FedPDState:
+    def aggregate(self, state: FedPDState, uploads: Uploads) -> FedPDState:
         """Step 5."""
-        x_0 = state.x_0 if state.skip else arrivals.mean("u")
+        x_0 = state.x_0 if state.skip else uploads.mean("u")
         t = state.t + 1
         return FedPDState(x_0, t, skip=self.skips(t), fresh=not state.skip)
 
@@ -138,6 +138,6 @@ class FedPD(LocalMinimization[FedPDState]):
         """Return x_0."""
         return state.x_0
 
-    def reenter(self, state: FedPDState, client: int) -> tuple[FedPDState, Payload]:
+    def readmit(self, state: FedPDState, client: int) -> tuple[FedPDState, Payload]:
         """Return x_0, where the broadcast does not hold it."""
         return state, {} if state.fresh else {"x_0": state.x_0}

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeVar
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.solvers import LocalSolver, as_solver
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, nonnegative
@@ -99,9 +99,9 @@ class FedProx(LocalMinimization[FedProxState]):
         """Start at x0."""
         return FedProxState(w=x0)
 
-    def aggregate(self, state: FedProxState, arrivals: Arrivals) -> FedProxState:
+    def aggregate(self, state: FedProxState, uploads: Uploads) -> FedProxState:
         """Step 4."""
-        return FedProxState(w=arrivals.mean("v"))
+        return FedProxState(w=uploads.mean("v"))
 
     def model(self, state: FedProxState) -> Array:
         """Return w."""

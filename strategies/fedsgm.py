@@ -49,7 +49,7 @@ from flower_fedcon.card import Sheet
 from flower_fedcon.clients.fedsgm import dense
 from flower_fedcon.compressors import Compressor, Identity, RandK, as_compressor
 from flower_fedcon.core import rng as streams
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, choice, count, positive
@@ -203,7 +203,7 @@ class FedSGM(FedConStrategy[FedSGMState]):
             return {}
         return state.increment if client in state.used else {"w": state.w}
 
-    def decide(self, state: FedSGMState, answers: Arrivals) -> tuple[FedSGMState, Payload]:
+    def after_query(self, state: FedSGMState, answers: Uploads) -> tuple[FedSGMState, Payload]:
         """Step 2."""
         estimate = answers.mean_number("constraint")
         sigma = self.switch(estimate - self.tolerance)
@@ -215,9 +215,9 @@ class FedSGM(FedConStrategy[FedSGMState]):
             return float(z > 0)
         return min(1.0, max(0.0, 1.0 + self.sharpness * z))
 
-    def aggregate(self, state: FedSGMState, arrivals: Arrivals) -> FedSGMState:
+    def aggregate(self, state: FedSGMState, uploads: Uploads) -> FedSGMState:
         """Step 5 or 5', and the sums of the average."""
-        x = w = state.x - self.client_lr * arrivals.mean("delta")
+        x = w = state.x - self.client_lr * uploads.mean("delta")
         increment: Payload = {}
         if self.feedback:
             rng = self.setup.rng(streams.COMPRESS, state.t + 1)
@@ -230,7 +230,7 @@ class FedSGM(FedConStrategy[FedSGMState]):
             w=w,
             t=state.t + 1,
             increment=increment,
-            used=np.array(arrivals.clients),
+            used=np.array(uploads.clients),
             weighted=state.weighted + weight * state.w,
             weight=state.weight + weight,
             violations=state.violations + (state.estimate > self.tolerance),
@@ -258,7 +258,7 @@ class FedSGM(FedConStrategy[FedSGMState]):
             return {"average": state.w}
         return {"average": state.weighted / state.weight}
 
-    def reenter(self, state: FedSGMState, client: int) -> tuple[FedSGMState, Payload]:
+    def readmit(self, state: FedSGMState, client: int) -> tuple[FedSGMState, Payload]:
         """Return w where clients keep a copy; e_j starts again from 0."""
         return state, {"w": state.w} if self.feedback else {}
 

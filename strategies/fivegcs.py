@@ -36,7 +36,7 @@ import numpy as np
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.core.participation import Sample
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.feddyn import ControlVariates
 from flower_fedcon.validation import Array, positive
@@ -149,13 +149,13 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         """Step 1."""
         return {"xhat": self.model(state)} | self.reset_number(state)
 
-    def aggregate(self, state: FiveGCSState, arrivals: Arrivals) -> FiveGCSState:
+    def aggregate(self, state: FiveGCSState, uploads: Uploads) -> FiveGCSState:
         """Step 4; mirror rows are updated in place."""
         if state.mirror is not None:
-            for m, delta in arrivals.items("delta"):
+            for m, delta in uploads.items("delta"):
                 state.mirror[m] += delta
-        dv = arrivals.sum("delta")
-        step = self.gamma * (arrivals.num_clients / self.cohort_size)
+        dv = uploads.sum("delta")
+        step = self.gamma * (uploads.num_clients / self.cohort_size)
         return state._replace(x=self.model(state) - step * dv, v=state.v + dv)
 
     def model(self, state: FiveGCSState) -> Array:

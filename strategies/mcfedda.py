@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.cfedda import CFedDA, CFedDAState
 from flower_fedcon.strategies.fastfedda import DualAveraging
@@ -145,10 +145,10 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         down = {**self.method(state.stage).broadcast(state.inner), "multiple": stage.multiple}
         return down if stage.radius is None else {**down, "radius": stage.radius}
 
-    def aggregate(self, state: MCFedDAState, arrivals: Arrivals) -> MCFedDAState:
+    def aggregate(self, state: MCFedDAState, uploads: Uploads) -> MCFedDAState:
         """Do CFedDA's step, and start the next stage where it is time."""
         s = state.stage
-        inner = self.method(s).aggregate(state.inner, arrivals)
+        inner = self.method(s).aggregate(state.inner, uploads)
         if inner.r > self.stages[s].rounds and s + 1 < len(self.stages):
             return MCFedDAState(s + 1, self.method(s + 1).initialize(inner.w))
         return MCFedDAState(s, inner)

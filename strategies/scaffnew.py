@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from flower_fedcon.card import Sheet
 from flower_fedcon.core import rng as streams
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
@@ -133,15 +133,15 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         coin = self.setup.rng(streams.COIN, state.r)
         return {"x_bar": state.x_bar, "steps": int(coin.geometric(self._p))}
 
-    def aggregate(self, state: ScaffnewState, arrivals: Arrivals) -> ScaffnewState:
+    def aggregate(self, state: ScaffnewState, uploads: Uploads) -> ScaffnewState:
         """Step 5."""
-        x_bar = self.regularizer.prox(arrivals.mean("v"), self._prox_step)
+        x_bar = self.regularizer.prox(uploads.mean("v"), self._prox_step)
         return ScaffnewState(x_bar, state.r + 1)
 
     def model(self, state: ScaffnewState) -> Array:
         """Return x_bar."""
         return state.x_bar
 
-    def reenter(self, state: ScaffnewState, client: int) -> tuple[ScaffnewState, Payload]:
+    def readmit(self, state: ScaffnewState, client: int) -> tuple[ScaffnewState, Payload]:
         """Let the client start from h_i = 0."""
         return state, {}

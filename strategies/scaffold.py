@@ -13,14 +13,14 @@ Round, for a cohort S, from c = c_i = 0:
 
 c moves by 1/N whatever the cohort, so that it stays the mean of ALL c_i; with the mean over S it
 would not, and cohorts of varying size would lead elsewhere. N = 1 is gradient descent; with
-c = c_i = 0 for ever this is FedAvg. Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps.
+c = c_i = 0 forever this is FedAvg. Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps.
 
 Participation: any. With a mirror (N d numbers on the server), in option "II" step 4 goes without
 dc_i: it follows from what the server knows.
 
 Lost state: c_i from the mirror. With mirror=False all start again from c = c_i = 0, and x stays (a
 collective reset). A client that alone came back with zeros would leave c off the mean of the c_i
-for ever: on the tests' six quadratics that run ends at distance 0.14 to 0.24 from the optimum.
+forever: on the tests' six quadratics that run ends at distance 0.14 to 0.24 from the optimum.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning", ICML 2020, Algorithm 1 (second-hand).
@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.card import Sheet
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, choice, count, positive
 from flower_fedcon.wire.payloads import Payload
@@ -130,27 +130,27 @@ class Scaffold(FedConStrategy[ScaffoldState]):
         """Return what step 4 uploads."""
         return ("delta",) if self.mirror and self.option == "II" else self.uplink
 
-    def aggregate(self, state: ScaffoldState, arrivals: Arrivals) -> ScaffoldState:
+    def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; mirror rows are moved in place, as the clients move theirs."""
         c = state.c
-        for i, dc in self._changes(state, arrivals):
-            c = c + dc / arrivals.num_clients
+        for i, dc in self._changes(state, uploads):
+            c = c + dc / uploads.num_clients
             if state.mirror is not None:
                 state.mirror[i] = state.mirror[i] + dc
-        return state._replace(x=state.x + self.server_lr * arrivals.mean("delta"), c=c)
+        return state._replace(x=state.x + self.server_lr * uploads.mean("delta"), c=c)
 
-    def _changes(self, state: ScaffoldState, arrivals: Arrivals) -> list[tuple[int, Array]]:
+    def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[tuple[int, Array]]:
         """Return (i, dc_i); step 3 of option "II" where it is not on the wire."""
         if "dc" in self.expects(state):
-            return list(arrivals.items("dc"))
+            return list(uploads.items("dc"))
         length = self.local_steps * self.client_lr
-        return [(i, -(state.c + delta / length)) for i, delta in arrivals.items("delta")]
+        return [(i, -(state.c + delta / length)) for i, delta in uploads.items("delta")]
 
     def model(self, state: ScaffoldState) -> Array:
         """Return x."""
         return state.x
 
-    def reenter(self, state: ScaffoldState, client: int) -> tuple[ScaffoldState, Payload]:
+    def readmit(self, state: ScaffoldState, client: int) -> tuple[ScaffoldState, Payload]:
         """Return c_i where it is mirrored; else reset everybody's."""
         if state.mirror is not None:
             return state, {"c": state.mirror[client].copy()}

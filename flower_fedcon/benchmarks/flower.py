@@ -85,10 +85,10 @@ class _Clock:
         super().__init__(*arguments, **options)
         self.ends: list[float] = []
 
-    def aggregate(self, state: Any, arrivals: Any) -> Any:
+    def aggregate(self, state: Any, uploads: Any) -> Any:
         """Note the time as well."""
         self.ends.append(time.perf_counter())
-        return super().aggregate(state, arrivals)  # type: ignore[misc]
+        return super().aggregate(state, uploads)  # type: ignore[misc]
 
     def gaps(self) -> list[float]:
         """Return the seconds from one round's end to the next, without the first rounds."""

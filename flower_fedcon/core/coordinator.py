@@ -23,7 +23,7 @@ from flower_fedcon.core.protocol import (
     StackReply,
     StackRequest,
 )
-from flower_fedcon.core.uploads import Arrivals, StackedArrivals
+from flower_fedcon.core.uploads import StackedUploads, Uploads
 from flower_fedcon.errors import FedConError, RoundError, StateLostError
 from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.layout import array_bytes
@@ -52,7 +52,7 @@ class Coordinator:
         The start, of the layout's shape.
     max_retries : int
         How many more times the clients without a usable reply are asked.
-    token, life
+    run_id, incarnation
         Of a run that goes on from a checkpoint; see `RunInfo`.
     """
 
@@ -63,8 +63,8 @@ class Coordinator:
         x0: Array,
         *,
         max_retries: int = 3,
-        token: str | None = None,
-        life: int = 1,
+        run_id: str | None = None,
+        incarnation: int = 1,
     ) -> None:
         self.setup = setup
         self.strategy = strategy.bind(setup)
@@ -75,8 +75,8 @@ class Coordinator:
             layout=setup.layout,
             num_clients=setup.num_clients,
             settings=self.strategy.settings(),
-            token=token or secrets.token_hex(16),
-            life=life,
+            run_id=run_id or secrets.token_hex(16),
+            incarnation=incarnation,
         )
         self.encoder = RequestEncoder(self.info)
         self._setting_bytes = sum(
@@ -159,8 +159,8 @@ class Coordinator:
         """Turn from the query to the step; return whether there is one still to do."""
         if self._phase == TRAIN:
             return False
-        answers = Arrivals(self._uploads, self.setup.num_clients)
-        self.state, self._decision = self.strategy.decide(self.state, answers)
+        answers = Uploads(self._uploads, self.setup.num_clients)
+        self.state, self._decision = self.strategy.after_query(self.state, answers)
         self._held = set(answers.clients)
         self.cohort = answers.clients
         self._phase, self._uploads = TRAIN, {}
@@ -201,7 +201,7 @@ class Coordinator:
         self.downlink_bytes += len(cohort) * self._broadcast_bytes
         if np.count_nonzero(acks) < len(acks):
             for client in clients[acks == 0].tolist():
-                given = strategy.welcome(state, client)
+                given = strategy.first_contact(state, client)
                 if given is not None:
                     request.restore[client] = given
                     self.downlink_bytes += payload_bytes(given)
@@ -259,7 +259,7 @@ class Coordinator:
             down, size = self._decision, payload_bytes(self._decision) + self._setting_bytes
         else:
             if given is None and ack == 0:
-                given = self.strategy.welcome(self.state, client)
+                given = self.strategy.first_contact(self.state, client)
             down, size = self._broadcast, self._broadcast_bytes
             own = self.strategy.personal(self.state, client, ack) if self._personal else {}
             if own or self._decision:
@@ -327,7 +327,7 @@ class Coordinator:
             return False
         if client in self._restores:
             raise RoundError("it says again that its state is gone")
-        state, self._restores[client] = self.strategy.reenter(self.state, client)
+        state, self._restores[client] = self.strategy.readmit(self.state, client)
         self.counts["lost"] += 1
         self._ask_again = True
         _log.warning("round %d: %s has lost its state and re-enters", self.round, name)
@@ -382,16 +382,16 @@ class Coordinator:
     def finish(self) -> None:
         """Apply the round and acknowledge the replies that were used."""
         if self._stacked is not None:
-            arrivals: Arrivals = StackedArrivals(self._stacked, self.setup.num_clients)
+            uploads: Uploads = StackedUploads(self._stacked, self.setup.num_clients)
         else:
-            arrivals = Arrivals(self._uploads, self.setup.num_clients)
-        self.state = self.strategy.aggregate(self.state, arrivals)
+            uploads = Uploads(self._uploads, self.setup.num_clients)
+        self.state = self.strategy.aggregate(self.state, uploads)
         self._stacked = None
-        self.replies = len(arrivals)
+        self.replies = len(uploads)
         if self.replies == len(self.acks):
             self.acks = [self.round] * self.replies
         else:
-            for client in arrivals.clients:
+            for client in uploads.clients:
                 self.acks[client] = self.round
         if "unconverged" in self.work and not self._warned:
             self._warned = True
@@ -404,8 +404,8 @@ class Coordinator:
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs to go on from the last complete round."""
         return {
-            "token": self.info.token,
-            "life": self.info.life,
+            "run_id": self.info.run_id,
+            "incarnation": self.info.incarnation,
             "round": self.round,
             "state": self.state,
             "acks": list(self.acks),

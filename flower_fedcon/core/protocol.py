@@ -25,9 +25,9 @@ class RunInfo:
     num_clients: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The hyperparameters and oracles that the client's step uses, by name."""
-    token: str = "0" * 32
+    run_id: str = "0" * 32
     """Names the run, also over a server's restarts: 32 hexadecimal digits."""
-    life: int = 1
+    incarnation: int = 1
     """How often the server of this run has been started."""
 
 

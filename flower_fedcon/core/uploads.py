@@ -15,7 +15,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class Arrivals:
+class Uploads:
     """The uploads of a round that are used, in client order.
 
     Attributes
@@ -65,7 +65,7 @@ class Arrivals:
         return self.sum(name) / len(self.clients)
 
 
-class StackedArrivals(Arrivals):
+class StackedUploads(Uploads):
     """The uploads of a round as they leave an engine that holds its clients in arrays."""
 
     def __init__(self, replies: Sequence[StackReply], num_clients: int) -> None:

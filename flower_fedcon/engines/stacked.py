@@ -33,7 +33,7 @@ _AT_ONCE = 2**18  # entries of the models that one pass works on: two megabytes 
 _ARRAY = "array"
 
 
-def obstacle(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
+def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
     """Return why this run cannot be stacked; None if it can."""
     title = strategy.sheet.title
     if "local_solver" in strategy.client_settings:
@@ -286,7 +286,7 @@ class StackedExchange:
             else:
                 state = self._read(slot, int(self._kind[slot, clients[0]]), rows)
             if ack:
-                state = client.settle(state, down)
+                state = client.on_acknowledged(state, down)
             if not ack:
                 state = type(state)(*(self._spread(value, len(clients)) for value in state))
         payload, after = client.step(state, down)
@@ -338,7 +338,7 @@ class StackedExchange:
 
     def save(self) -> list[Versions]:
         """Return the clients' states, for a checkpoint: the same as the local engine's."""
-        life, found = self._run.life, []
+        incarnation, found = self._run.incarnation, []
         for client in range(len(self._slot)):
             slot = int(self._slot[client])
             states = [
@@ -348,7 +348,7 @@ class StackedExchange:
             version, pending = int(self._version[client]), int(self._pending_round[client])
             committed = states[slot] if version else None
             waiting = states[1 - slot] if pending else None
-            found.append(Versions(version, committed, pending, waiting, life=life))
+            found.append(Versions(version, committed, pending, waiting, incarnation=incarnation))
         return found
 
     def load(self, states: Sequence[Versions]) -> None:

@@ -142,9 +142,9 @@ def _play(
 
     options = experiment.run_options
     if options.engine == "stacked":  # beside the log, which is kept quiet below
-        from flower_fedcon.engines.stacked import obstacle
+        from flower_fedcon.engines.stacked import why_not_stackable
 
-        reason = obstacle(experiment.strategy(index), problem or experiment.problem())
+        reason = why_not_stackable(experiment.strategy(index), problem or experiment.problem())
         if reason is not None:
             say(f"{label}: {reason}; running on the local engine")
     try:

@@ -34,8 +34,8 @@ class RequestEncoder:
         self._common: Config = {
             "algorithm": run.algorithm,
             "seed": run.seed,
-            "token": run.token,
-            "life": run.life,
+            "run-id": run.run_id,
+            "incarnation": run.incarnation,
             "clients": run.num_clients,
             "layout": run.layout.to_json(),
             "settings": text,
@@ -78,8 +78,8 @@ def decode_request(
             layout=layout,
             num_clients=int(config["clients"]),
             settings=settings,
-            token=str(config["token"]),
-            life=int(config["life"]),
+            run_id=str(config["run-id"]),
+            incarnation=int(config["incarnation"]),
         )
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
         values |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}

@@ -37,7 +37,7 @@ class Versions(NamedTuple):
     kept_version : int
         The version that the server would fall back to; 0 for none.
     kept : NamedTuple or None
-    life : int
+    incarnation : int
         How often the server had been started when it last wrote.
     """
 
@@ -49,7 +49,7 @@ class Versions(NamedTuple):
     held: Any = None
     kept_version: int = 0
     kept: Any = None
-    life: int = 0
+    incarnation: int = 0
 
     def at(self, version: int) -> Any:
         """Return the state of a version; None if it is not here."""
@@ -120,9 +120,9 @@ class FileStore:
 
     def path(self, run: RunInfo) -> Path:
         """Return the file of a run; the server names the run, but cannot choose a path."""
-        if not re.fullmatch(r"[0-9a-f]{32}", run.token):
-            raise ConfigError(f"a run's token must be 32 hexadecimal digits, got {run.token!r}")
-        return self._folder / run.token / self._name / "state"
+        if not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
+            raise ConfigError(f"a run_id must be 32 hexadecimal digits, got {run.run_id!r}")
+        return self._folder / run.run_id / self._name / "state"
 
     def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
         """Return the versions of this run; empty if there is no file, or a damaged one."""
@@ -150,4 +150,4 @@ def _types(state_type: type[Any] | None) -> dict[str, type[Any]]:
 
 
 def _key(run: RunInfo) -> str:
-    return f"{run.algorithm} {run.token}"
+    return f"{run.algorithm} {run.run_id}"

@@ -22,7 +22,7 @@ def _load() -> ModuleType | None:
         from flower_fedcon.kernels import compiled as kernels
     except ImportError:
         return None
-    interpreted = vars(numba.config)["DISABLE_JIT"]  # these loops would take for ever
+    interpreted = vars(numba.config)["DISABLE_JIT"]  # these loops would take forever
     return None if interpreted else kernels
 
 

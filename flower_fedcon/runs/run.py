@@ -82,8 +82,10 @@ class Run:
             self.coordinator = Coordinator(strategy, setup, x0)
         else:
             snapshot = self._found["coordinator"]
-            token, life = snapshot["token"], snapshot["life"] + 1
-            self.coordinator = Coordinator(strategy, setup, x0, token=token, life=life)
+            run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
+            self.coordinator = Coordinator(
+                strategy, setup, x0, run_id=run_id, incarnation=incarnation
+            )
             self.coordinator.resume(snapshot)
 
     def play(self, exchange: Exchange, evaluate: Evaluate) -> History:

@@ -148,9 +148,9 @@ def test_scaffold_moves_c_by_the_share_of_all():
 
 def test_scaffold_with_the_mean_over_the_cohort_ends_elsewhere():
     class MeanOverCohort(Scaffold):
-        def aggregate(self, state, arrivals):
-            new = super().aggregate(state, arrivals)
-            share = arrivals.num_clients / len(arrivals)
+        def aggregate(self, state, uploads):
+            new = super().aggregate(state, uploads)
+            share = uploads.num_clients / len(uploads)
             return new._replace(c=state.c + share * (new.c - state.c))
 
     coins = {**STEPS, "participation": Bernoulli(0.5)}
@@ -322,13 +322,13 @@ def test_primal_dual_must_upload_its_dual(monkeypatch):
         u = up["u"] - state.y / client.settings.dual_lr
         return {"u": u}, kept._replace(u=u)
 
-    def settle(client, state, down):
+    def on_acknowledged(client, state, down):
         y = state.y + client.settings.dual_lr * (state.u - down["m"])
         return state._replace(y=y, y_bar=y + client.settings.theta * (y - state.y))
 
     right = played(PRIMAL_DUAL, 40).x
     monkeypatch.setattr(APDAInexactClient, "step", short)
-    monkeypatch.setattr(APDAInexactClient, "settle", settle)
+    monkeypatch.setattr(APDAInexactClient, "on_acknowledged", on_acknowledged)
     assert played(PRIMAL_DUAL, 40).x == pytest.approx(right, abs=1e-14)
     assert error(after(forget, PRIMAL_DUAL, 3000)) == pytest.approx(0.186, rel=5e-3)
 

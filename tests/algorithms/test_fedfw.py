@@ -162,9 +162,9 @@ def test_averaging_the_cohort_alone_fails():
     """x_bar := (1 - eta) x_bar + eta mean_S s_i, beside the exact mean, at equal cost."""
 
     class Naive(FedFW):
-        def advance(self, state, arrivals):
+        def advance(self, state, uploads):
             eta = self.scalars(state.t)["step_size"]
-            x_bar = (1 - eta) * state.x_bar + eta * arrivals.mean("atom")
+            x_bar = (1 - eta) * state.x_bar + eta * uploads.mean("atom")
             return state._replace(x_bar=x_bar, t=state.t + 1)
 
     problem = l1ls()
@@ -241,7 +241,7 @@ def test_full_fedfw_heals():
 
 @pytest.mark.parametrize("form", ["everyone restarts", "only y is reset", "only the lost client"])
 def test_full_plus_restarts_everyone(form, monkeypatch):
-    """Any other re-entry leaves sum y off for ever, and the gap ten times as large."""
+    """Any other re-entry leaves sum y off forever, and the gap ten times as large."""
     problem = l1ls()
     strategy = FedFWPlus(problem.constraint, penalty=0.1)
     calm = OpenRun(strategy, problem).play(5000)
@@ -256,7 +256,7 @@ def test_full_plus_restarts_everyone(form, monkeypatch):
 
         monkeypatch.setattr(FedFWPlusClient, "step", keep_x)
     elif form == "only the lost client":
-        monkeypatch.setattr(FedFWPlus, "reenter", lambda self, state, client: (state, {}))
+        monkeypatch.setattr(FedFWPlus, "readmit", lambda self, state, client: (state, {}))
     run.clients[3] = run.new_client(3)
     run.play(4000)
     assert run.coordinator.counts["lost"] == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.core.uploads import Arrivals
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.objectives import LeastSquares, MatrixCompletion, Scaled
 from flower_fedcon.sets import (
     L1Ball,
@@ -125,7 +125,7 @@ def test_atoms_of_matrices_are_added_by_one_product(dtype, count, monkeypatch):
         monkeypatch.setattr(kind, "add_to", refuse)
     for given, name in ((atoms, "rank one"), (squares, "square")):
         uploads = {i: {"atom": atom} for i, atom in enumerate(given)}
-        total = Arrivals(uploads, count).sum("atom")
+        total = Uploads(uploads, count).sum("atom")
         assert total.dtype == dtype
         atol = 1e-13 if dtype == np.float64 else 1e-4
         np.testing.assert_allclose(total, expected[name], atol=atol)
@@ -136,7 +136,7 @@ def test_atoms_of_matrices_are_added_by_one_product(dtype, count, monkeypatch):
                                          a.shape, a.dtype)}
             for i, a in enumerate(given)
         }  # fmt: skip
-        assert Arrivals(again, count).sum("atom").tobytes() == total.tobytes()
+        assert Uploads(again, count).sum("atom").tobytes() == total.tobytes()
 
 
 def test_products_and_moved_sets_are_added_by_their_parts():

@@ -197,9 +197,9 @@ def test_what_holds_at_the_optimum():
 
 def test_averaging_the_cohort_of_feddr_alone_fails():
     class CohortMean(FedDR):
-        def aggregate(self, state, arrivals):
-            state = super().aggregate(state, arrivals)
-            mean = state.mirror[arrivals.clients].mean(axis=0)
+        def aggregate(self, state, uploads):
+            state = super().aggregate(state, uploads)
+            mean = state.mirror[uploads.clients].mean(axis=0)
             return state._replace(xtilde=mean, xbar=mean)
 
     problem = q6()
@@ -210,8 +210,8 @@ def test_averaging_the_cohort_of_feddr_alone_fails():
 
 def test_prox_of_psi_with_eta_over_n_fails():
     class OverN(FedDR):
-        def aggregate(self, state, arrivals):
-            state = super().aggregate(state, arrivals)
+        def aggregate(self, state, uploads):
+            state = super().aggregate(state, uploads)
             return state._replace(xbar=self.regularizer.prox(state.xtilde, self.step_size / 6))
 
     problem = q6_l1()
@@ -221,15 +221,15 @@ def test_prox_of_psi_with_eta_over_n_fails():
 
 def test_feddyn_h_is_over_all_clients_and_uses_the_old_theta():
     class OverCohort(FedDyn):
-        def aggregate(self, state, arrivals):
-            right = super().aggregate(state, arrivals)
-            h = state.h + (right.h - state.h) * 6 / len(arrivals)
-            return right._replace(h=h, theta=arrivals.mean("theta") - h / self.alpha)
+        def aggregate(self, state, uploads):
+            right = super().aggregate(state, uploads)
+            h = state.h + (right.h - state.h) * 6 / len(uploads)
+            return right._replace(h=h, theta=uploads.mean("theta") - h / self.alpha)
 
     class NewTheta(FedDyn):
-        def aggregate(self, state, arrivals):
-            mean = arrivals.mean("theta")
-            moved = sum(theta - mean for theta in arrivals["theta"])
+        def aggregate(self, state, uploads):
+            mean = uploads.mean("theta")
+            moved = sum(theta - mean for theta in uploads["theta"])
             h = state.h - self.alpha / 6 * moved
             return state._replace(h=h, theta=mean - h / self.alpha)
 
@@ -388,7 +388,7 @@ def test_control_variates_are_mirrored_or_reset(make, wrong, size):
 @COHORTS
 def test_a_client_that_alone_restarts_at_zero_ruins_the_run(make, wrong, size, monkeypatch):
     strategy = make(participation=Sample(count=size))
-    monkeypatch.setattr(type(strategy), "reenter", lambda self, state, client: (state, {}))
+    monkeypatch.setattr(type(strategy), "readmit", lambda self, state, client: (state, {}))
     run = losing_client_0(strategy, q6(), {6: 400, 3: 800, 1: 2400}[size])
     assert error(run, q6()) == pytest.approx(wrong, rel=0.02)
 
@@ -443,8 +443,8 @@ def test_feddr_reenters_against_the_mirror(psi, size, wrong, monkeypatch):
     strategy = FedDR(psi, step_size=0.1, participation=Sample(count=size))
     right = losing_client_0(strategy, problem, 800)
     assert error(right, problem) < (5e-11 if psi else 2e-15)
-    # As if xhat_i were still x0: xtilde is off the mean for ever.
-    monkeypatch.setattr(FedDR, "reenter", lambda self, state, client: (state, {"xhat": state.x0}))
+    # As if xhat_i were still x0: xtilde is off the mean forever.
+    monkeypatch.setattr(FedDR, "readmit", lambda self, state, client: (state, {"xhat": state.x0}))
     assert error(losing_client_0(strategy, problem, 800), problem) > 0.4 * wrong
 
 

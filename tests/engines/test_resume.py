@@ -172,7 +172,7 @@ def test_killed_and_terminated_processes(tmp_path):
 
 # --- a client's file ------------------------------------------------------------------------------
 
-RUN = RunInfo("fedfw", 0, Layout(((3,),), "float64", layered=False), 2, token="ab" * 16)
+RUN = RunInfo("fedfw", 0, Layout(((3,),), "float64", layered=False), 2, run_id="ab" * 16)
 STATE = FedFWClientState(x=np.array([0.1, -0.0, 3.0]), d=None)
 
 
@@ -191,9 +191,9 @@ def test_file_store(tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
     assert [p.name for p in path.parent.iterdir()] == ["state"]
     assert FileStore(tmp_path / "state", "a/../b_c").load(RUN, FedFWClientState) == Versions()
-    for token in ("../../etc/passwd0000000000000000", "AB" * 16, "ab", ""):
+    for run_id in ("../../etc/passwd0000000000000000", "AB" * 16, "ab", ""):
         with pytest.raises(ConfigError, match="32 hexadecimal digits"):
-            store.path(RunInfo("fedfw", 0, RUN.layout, 2, token=token))
+            store.path(RunInfo("fedfw", 0, RUN.layout, 2, run_id=run_id))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -74,7 +74,7 @@ def made(name: str, clients: list[Any], **settings: Any) -> tuple[Any, Federated
 
 def same(strategy: Any, problem: FederatedProblem, rounds: int = 40, tolerance: float = 1e-10):
     """Assert that both engines agree, and that this one was not the local one."""
-    assert stacked.obstacle(strategy, problem) is None
+    assert stacked.why_not_stackable(strategy, problem) is None
     runs = [simulate(strategy, problem, rounds, engine=e, seed=3) for e in ("local", "stacked")]
     expected, found = runs
     assert found.x.dtype == expected.x.dtype
@@ -371,8 +371,8 @@ def test_arrays_that_follow_one_another_are_not_copied():
 def test_the_strategies_of_the_tests_are_stacked():
     problem = FederatedProblem(objectives("quadratic"), regularizer=L1(0.1))
     strategy = FastFedDA(problem.regularizer, strong_convexity=1.0, local_steps=2)
-    assert stacked.obstacle(strategy, problem) is None
-    assert stacked.obstacle(Scaffold(client_lr=0.1, local_steps=1), problem) is None
+    assert stacked.why_not_stackable(strategy, problem) is None
+    assert stacked.why_not_stackable(Scaffold(client_lr=0.1, local_steps=1), problem) is None
 
 
 @pytest.mark.parametrize("name", ["fedfw", "fedfwplus", "scaffold", "fedavg"])

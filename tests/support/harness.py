@@ -104,7 +104,7 @@ def client_states(run: OpenRun) -> list[Any]:
 def settled(run: OpenRun, name: str) -> np.ndarray:
     """Return a field of all clients' states, once the next broadcast has confirmed the round."""
     down = run.coordinator.strategy.broadcast(run.state)
-    states = [run.clients[j].settle(latest(run, j), down) for j in range(len(run.clients))]
+    states = [run.clients[j].on_acknowledged(latest(run, j), down) for j in range(len(run.clients))]
     return np.stack([getattr(state, name) for state in states])
 
 
