@@ -96,15 +96,6 @@ def simulate(
     >>> [float(value) for value in history["objective"]]
     [-0.75, -0.9375, -0.984375, -0.99609375]
     """
-    if not isinstance(strategy, FedConStrategy):
-        raise ConfigError(f"strategy must be one of flower_fedcon.strategies, got {strategy!r}")
-    if not isinstance(problem, FederatedProblem):
-        raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
-    choice("engine", engine, ENGINES)
-    if workers is not None:
-        count("workers", workers)
-        if engine != "local":
-            raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
     plan = Plan(
         num_rounds=num_rounds,
         seed=seed,
@@ -116,12 +107,33 @@ def simulate(
         certificates=certificates,
         callbacks=callbacks,
     )
+    return play(strategy, problem, plan, engine=engine, workers=workers)
+
+
+def play(
+    strategy: FedConStrategy[Any],
+    problem: FederatedProblem,
+    plan: Plan,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+) -> History:
+    """Run a strategy on a problem as a plan says; see `simulate`."""
+    if not isinstance(strategy, FedConStrategy):
+        raise ConfigError(f"strategy must be one of flower_fedcon.strategies, got {strategy!r}")
+    if not isinstance(problem, FederatedProblem):
+        raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
+    choice("engine", engine, ENGINES)
+    if workers is not None:
+        count("workers", workers)
+        if engine != "local":
+            raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
     if engine == "ray":
         from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, plan)
     infos = local.describe(problem.objectives, problem.names, strategy.name)
-    setup = make_setup(infos, num_rounds, problem.layout, strategy.participation, seed)
+    setup = make_setup(infos, plan.num_rounds, problem.layout, strategy.participation, plan.seed)
     run = Run(plan, strategy, setup, problem.start)
     exchange = _exchange(engine, workers, strategy, problem, run.coordinator.info)
     try:
