@@ -8,32 +8,31 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-from flwr.client import NumPyClient
 
 from flower_fedcon.core import rng as streams
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
-from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.flower import codec
-from flower_fedcon.flower.stores import ContextStore, FileStore, Store, Versions
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.client import FlowerClient
+from flower_fedcon.flower.stores import Versions
 from flower_fedcon.layout import Layout, PackedObjective
 from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from flwr.app import Context
+    pass
 
 State = TypeVar("State")
 
 
-class FedConClient(NumPyClient, Generic[State]):
+class FedConClient(FlowerClient, Generic[State]):
     """A client: an objective, and one algorithm's local step.
 
-    An algorithm defines `step`, and if it keeps state between rounds `state_type` (a NamedTuple
-    of arrays and numbers) with `initialize`, and where the server can hand state back, `restore`.
-    All arrays have the model's shape; `step` is written for any leading axes.
+    An algorithm annotates the hyperparameters and oracles that its step uses, as fields of its
+    class (`client_lr: float`); the strategy sends exactly those. It defines `step`, and if it keeps
+    state between rounds `state_type` (a NamedTuple of arrays and numbers) with `initialize`, and
+    where the server can hand state back, `restore`. All arrays have the model's shape; `step` is
+    written for any leading axes.
 
     The state is exactly-once: what `step` returns is pending until a later message says that
     the reply was used, and is dropped otherwise.
@@ -55,42 +54,24 @@ class FedConClient(NumPyClient, Generic[State]):
     """
 
     algorithm: ClassVar[str]
+    """The name in the registry: that of the two modules."""
     state_type: ClassVar[type[Any] | None] = None
+    """The state, a NamedTuple; None for an algorithm whose clients keep none."""
+    fields: ClassVar[tuple[str, ...]] = ()
+    """What the server sends of the strategy: the fields that the class annotates."""
 
-    settings: SimpleNamespace
+    settings: SimpleNamespace  # TRANSITIONAL
 
-    def __init__(
-        self,
-        objective: Any,
-        *,
-        context: Context | None = None,
-        state_dir: str | Path | None = None,
-        oracles: Mapping[str, Any] | None = None,
-        name: str | None = None,
-    ) -> None:
-        for method in ("value", "gradient"):
-            if not callable(getattr(objective, method, None)):
-                raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
-        self.objective = self._own_objective = objective
-        self._context = context
-        node = dict(context.node_config) if context is not None else {}
-        self.name = name or _text(node.get("name", node.get("partition-id")))
-        self._store: Store | None = None
-        folder = state_dir or node.get("state-dir")
-        if folder:
-            if self.name is None:
-                raise ConfigError("a client with a state-dir needs a name, or a partition-id")
-            self._store = FileStore(str(folder), self.name)
-        elif context is not None:
-            self._store = ContextStore(context)
-        self._oracles = oracles
-        self._versions = Versions()
-        self._run: RunInfo | None = None
-        self._batch_size: int | None = None
-        self._batch_rng: np.random.Generator | None = None
-        self.work: dict[str, float] = {}
-        self._incarnation = 1
-        self.num_examples = getattr(objective, "num_examples", 1)
+    _run: RunInfo | None = None
+    _batch_size: int | None = None
+    _batch_rng: np.random.Generator | None = None
+    _incarnation = 1
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        hints = vars(cls).get("__annotations__", {})
+        own = (n for n, hint in hints.items() if n[0] != "_" and "ClassVar" not in str(hint))
+        cls.fields = tuple(dict.fromkeys((*cls.fields, *own)))
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -158,7 +139,7 @@ class FedConClient(NumPyClient, Generic[State]):
             center=center,
             regularizer=regularizer,
         )
-        solution = self.settings.local_solver.solve(problem, stop=stop)
+        solution = self._solver().solve(problem, stop=stop)
         work = self.work
         work["iterations"] = work.get("iterations", 0) + solution.iterations
         work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
@@ -166,6 +147,25 @@ class FedConClient(NumPyClient, Generic[State]):
             work["unconverged"] = work.get("unconverged", 0) + 1
         x: Array = solution.x
         return x
+
+    def _solver(self) -> Any:
+        return self.settings.local_solver
+
+    def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
+        """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
+        if self._pulls:
+            return self.objective.pulled_gradient(x, 1.0 / self._count, center, pull)  # type: ignore[no-any-return]
+        g = x - center
+        g *= pull
+        self.add_gradient(x, g)
+        return g
+
+    def add_gradient(self, x: Array, out: Array) -> None:
+        """Add (1/N) grad f_i(x), of all rows, to `out` in place."""
+        if self._adds:  # no array of its own: it may be 0 nearly everywhere
+            self.objective.add_gradient(x, out, 1.0 / self._count)
+        else:
+            out += self.objective.gradient(x) / self._count
 
     def rng(self, purpose: int) -> np.random.Generator:
         """Return this client's random stream of this round."""
@@ -212,7 +212,7 @@ class FedConClient(NumPyClient, Generic[State]):
 
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""
-        self._check_algorithm(run.algorithm)
+        self.check_algorithm(run.algorithm)
         own = Layout.for_objective(self._own_objective)
         if own is not None and own.shapes != run.layout.shapes:
             raise ConfigError(
@@ -221,17 +221,36 @@ class FedConClient(NumPyClient, Generic[State]):
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
         self.settings = SimpleNamespace(**run.settings)
-        self._batch_size = getattr(self.settings, "batch_size", None)
+        if self.fields:
+            self._take(run.settings)
+        self._batch_size = run.settings.get("batch_size")
         if self._batch_size is not None:
             count("batch_size", self._batch_size)
             if not hasattr(self.objective, "stochastic_gradient"):
                 raise ConfigError(
                     "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
                 )
+        self._count = float(run.num_clients)
         if run.layout.layered and not isinstance(self.objective, PackedObjective):
             self.objective = PackedObjective(self._own_objective, run.layout)
+        # Looked up once, not in each step.
+        self._adds = hasattr(self.objective, "add_gradient")
+        self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
 
-    def _check_algorithm(self, algorithm: str) -> None:
+    def _take(self, settings: Mapping[str, Any]) -> None:
+        """Take the fields that this class declares; another set is refused by name."""
+        other = [f"without {name!r}" for name in self.fields if name not in settings]
+        other += [f"with {name!r}" for name in settings if name not in self.fields]
+        if other:
+            raise ConfigError(
+                f"the server sends the settings of {self.algorithm} {', '.join(other)}: run the "
+                "same version of flower-fedcon on server and nodes"
+            )
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    def check_algorithm(self, algorithm: str) -> None:
+        """Refuse a server that runs another algorithm."""
         if algorithm != self.algorithm:
             raise ConfigError(
                 f"this client runs {self.algorithm!r}, the server {algorithm!r}: use "
@@ -328,51 +347,6 @@ class FedConClient(NumPyClient, Generic[State]):
         if request.ack == 0:
             return self.initialize(request.broadcast)
         return versions.at(request.ack)
-
-    # --- plumbing: Flower's NumPyClient --------------------------------------------------------
-
-    def fit(
-        self, parameters: list[Array], config: dict[str, Any]
-    ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer a message of the server: a description of this client, or a round's work.
-
-        A user error (`FedConError`) becomes an error reply, which the server names and counts.
-        """
-        try:
-            if config.get("action") == codec.DESCRIBE:
-                self._check_algorithm(str(config.get("algorithm", self.algorithm)))
-                return [], 1, codec.encode_info(self.describe(), self._context)
-            run, request = codec.decode_request(parameters, config, self._oracles)
-            self.configure(run)
-            store = self._store
-            remembers = self.state_type is not None or request.phase == QUERY or request.follow_up
-            moves = remembers and request.phase != CERTIFY
-            if store is not None and remembers:
-                self._versions = store.load(run, self.state_type)
-            reply = self.handle(request)
-            if store is not None and moves and not reply.lost and not reply.error:
-                store.save(run, self._versions)
-        except FedConError as error:
-            reply = Reply(client=-1, round=0, error=str(error))
-        return codec.encode_reply(reply)
-
-    def evaluate(
-        self, parameters: list[Array], config: dict[str, Any]
-    ) -> tuple[float, int, dict[str, Any]]:
-        """Return f_j(x), the number of examples, and the objective's own metrics at x."""
-        objective = self._own_objective
-        layered = Layout.from_json(str(config["layout"])).layered
-        x: Any = parameters if layered else parameters[0]
-        metrics = getattr(objective, "metrics", None)
-        own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
-        if hasattr(objective, "constraint_value"):
-            own["constraint"] = float(objective.constraint_value(x))
-        examples = int(getattr(objective, "num_examples", 1))
-        return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _optional(value: Any) -> float | None:

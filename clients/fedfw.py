@@ -33,7 +33,7 @@ class FrankWolfeClient(FedConClient[State]):
         constraint = self.settings.constraint
         self._lmo, self._iterative = constraint.lmo, bool(getattr(constraint, "iterative", False))
 
-    def add_gradient(self, g: Array, x: Array, d: Array | None, down: Payload) -> Array | None:
+    def add_own_gradient(self, g: Array, x: Array, d: Array | None, down: Payload) -> Array | None:
         """Add (1/N) grad f_i(x_i), or its running average, to g in place.
 
         Returns
@@ -63,7 +63,7 @@ class FrankWolfeClient(FedConClient[State]):
             return self.objective.pulled_gradient(x, 1.0 / self._count, down["x_bar"], pull), None
         g = x - down["x_bar"]
         g *= down["penalty"]  # in place, here and above: half the memory traffic
-        return g, self.add_gradient(g, x, d, down)
+        return g, self.add_own_gradient(g, x, d, down)
 
     def atom(self, g: Array, step_size: float) -> Atom:
         """Return lmo(g), no more exact than the step deserves where the oracle is iterative.

@@ -50,7 +50,7 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         g = x - down["x_bar"]
         y = state.y + self.settings.penalty * g
         g *= down["penalty"]
-        d = self.add_gradient(g, x, state.d, down)
+        d = self.add_own_gradient(g, x, state.d, down)
         g += y - down["y_bar"] if "y_bar" in down else y
         atom = self.atom(g, step_size)
         return {"atom": atom}, FedFWPlusClientState(atom.mix(x, step_size), y, d, resets)

@@ -1,8 +1,138 @@
-"""An algorithm's sheet: what `fedcon list`, `fedcon info` and the README's table show."""
+"""An algorithm's card: what `fedcon list`, `fedcon info` and the README's table show.
+
+It is read off the module docstring of the strategy, which states the method once: a first line,
+the problem in the first indented block, the steps in the block after "Round", and the paragraphs
+that begin with "Symbols:", "State:", "Wire:", "Participation:", "Lost state:" and "Source:".
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
+import textwrap
 from dataclasses import dataclass
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+
+PARAGRAPHS = ("Symbols", "State", "Wire", "Participation", "Lost state", "Source")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One algorithm in words.
+
+    Attributes
+    ----------
+    title : str
+        The name as the paper writes it.
+    summary : str
+        What it is, in one line.
+    problem : str
+        The problem that it solves.
+    update : str
+        The steps of a round, a line for each.
+    symbols : str
+        What the paper's symbols are in the code.
+    state : str
+        What client and server remember.
+    wire : str
+        What crosses the wire in a round, for each client, down and up.
+    participation : str
+        Which cohorts the method allows, and what sampling does to it.
+    lost_state : str
+        What happens when a client's state is gone.
+    source : str
+        The paper, and what of the method is not from it.
+    """
+
+    title: str
+    summary: str
+    problem: str
+    update: str
+    symbols: str
+    state: str
+    wire: str
+    participation: str
+    lost_state: str
+    source: str
+
+
+def first_sentence(text: str) -> str:
+    """Return a text up to its first full stop.
+
+    >>> first_sentence("any (the theory is for full). Bernoulli cohorts too.")
+    'any (the theory is for full)'
+    """
+    return re.split(r"(?<!\bal)(?<!\bet)\.(?:\s|$)", text, maxsplit=1)[0]
+
+
+def read_card(title: str, docstring: str, where: str) -> Card:
+    """Return the card that a module docstring holds.
+
+    Parameters
+    ----------
+    title : str
+    docstring : str
+    where : str
+        The module's name, for errors.
+
+    Raises
+    ------
+    ConfigError
+        If a part is missing, naming it.
+    """
+    text = inspect.cleandoc(docstring)
+    found = {
+        name: _paragraph(text, name) for name in PARAGRAPHS
+    } | {"Round": _round(text), "Problem": _block(text)}  # fmt: skip
+    missing = [name for name, value in found.items() if not value and name != "Symbols"]
+    if missing:
+        raise ConfigError(
+            f"the docstring of {where} has no {', '.join(missing)}: it needs the problem as an "
+            'indented block, a block of steps after a line "Round ...:", and paragraphs that begin '
+            f"with {', '.join(f'{name}:' for name in PARAGRAPHS)}"
+        )
+    summary = text.partition("\n")[0].rstrip(".")
+    return Card(
+        title=title,
+        summary=summary.partition(": ")[2] or summary,
+        problem=found["Problem"],
+        update=found["Round"],
+        symbols=found["Symbols"],
+        state=found["State"],
+        wire=found["Wire"],
+        participation=found["Participation"],
+        lost_state=found["Lost state"],
+        source=found["Source"],
+    )
+
+
+def _paragraph(text: str, name: str) -> str:
+    """Return the paragraph that begins with `name`, as one line."""
+    match = re.search(rf"^{name}: (.+?)(?:\n\n|\Z)", text, re.M | re.S)
+    return " ".join(match.group(1).split()) if match else ""
+
+
+def _block(text: str) -> str:
+    """Return the first indented block, as one line for each of its own."""
+    match = re.search(r"^((?: {4}.*\n?)+)", text, re.M)
+    if match is None:
+        return ""
+    lines = [" ".join(line.split()) for line in match.group(1).strip().splitlines()]
+    return "\n".join(lines)
+
+
+def _round(text: str) -> str:
+    """Return the steps after the line that begins with "Round"."""
+    match = re.search(r"^(?:Round|Start)[^\n]*:\n((?: {4}.*\n?)+)", text, re.M)
+    return textwrap.dedent(match.group(1)).rstrip() if match else ""
+
+
+def card_of(kind: type[Any]) -> Card:
+    """Return a strategy class's card."""
+    module = inspect.getmodule(kind)
+    return read_card(kind.title, (module and module.__doc__) or "", kind.__module__)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.errors import FedConError
 from flower_fedcon.flower.stores import Versions
 from flower_fedcon.registry import client_class
@@ -77,7 +78,7 @@ def load(
 
 def _types(strategy: FedConStrategy[Any]) -> dict[str, type[Any]]:
     """Return the named tuples of an algorithm's own modules: those that its states are made of."""
-    found: dict[str, type[Any]] = {"Versions": Versions}
+    found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
     for kind in (*type(strategy).__mro__, *client_class(strategy.name).__mro__):
         for name, value in vars(sys.modules[kind.__module__]).items():
             if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):

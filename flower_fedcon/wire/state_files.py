@@ -1,7 +1,8 @@
 """States as text and arrays, and as files that are whole or refused.
 
-A state is a tree of named tuples, dictionaries, lists, arrays and plain values. It is written as
-JSON and NumPy arrays, never pickled, and read back with the named tuples that the reader knows.
+A state is a tree of named tuples, dictionaries, lists, arrays and plain values, and of types that
+are `Saveable`. It is written as JSON and NumPy arrays, never pickled, and read back with the types
+that the reader knows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,6 +23,14 @@ from flower_fedcon.validation import Array
 _MAGIC = b"fedcon state "
 _VERSION = 1
 _PLAIN = (bool, int, float, str, type(None))
+
+
+@runtime_checkable
+class Saveable(Protocol):
+    """A type of its own within a state; its class method `from_tree` takes the tree back."""
+
+    def to_tree(self) -> Any:
+        """Return what makes it up: a tree."""
 
 
 class DamagedError(FedConError):
@@ -47,6 +56,8 @@ def pack(tree: Any) -> tuple[str, dict[str, Array]]:
         if isinstance(value, tuple) and hasattr(value, "_asdict"):
             fields = {name: encode(part) for name, part in value._asdict().items()}
             return {"n": type(value).__name__, "f": fields}
+        if isinstance(value, Saveable):
+            return {"o": type(value).__name__, "f": encode(value.to_tree())}
         if isinstance(value, Mapping):
             return {"d": {str(name): encode(part) for name, part in value.items()}}
         if isinstance(value, list | tuple):
@@ -66,7 +77,7 @@ def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]
     Parameters
     ----------
     types : dict
-        The named tuples that may occur, by name.
+        The named tuples and saveable types that may occur, by name.
 
     Raises
     ------
@@ -85,6 +96,8 @@ def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]
             return tuple(decode(part) for part in value["t"])
         if "d" in value:
             return {name: decode(part) for name, part in value["d"].items()}
+        if "o" in value:
+            return types[value["o"]].from_tree(decode(value["f"]))
         fields = {name: decode(part) for name, part in value["f"].items()}
         return types[value["n"]](**fields)
 

@@ -1,0 +1,65 @@
+"""The server's copy of what every client holds."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+
+class Mirror:
+    """What every client holds, known to the server: by name, an array with a row for each client.
+
+    A part of a strategy's state, and saved with it. It owns its rows: `put` and `add` change them
+    in place, which is why `aggregate` calls them last, when nothing can fail any more.
+
+    Parameters
+    ----------
+    rows : dict of array
+        Name -> rows, shape (N, *x0).
+
+    Examples
+    --------
+    >>> mirror = Mirror.of(2, c=np.zeros(3))
+    >>> mirror.add(1, c=np.ones(3))
+    >>> mirror["c"][1], mirror.row(0)
+    (array([1., 1., 1.]), {'c': array([0., 0., 0.])})
+    """
+
+    def __init__(self, **rows: Array) -> None:
+        self._rows = rows
+
+    @classmethod
+    def of(cls, num_clients: int, **start: Array) -> Self:
+        """Return the mirror of clients that all start from the same arrays, of x0's shape."""
+        return cls(**{name: np.repeat(x[None], num_clients, axis=0) for name, x in start.items()})
+
+    def __getitem__(self, name: str) -> Array:
+        """Return all clients' rows of one name, shape (N, *x0)."""
+        return self._rows[name]
+
+    def put(self, client: int, **values: Array) -> None:
+        """Replace values of one client."""
+        for name, value in values.items():
+            self._rows[name][client] = value
+
+    def add(self, client: int, **changes: Array) -> None:
+        """Add to values of one client."""
+        for name, change in changes.items():
+            self._rows[name][client] += change
+
+    def row(self, client: int) -> Payload:
+        """Return what one client holds, as it is sent to a client that must be given it."""
+        return {name: rows[client].copy() for name, rows in self._rows.items()}
+
+    def to_tree(self) -> dict[str, Array]:
+        """Return what a state file keeps."""
+        return self._rows
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> Self:
+        """Return the mirror that `to_tree` described."""
+        return cls(**tree)

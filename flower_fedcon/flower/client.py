@@ -1,0 +1,116 @@
+"""A client as Flower knows it: a `NumPyClient` whose configuration holds the server's request."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flwr.client import NumPyClient
+
+from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower import codec
+from flower_fedcon.flower.stores import ContextStore, FileStore, Store, Versions
+from flower_fedcon.layout import Layout
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flwr.app import Context
+
+
+class FlowerClient(NumPyClient):
+    """What Flower calls; `FedConClient` is one, and defines what is abstract here."""
+
+    algorithm: ClassVar[str]
+    state_type: ClassVar[type[Any] | None]
+
+    @abstractmethod
+    def describe(self) -> ClientInfo:
+        """Return what the server asks before the first round."""
+
+    @abstractmethod
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings."""
+
+    @abstractmethod
+    def handle(self, request: Request) -> Reply:
+        """Do one round's work and return the reply."""
+
+    @abstractmethod
+    def check_algorithm(self, algorithm: str) -> None:
+        """Refuse a server that runs another algorithm."""
+
+    def __init__(
+        self,
+        objective: Any,
+        *,
+        context: Context | None = None,
+        state_dir: str | Path | None = None,
+        oracles: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        for method in ("value", "gradient"):
+            if not callable(getattr(objective, method, None)):
+                raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
+        self.objective = self._own_objective = objective
+        self._context = context
+        node = dict(context.node_config) if context is not None else {}
+        self.name = name or _text(node.get("name", node.get("partition-id")))
+        self._store: Store | None = None
+        folder = state_dir or node.get("state-dir")
+        if folder:
+            if self.name is None:
+                raise ConfigError("a client with a state-dir needs a name, or a partition-id")
+            self._store = FileStore(str(folder), self.name)
+        elif context is not None:
+            self._store = ContextStore(context)
+        self._oracles = oracles
+        self._versions = Versions()
+        self.work: dict[str, float] = {}
+        self.num_examples = getattr(objective, "num_examples", 1)
+
+    def fit(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[list[Array], int, dict[str, Any]]:
+        """Answer a message of the server: a description of this client, or a round's work.
+
+        A user error (`FedConError`) becomes an error reply, which the server names and counts.
+        """
+        try:
+            if config.get("action") == codec.DESCRIBE:
+                self.check_algorithm(str(config.get("algorithm", self.algorithm)))
+                return [], 1, codec.encode_info(self.describe(), self._context)
+            run, request = codec.decode_request(parameters, config, self._oracles)
+            self.configure(run)
+            store = self._store
+            remembers = self.state_type is not None or request.phase == QUERY or request.follow_up
+            moves = remembers and request.phase != CERTIFY
+            if store is not None and remembers:
+                self._versions = store.load(run, self.state_type)
+            reply = self.handle(request)
+            if store is not None and moves and not reply.lost and not reply.error:
+                store.save(run, self._versions)
+        except FedConError as error:
+            reply = Reply(client=-1, round=0, error=str(error))
+        return codec.encode_reply(reply)
+
+    def evaluate(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Return f_j(x), the number of examples, and the objective's own metrics at x."""
+        objective = self._own_objective
+        layered = Layout.from_json(str(config["layout"])).layered
+        x: Any = parameters if layered else parameters[0]
+        metrics = getattr(objective, "metrics", None)
+        own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
+        if hasattr(objective, "constraint_value"):
+            own["constraint"] = float(objective.constraint_value(x))
+        examples = int(getattr(objective, "num_examples", 1))
+        return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,169 @@
+"""A strategy as Flower knows it: `start`, and Flower's own loop one call at a time."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from flwr.serverapp.strategy import Strategy
+
+from flower_fedcon.errors import ConfigError, FedConError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+    from flwr.serverapp import Grid
+
+    from flower_fedcon.card import Card
+    from flower_fedcon.engines.grid import GridRun, RunResult
+    from flower_fedcon.runs.history import Callback
+    from flower_fedcon.strategies.base import FedConStrategy
+    from flower_fedcon.validation import Array
+
+_log = logging.getLogger("flwr")
+
+
+class FlowerStrategy(Strategy):
+    """What Flower calls; `FedConStrategy` is one, and defines what is abstract here."""
+
+    _grid_run: GridRun | None = None
+
+    @classmethod
+    @abstractmethod
+    def card(cls) -> Card:
+        """Return what the module docstring says of the method."""
+
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """Return the hyperparameters, by argument name."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | Array | Sequence[Array] | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        seed: int = 0,
+        num_clients: int | None = None,
+        grace: float | None = None,
+        evaluate_every: int = 1,
+        run_dir: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_every: int | None = None,
+        allow_changes: Sequence[str] = (),
+        certificates: bool = False,
+        callbacks: Sequence[Callback] = (),
+    ) -> RunResult:
+        """Run the algorithm on the nodes of a grid.
+
+        Waits until every expected client has answered, so that round 1 sees them all.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        initial_arrays : ArrayRecord, array or list of arrays, optional
+            x0. By default zeros of the clients' shape, moved into the constraint set.
+        num_rounds : int (default: 3)
+        timeout : float (default: 3600)
+            Seconds to wait for the clients at the start, and for the replies of a round.
+        train_config, evaluate_config : ConfigRecord, optional
+            Not used: hyperparameters are this strategy's arguments. Refused if not empty.
+        evaluate_fn : callable, optional
+            Central evaluation, as in Flower: (round, arrays) -> MetricRecord or None.
+        seed : int (default: 0)
+            The seed of every draw: cohorts, batches, compressors.
+        num_clients : int, optional
+            How many clients to wait for; by default as many as the nodes' "num-partitions" says.
+        grace : float, optional
+            Seconds that a round waits for the other replies once it has `min_replies`; by
+            default it waits for all, until the timeout.
+        evaluate_every : int (default: 1)
+            Evaluate on the clients each so many rounds, and after the last; 0 for never.
+        run_dir : path, optional
+            Folder for configuration, history, model and checkpoint.
+        resume, checkpoint_every, allow_changes, certificates
+            As for `simulate`; a ServerApp that was killed goes on where its checkpoint is, with
+            clients that kept their state.
+        callbacks : sequence of callables
+            Each sees a recorded round and may stop the run by returning True.
+
+        Returns
+        -------
+        RunResult
+            Flower's `Result`, with `history`.
+
+        Raises
+        ------
+        FedConError
+            If the clients do not fit together, or a round cannot be completed.
+        """
+        from flower_fedcon.engines.grid import GridRun
+        from flower_fedcon.runs.run import Plan
+
+        for record in (train_config, evaluate_config):
+            if record:
+                raise ConfigError(
+                    f"train_config and evaluate_config are not used, got {dict(record)}: "
+                    "hyperparameters are the strategy's own arguments"
+                )
+        strategy = cast("FedConStrategy[Any]", self)
+        self._grid_run = GridRun(strategy, grid, timeout, num_clients, grace)
+        plan = Plan(
+            num_rounds=num_rounds,
+            seed=seed,
+            evaluate_every=evaluate_every,
+            run_dir=run_dir,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            allow_changes=allow_changes,
+            certificates=certificates,
+            callbacks=callbacks,
+        )
+        return self._grid_run.run(initial_arrays, plan, evaluate_fn=evaluate_fn)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a round; `start` has called this run into being."""
+        return self._current().train_messages(server_round)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Apply a round's replies and return the model; None if there are too few."""
+        return self._current().apply(replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a federated evaluation of the current model."""
+        return self._current().evaluate_messages()
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the mean of the clients' objectives and metrics."""
+        from flwr.app import MetricRecord
+
+        metrics = self._current().evaluation(replies)
+        return MetricRecord({**metrics}) if metrics else None
+
+    def _current(self) -> GridRun:
+        if self._grid_run is None:
+            raise FedConError("no run is under way: call strategy.start(grid, ...)")
+        return self._grid_run
+
+    def summary(self) -> None:
+        """Log the configuration as a tree, as Flower's strategies do."""
+        sheet: Any = self.sheet  # type: ignore[attr-defined]  # TRANSITIONAL
+        _log.info("\t├──> %s: %s", sheet.title, sheet.problem)
+        for name, value in self.arguments().items():
+            _log.info("\t│\t├── %s: %r", name, value)
+        _log.info("\t└──> a round: %s down, %s up", sheet.down, sheet.up)
