@@ -5,22 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from flower_fedcon.core import rng as streams
+from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.core.rng import BATCH, stream
+from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
-from flower_fedcon.flower.stores import Versions
 from flower_fedcon.layout import Layout, PackedObjective
 from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
-
-if TYPE_CHECKING:
-    pass
 
 State = TypeVar("State")
 
@@ -34,8 +31,8 @@ class FedConClient(FlowerClient, Generic[State]):
     where the server can hand state back, `restore`. All arrays have the model's shape; `step` is
     written for any leading axes.
 
-    The state is exactly-once: what `step` returns is pending until a later message says that
-    the reply was used, and is dropped otherwise.
+    The state is exactly-once: what `step` returns is pending until a later message says that the
+    reply was used, and is dropped otherwise (see `flower_fedcon.core.acknowledgements`).
 
     Parameters
     ----------
@@ -170,12 +167,12 @@ class FedConClient(FlowerClient, Generic[State]):
     def rng(self, purpose: int) -> np.random.Generator:
         """Return this client's random stream of this round."""
         assert self._run is not None  # noqa: S101  (set before any step)
-        return streams.stream(self._run.seed, purpose, self._round, self._index)
+        return stream(self._run.seed, purpose, self._round, self._index)
 
     def _minibatch_gradient(self, v: Array) -> Array:
         objective, size = self.objective, self._batch_size
         if self._batch_rng is None:
-            self._batch_rng = self.rng(streams.BATCH)
+            self._batch_rng = self.rng(BATCH)
             self._order = np.empty(0, dtype=np.intp)
         if not hasattr(objective, "batch_gradient"):
             return objective.stochastic_gradient(v, self._batch_rng, size)  # type: ignore[no-any-return]
@@ -192,23 +189,7 @@ class FedConClient(FlowerClient, Generic[State]):
 
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
-        objective = self._own_objective
-        return ClientInfo(
-            name=self.name or "",
-            num_examples=int(getattr(objective, "num_examples", 1)),
-            layout=Layout.for_objective(objective),
-            smoothness=_optional(getattr(objective, "smoothness", None)),
-            strong_convexity=_optional(getattr(objective, "strong_convexity", None)),
-        )
-
-    @property
-    def versions(self) -> Versions:
-        """The client's state and what is pending."""
-        return self._versions
-
-    @versions.setter
-    def versions(self, versions: Versions) -> None:
-        self._versions = versions
+        return ClientInfo.of(self._own_objective, self.name or "")
 
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""
@@ -258,78 +239,85 @@ class FedConClient(FlowerClient, Generic[State]):
             )
 
     def handle(self, request: Request) -> Reply:
-        """Do one round's work and return the reply."""
-        client, server_round, down = request.client, request.round, request.broadcast
-        ack, keep = request.ack, request.keep
-        reply = Reply(client, server_round, {}, self.num_examples)
-        versions = self._versions
-        if request.phase == CERTIFY:
-            reply.payload = self._certify(down["x"], versions.at(ack))
-            return reply
-        if (
-            server_round < versions.pending_round and self._incarnation <= versions.incarnation
-        ) or (self._incarnation < versions.incarnation):
-            reply.error = f"round {server_round} was asked for after {versions.pending_round}"
-            return reply
-        if request.follow_up:
-            if versions.held_round != server_round:
-                reply.lost = True
-                return reply
-            down = {**versions.held, **down}
-        committed: Any = None
-        if self.state_type is not None:
-            committed = self._committed(versions, request)
-            if committed is None:
-                reply.lost = True
-                return reply
-        if request.phase == QUERY:
-            self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
-            state = (
-                self.on_acknowledged(committed, down)
-                if ack and committed is not None
-                else committed
-            )
-            reply.payload, held = self.query(state, down)
-            if self.state_type is None:
-                self._versions = versions._replace(held_round=server_round, held=held)
-            else:
-                kept = versions.at(keep) if keep else None
-                self._versions = Versions(
-                    ack, committed, 0, None, server_round, held, keep, kept, self._incarnation
-                )
+        """Return the reply to a request of this client alone."""
+        (client,) = request.clients
+        acknowledged, kept = int(request.acknowledged[0]), int(request.kept[0])
+        down, given = request.down(client), request.restore.get(client)
+        payload = self.serve(request, client, acknowledged, kept, down, given)
+        reply = Reply([client], request.round, num_examples=self.num_examples)
+        if payload is None:
+            reply.lost = True
         else:
-            reply.payload = self.advance(server_round, client, ack, committed, keep, down)
-        reply.work = self.work
+            reply.payload = {name: [value] for name, value in payload.items()}
+            reply.work = [self.work]
         return reply
 
-    def repeat(
-        self, server_round: int, client: int, ack: int, keep: int, down: Payload
+    def serve(
+        self,
+        request: Request,
+        client: int,
+        acknowledged: int,
+        kept: int,
+        down: Payload,
+        given: Payload | None,
     ) -> Payload | None:
-        """Do one round's step if the last reply was used, as nearly always; else return None.
+        """Return this client's answer to its share of a request; None if its state is lost.
 
-        The same as `handle` without a message, for engines whose clients live in their process.
+        Parameters
+        ----------
+        request : Request
+        client : int
+            This client's place in the list of names.
+        acknowledged, kept : int
+            Rounds, as in `Request`.
+        down : dict
+            All that this client gets.
+        given : dict, optional
+            State that the server hands back.
+
+        Raises
+        ------
+        FedConError
+            If the request is outdated, or the step fails.
         """
-        versions = self._versions
-        if not ack or (ack != versions.pending_round and self.state_type is not None):
-            return None
-        return self.advance(server_round, client, ack, versions.pending, keep, down)
-
-    def advance(
-        self, server_round: int, client: int, ack: int, committed: Any, keep: int, down: Payload
-    ) -> Payload:
-        """Do the step from a committed state, and hold what it leaves until the server's word."""
+        versions, server_round, phase = self.versions, request.round, request.phase
+        if phase == CERTIFY:
+            return self._certify(down["x"], versions.at(acknowledged))
+        if versions.outdated(server_round, self._incarnation):
+            raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")
+        if client in request.held:
+            if versions.held_round != server_round:
+                return None
+            down = {**versions.held, **down}
         self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
+        before: Any = None
+        state: Any = None
         if self.state_type is None:
-            return self.step(committed, down)[0]
-        payload, after = self.step(
-            self.on_acknowledged(committed, down) if ack else committed, down
-        )
-        versions = self._versions
+            if phase != QUERY:
+                return self.step(state, down)[0]
+        else:
+            if given is not None:
+                before = self.restore(down, given)
+            elif acknowledged == 0:
+                before = self.initialize(down)
+            else:
+                before = versions.at(acknowledged)
+                if before is None:
+                    return None
+            state = self.on_acknowledged(before, down) if acknowledged else before
+        old = versions.at(kept) if kept else None
+        if phase == QUERY:
+            payload, held = self.query(state, down)
+            self.versions = Versions(
+                acknowledged, before, 0, None, server_round, held, kept, old, self._incarnation
+            )
+            return payload
+        payload, after = self.step(state, down)
         held_round, held = versions.held_round, versions.held
-        kept = versions.at(keep) if keep else None
-        self._versions = Versions(  # by place: this runs once for each step of each client
-            ack, committed, server_round, after, held_round, held, keep, kept, self._incarnation
-        )
+        self.versions = Versions(  # by place: this runs once for each step of each client
+            acknowledged, before, server_round, after, held_round, held, kept, old,
+            self._incarnation,
+        )  # fmt: skip
         return payload
 
     def _certify(self, x: Array, state: Any) -> Payload:
@@ -339,15 +327,3 @@ class FedConClient(FlowerClient, Generic[State]):
         if own is not None:
             payload["distance"] = float(np.linalg.norm((own - x).ravel()))
         return payload
-
-    def _committed(self, versions: Versions, request: Request) -> Any:
-        """Return the state after the server's word on the last reply; None if it is gone."""
-        if request.restore is not None:
-            return self.restore(request.broadcast, request.restore)
-        if request.ack == 0:
-            return self.initialize(request.broadcast)
-        return versions.at(request.ack)
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)

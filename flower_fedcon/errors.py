@@ -22,6 +22,10 @@ class RoundError(FedConError):
     """A round that could not be completed with enough valid replies."""
 
 
+class AlgorithmError(FedConError):
+    """A strategy and its client do not fit together: a mistake in their code."""
+
+
 class StateLostError(FedConError):
     """A client is asked to go on, but its state is gone."""
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flower_fedcon.core import rng as streams
-from flower_fedcon.core.participation import Participation
-from flower_fedcon.core.protocol import ClientInfo, Exchange, RunInfo, Setup
-from flower_fedcon.engines import local
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.engines.base import Engine
+from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.layout import Layout
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.history import Callback, History
 from flower_fedcon.runs.run import Plan, Run
@@ -132,54 +130,28 @@ def play(
         from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, plan)
-    infos = local.describe(problem.objectives, problem.names, strategy.name)
-    setup = make_setup(infos, plan.num_rounds, problem.layout, strategy.participation, plan.seed)
-    run = Run(plan, strategy, setup, problem.start)
-    exchange = _exchange(engine, workers, strategy, problem, run.coordinator.info)
+    clients = _engine(engine, workers, strategy, problem)
     try:
-        return run.play(exchange, problem.evaluate)
+        rule = strategy.participation
+        setup = Setup.of(clients.describe(), plan.num_rounds, problem.layout, rule, plan.seed)
+        return Run(plan, strategy, setup, problem.start, clients).play()
     finally:
-        close = getattr(exchange, "close", None)
-        if close is not None:
-            close()
+        clients.close()
 
 
-def _exchange(
-    engine: str,
-    workers: int | None,
-    strategy: FedConStrategy[Any],
-    problem: FederatedProblem,
-    info: RunInfo,
-) -> Exchange:
-    """Return what plays the clients on this machine."""
+def _engine(
+    engine: str, workers: int | None, strategy: FedConStrategy[Any], problem: FederatedProblem
+) -> Engine:
+    """Return what holds the clients on this machine."""
     if engine == "stacked":
         from flower_fedcon.engines import stacked
 
         reason = stacked.why_not_stackable(strategy, problem)
         if reason is None:
-            return stacked.StackedExchange(problem.objectives, info)
+            return stacked.StackedEngine(problem)
         _log.warning('engine="stacked": %s; running on the local engine', reason)
     if workers is not None and workers > 1:
-        from flower_fedcon.engines.workers import WorkersExchange
+        from flower_fedcon.engines.workers import WorkersEngine
 
-        return WorkersExchange(problem.objectives, info, workers)
-    return local.LocalExchange(problem.objectives, info)
-
-
-def make_setup(
-    infos: Sequence[ClientInfo],
-    num_rounds: int,
-    layout: Layout,
-    participation: Participation,
-    seed: int,
-) -> Setup:
-    """Return what a strategy may know when it starts."""
-    n = len(infos)
-    return Setup(
-        clients=tuple(infos),
-        num_rounds=num_rounds,
-        layout=layout,
-        sampled=not participation.is_full(n),
-        rate=participation.rate(n),
-        seed=streams.check_seed(seed),
-    )
+        return WorkersEngine(problem, workers)
+    return LocalEngine(problem)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
-
-import numpy as np
 
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.core.participation import Full, Participation
@@ -129,6 +126,11 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """
         return {}
 
+    @property
+    def sends_personal(self) -> bool:
+        """Whether this algorithm says anything to one client alone."""
+        return type(self).personal is not FedConStrategy.personal
+
     def expects(self, state: State) -> tuple[str, ...]:
         """Return what clients upload in the coming round, by name."""
         return self.uplink
@@ -231,65 +233,3 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         if self.needs_whole_cohort():
             return cohort_size
         return min(self.min_replies or 1, cohort_size)
-
-    # --- TRANSITIONAL: leaves for core/gate.py ---
-
-    def has_personal(self) -> bool:
-        """Return whether this algorithm says anything to one client alone."""
-        return type(self).personal is not FedConStrategy.personal
-
-    def accept(
-        self, payload: Payload, names: tuple[str, ...], lead: tuple[int, ...] = ()
-    ) -> Payload:
-        """Return a reply's values if they are what this algorithm expects.
-
-        Parameters
-        ----------
-        payload : dict
-            Values by name.
-        names : tuple of str
-            What is expected.
-        lead : tuple of int
-            Leading axes, where the values of several clients are stacked.
-
-        Raises
-        ------
-        ConfigError
-            If a name, shape or dtype differs, or a number is not finite.
-        """
-        if tuple(payload) != names and payload.keys() != set(names):
-            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(names)}")
-        layout = self.setup.layout
-        shape, dtype = lead + layout.shape, layout.array_dtype
-        for name, value in payload.items():
-            if getattr(value, "shape", None) != shape or value.dtype != dtype:
-                if not hasattr(value, "shape"):
-                    raise ConfigError(f"{name!r} is {value!r}, expected an array")
-                raise ConfigError(
-                    f"{name!r} has shape {value.shape} and dtype {value.dtype}, "
-                    f"expected {shape} and {layout.dtype}"
-                )
-            if isinstance(value, np.ndarray) and not np.isfinite(value).all():
-                raise ConfigError(
-                    f"{name!r} holds values that are not finite: check the data, or a smaller step"
-                )
-        return payload
-
-    def accept_answer(self, payload: Payload) -> Payload:
-        """Return the numbers that answer a query, if they are what was asked for, and finite."""
-        if payload.keys() != set(self.queries):
-            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(self.queries)}")
-        for name, value in payload.items():
-            if not isinstance(value, float | int) or not math.isfinite(value):
-                raise ConfigError(f"{name!r} is {value!r}, expected a finite number")
-        return payload
-
-    def decode_upload(self, payload: Payload, names: tuple[str, ...]) -> Payload:
-        """Return the declared values from the arrays of a message ("atom.code", ...)."""
-        parts: dict[str, dict[str, Array]] = {}
-        for key, array in payload.items():
-            name, _, part = key.partition(".")
-            parts.setdefault(name, {})[part] = array
-        if parts.keys() != set(names):
-            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(names)}")
-        return {name: self.decode(name, parts[name]) for name in names}

@@ -18,13 +18,15 @@ import numpy as np
 from flower_fedcon.benchmarks import loops
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.core.participation import Sample
-from flower_fedcon.engines import local, stacked
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import LeastSquares, SoftmaxRegression
 from flower_fedcon.problems import lasso, sparse_regression
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.run import Plan, Run
-from flower_fedcon.simulation import make_setup, simulate
+from flower_fedcon.simulation import simulate
 from flower_fedcon.solvers import AOGM
 from flower_fedcon.strategies import DualFL, FastFedDA, FedFW
 from flower_fedcon.validation import Array
@@ -39,17 +41,16 @@ def lasso_in_one_array(clients: int, d: int) -> tuple[Array, Array, FederatedPro
     return A, b, FederatedProblem(parts, constraint=given.constraint)
 
 
-def rounds_of(strategy: Any, problem: FederatedProblem, engine: str) -> Callable[[int], None]:
+def rounds_of(strategy: Any, problem: FederatedProblem, kind: str) -> Callable[[int], None]:
     """Return a function that plays so many further rounds of one run, without evaluation."""
-    infos = local.describe(problem.objectives, problem.names, strategy.name)
-    setup = make_setup(infos, 10**6, problem.layout, strategy.participation, 0)
-    coordinator = Run(Plan(10**6), strategy, setup, problem.start).coordinator
-    kind = stacked.StackedExchange if engine == "stacked" else local.LocalExchange
-    exchange = kind(problem.objectives, coordinator.info)
+    engine = (StackedEngine if kind == "stacked" else LocalEngine)(problem)
+    rule = strategy.participation
+    setup = Setup.of(engine.describe(), 10**6, problem.layout, rule, 0)
+    run = Run(Plan(10**6), strategy, setup, problem.start, engine)
 
     def play(rounds: int) -> None:
         for _ in range(rounds):
-            coordinator.play(exchange)
+            run.complete(run.server.begin())
 
     return play
 

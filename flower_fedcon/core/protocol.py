@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core import rng as streams
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.rng import check_seed, stream
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.wire.payloads import Payload
 
@@ -33,96 +35,103 @@ class RunInfo:
 
 @dataclass(slots=True)
 class Request:
-    """One client's work for one round.
+    """What a cohort is asked in one exchange of a round, all of it at once.
 
     Attributes
     ----------
-    client : int
-        The client's place in the sorted list of names.
+    clients : list of int
+        Who is asked: places in the sorted list of names, ascending.
     round : int
         From 1.
-    ack : int
-        The round of this client's last reply that was used; 0 if there is none.
+    acknowledged : array of int, shape (len(clients),)
+        For each of them, the round of its last reply that was used; 0 if there is none.
     broadcast : dict
-        What the algorithm sends to everyone.
-    keep : int
-        The round of this client's last reply that was used before the server's last checkpoint:
-        the version to keep in case the server falls back to it; 0 for none.
-    restore : dict, optional
-        State that the server hands back to a client that has none.
+        What all of them get.
+    kept : array of int, shape (len(clients),)
+        For each of them, the round of its last reply that was used before the server's last
+        checkpoint: the state to keep in case the server falls back to it; 0 for none.
+    personal : dict
+        What single clients get besides, by client.
+    restore : dict
+        State that the server hands back to clients that have none, by client.
     phase : {"train", "query", "certify"}
         A query comes before the step, in algorithms that ask first. A certificate is no part of
-        a round: the client gives its gradient at the model, and moves nothing.
-    follow_up : bool
-        Whether `broadcast` only adds to what the client holds from this round's query.
+        a round: the client gives its gradient at the model, and nothing moves.
+    held : set of int
+        The clients for which `broadcast` only adds to what they hold from this round's query.
+    wanted : int
+        How many usable replies the phase needs before it can end.
     """
 
-    client: int
+    clients: list[int]
     round: int
-    ack: int
+    acknowledged: np.ndarray[Any, Any]
     broadcast: Payload
-    restore: Payload | None = None
+    kept: np.ndarray[Any, Any]
+    personal: dict[int, Payload] = field(default_factory=dict)
+    restore: dict[int, Payload] = field(default_factory=dict)
     phase: str = TRAIN
-    follow_up: bool = False
-    keep: int = 0
+    held: frozenset[int] = frozenset()
+    wanted: int = 1
+
+    def down(self, client: int) -> Payload:
+        """Return all that one client gets."""
+        own = self.personal.get(client)
+        return {**self.broadcast, **own} if own else self.broadcast
+
+    def only(self, places: Sequence[int]) -> Request:
+        """Return the same request to some of its clients, by their places in `clients`."""
+        clients = [self.clients[i] for i in places]
+        index = np.array(places, dtype=np.intp)
+        return replace(
+            self, clients=clients, acknowledged=self.acknowledged[index], kept=self.kept[index]
+        )
 
 
 @dataclass(slots=True)
 class Reply:
-    """A client's answer: an upload, the news that its state is gone, or an error."""
+    """An answer: one client's, or in columns that of many at once.
 
-    client: int
+    Attributes
+    ----------
+    clients : list of int
+        Who answers.
+    round : int
+    payload : dict
+        By name a column: a list with a value for each client, or one stacked value (an array, or
+        atoms) with a leading client axis.
+    num_examples : float
+        What the reply weighs, > 0.
+    lost : bool
+        Whether these clients' states are gone; then there is no payload.
+    error : str
+        Why there is no usable answer.
+    work : sequence of dict
+        What the steps cost, a dict for each client: a local solver's iterations and evaluations.
+    remote : bool
+        Whether it came over a wire: values are arrays still to be decoded, and nothing about it
+        is certain.
+    """
+
+    clients: list[int]
     round: int
     payload: Payload = field(default_factory=dict)
     num_examples: float = 1
     lost: bool = False
     error: str = ""
-    work: dict[str, float] = field(default_factory=dict)
-    """What the step cost: a local solver's iterations and evaluations."""
-    encoded: bool = False
-    """Whether the payload holds arrays as they came over the wire."""
+    work: Sequence[Mapping[str, float]] = ()
+    remote: bool = False
+
+    def single(self) -> Iterator[Reply]:
+        """Yield the reply of each client by itself."""
+        for i, client in enumerate(self.clients):
+            payload = {name: [entry(column, i)] for name, column in self.payload.items()}
+            yield replace(self, clients=[client], payload=payload, work=self.work[i : i + 1])
 
 
-@dataclass(slots=True)
-class StackRequest:
-    """The work of a whole cohort for one round, where its clients live in arrays.
-
-    Attributes
-    ----------
-    clients : array of int
-        Ascending.
-    acks : array of int
-        For each of them, as in `Request`.
-    own : list of dict, optional
-        What each client alone gets beside the broadcast.
-    restore : dict
-        The state that is handed to some clients, by client.
-    """
-
-    clients: np.ndarray[Any, Any]
-    round: int
-    acks: np.ndarray[Any, Any]
-    broadcast: Payload
-    own: list[Payload] | None = None
-    restore: dict[int, Payload] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class StackReply:
-    """The uploads of several clients: each value has a leading client axis."""
-
-    clients: np.ndarray[Any, Any]
-    payload: Payload
-
-    def part(self, index: int) -> Payload:
-        """Return the upload of one client."""
-        return {
-            name: value[index] if isinstance(value, np.ndarray) else value.part(index)
-            for name, value in self.payload.items()
-        }
-
-
-Exchange: TypeAlias = Callable[[list[Request]], Iterable[Reply]]
+def entry(column: Any, i: int) -> Any:
+    """Return one client's value of a column."""
+    return column[i] if isinstance(column, list | np.ndarray) else column.part(i)
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,35 @@ class ClientInfo:
     layout: Layout | None
     smoothness: float | None = None
     strong_convexity: float | None = None
+
+    @classmethod
+    def of(cls, objective: Any, name: str) -> ClientInfo:
+        """Return what an objective says of itself.
+
+        Raises
+        ------
+        ConfigError
+            If it is no objective.
+        """
+        check_objective(objective)
+        return cls(
+            name=name,
+            num_examples=int(getattr(objective, "num_examples", 1)),
+            layout=Layout.for_objective(objective),
+            smoothness=_optional(getattr(objective, "smoothness", None)),
+            strong_convexity=_optional(getattr(objective, "strong_convexity", None)),
+        )
+
+
+def check_objective(objective: Any) -> None:
+    """Raise unless an object has what every objective needs."""
+    for method in ("value", "gradient"):
+        if not callable(getattr(objective, method, None)):
+            raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -173,6 +211,26 @@ class Setup:
     rate: float
     seed: int
 
+    @classmethod
+    def of(
+        cls,
+        infos: Sequence[ClientInfo],
+        num_rounds: int,
+        layout: Layout,
+        participation: Participation,
+        seed: int,
+    ) -> Setup:
+        """Return the setup of a run with these clients."""
+        n = len(infos)
+        return cls(
+            clients=tuple(infos),
+            num_rounds=num_rounds,
+            layout=layout,
+            sampled=not participation.is_full(n),
+            rate=participation.rate(n),
+            seed=check_seed(seed),
+        )
+
     @property
     def smoothness(self) -> float | None:
         """The largest smoothness constant L of the clients; None unless all are known."""
@@ -187,7 +245,7 @@ class Setup:
 
     def rng(self, purpose: int, server_round: int) -> np.random.Generator:
         """Return the server's random stream of one purpose and round."""
-        return streams.stream(self.seed, purpose, server_round, len(self.clients))
+        return stream(self.seed, purpose, server_round, len(self.clients))
 
     @property
     def num_clients(self) -> int:

@@ -1,77 +1,84 @@
-"""In process: each message is a function call."""
+"""In process: each client is an object, and its step a function call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
-from flower_fedcon.errors import FedConError
-from flower_fedcon.flower.stores import Versions
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.protocol import Reply, Request, RunInfo
+from flower_fedcon.engines.base import InProcess
+from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload
 
-if TYPE_CHECKING:
-    from flower_fedcon.clients.base import FedConClient
 
+class LocalEngine(InProcess):
+    """A client object for each objective, in this process."""
 
-def describe(objectives: Sequence[Any], names: Sequence[str], algorithm: str) -> list[ClientInfo]:
-    """Return the handshake's answers."""
-    kind = client_class(algorithm)
-    return [kind(o, name=n).describe() for o, n in zip(objectives, names, strict=True)]
+    def open(self, run: RunInfo) -> None:
+        """Make the clients."""
+        self.hold(self._problem.objectives, run)
 
-
-class LocalExchange:
-    """The exchange of a run in process: a client object for each objective."""
-
-    def __init__(self, objectives: Sequence[Any], run: RunInfo) -> None:
+    def hold(self, objectives: Sequence[Any], run: RunInfo, first: int = 0, every: int = 1) -> None:
+        """Make the clients number first, first + every, ... for these objectives."""
         kind = client_class(run.algorithm)
-        self._clients = [kind(objective) for objective in objectives]
-        for client in self._clients:
+        self._clients = {first + i * every: kind(o) for i, o in enumerate(objectives)}
+        for client in self._clients.values():
             client.configure(run)
 
-    def __call__(self, requests: list[Request], places: Sequence[int] | None = None) -> list[Reply]:
-        """Return the clients' replies; `places` says where a client is, if not at its number."""
-        if places is None:
-            places = [request.client for request in requests]
-        pairs = zip(places, requests, strict=True)
-        return [_reply(self._clients[place], request) for place, request in pairs]
-
-    def quick(
-        self,
-        cohort: Sequence[int],
-        server_round: int,
-        acks: Sequence[int],
-        kept: Sequence[int],
-        broadcast: Payload,
-    ) -> Iterator[tuple[int, Payload, dict[str, float]]]:
-        """Yield (client, upload, work) of those whose last reply was used: no message for each.
-
-        Those who have something special to be told, or who fail, are left out.
-        """
-        clients = self._clients
-        for index in cohort:
-            client = clients[index]
+    def answer(self, request: Request) -> list[Reply]:
+        """Return the replies: one of all clients that went through, in columns, and the others'."""
+        known, server_round = self._clients, request.round
+        personal, restore = request.personal, request.restore
+        done: list[int] = []
+        payloads: list[Payload] = []
+        work: list[dict[str, float]] = []
+        failed: list[Reply] = []
+        rounds = zip(
+            request.clients, request.acknowledged.tolist(), request.kept.tolist(), strict=True
+        )
+        for index, acknowledged, kept in rounds:
+            client = known[index]
+            down = request.down(index) if personal else request.broadcast
+            given = restore.get(index) if restore else None
             try:
-                payload = client.repeat(server_round, index, acks[index], kept[index], broadcast)
-            except FedConError:
+                payload = client.serve(request, index, acknowledged, kept, down, given)
+            except AlgorithmError:
+                raise
+            except FedConError as error:  # a reply, as it is where clients are far away
+                failed.append(Reply([index], server_round, error=str(error)))
                 continue
-            if payload is not None:
-                yield index, payload, client.work
+            if payload is None:
+                failed.append(Reply([index], server_round, lost=True))
+                continue
+            done.append(index)
+            payloads.append(payload)
+            work.append(client.work)
+        return [*in_columns(done, server_round, payloads, work), *failed]
 
     def save(self) -> list[Versions]:
-        """Return the clients' states, for a checkpoint."""
-        return [client.versions for client in self._clients]
+        """Return the clients' states, in client order."""
+        return [client.versions for client in self._clients.values()]
 
     def load(self, states: Sequence[Versions]) -> None:
-        """Give the clients the states of a checkpoint."""
-        for client, versions in zip(self._clients, states, strict=True):
+        """Give the clients their states."""
+        for client, versions in zip(self._clients.values(), states, strict=True):
             client.versions = versions
 
 
-def _reply(client: FedConClient[Any], request: Request) -> Reply:
-    """Return a client's reply; a user error is one, as it is where clients are far away."""
-    try:
-        return client.handle(request)
-    except FedConError as error:
-        return Reply(request.client, request.round, error=str(error))
+def in_columns(
+    clients: list[int],
+    server_round: int,
+    payloads: Sequence[Payload],
+    work: Sequence[dict[str, float]],
+) -> list[Reply]:
+    """Return clients' answers as one reply, or one for each where they hold different names."""
+    if not clients:
+        return []
+    names = payloads[0].keys()
+    if all(payload.keys() == names for payload in payloads):
+        columns = {name: [payload[name] for payload in payloads] for name in names}
+        return [Reply(clients, server_round, columns, work=work)]
+    each = zip(clients, payloads, work, strict=True)
+    return [Reply([c], server_round, {k: [v] for k, v in p.items()}, work=[w]) for c, p, w in each]

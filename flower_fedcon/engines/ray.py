@@ -13,9 +13,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from flower_fedcon.engines.grid import GridRun
+from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
+from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.run import Plan
@@ -41,9 +42,8 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            run = GridRun(strategy, grid, num_clients=problem.num_clients)
-            result = run.run(problem.x0, plan, problem=problem)
-            histories.append(result.history)
+            engine = GridEngine(strategy, grid, num_clients=problem.num_clients, problem=problem)
+            histories.append(GridRun(strategy, engine).play(problem.x0, plan).history)
 
         kept = None if plan.run_dir is None else str(Path(plan.run_dir).resolve() / "clients")
         app = client_app(

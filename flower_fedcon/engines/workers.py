@@ -10,61 +10,70 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pickle import PicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
-from flower_fedcon.engines.local import LocalExchange
+from flower_fedcon.engines.base import InProcess
+from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.flower.stores import Versions
 
-_here: dict[int, LocalExchange] = {}  # in a worker: the one exchange of its clients
+if TYPE_CHECKING:
+    from flower_fedcon.problems.federated import FederatedProblem
+
+_here: dict[int, LocalEngine] = {}  # in a worker: what holds its clients
 
 
-class WorkersExchange:
-    """The exchange of a run whose clients are shared out among processes.
+class WorkersEngine(InProcess):
+    """Clients shared out among processes: client i is in process i % workers.
 
     Parameters
     ----------
-    objectives : sequence of objects
-        All clients'; client i is in process i % workers. Sent once, by cloudpickle.
-    run : RunInfo
+    problem : FederatedProblem
+        The objectives are sent once, by cloudpickle.
     workers : int
         Number of processes, >= 1; the processors are shared out among them.
     """
 
-    def __init__(self, objectives: Sequence[Any], run: RunInfo, workers: int) -> None:
-        self._count = min(workers, len(objectives))
-        threads = max(1, (os.cpu_count() or 1) // self._count)
+    def __init__(self, problem: FederatedProblem, workers: int) -> None:
+        super().__init__(problem)
+        self._workers = workers
+        self._count = min(workers, problem.num_clients)
+        self._pools: list[ProcessPoolExecutor] = []
+
+    def open(self, run: RunInfo) -> None:
+        """Start the processes."""
+        objectives, count = self._problem.objectives, self._count
+        threads = max(1, (os.cpu_count() or 1) // count)
         # One executor for each process: only then is it known which one a task goes to.
         self._pools = [
             ProcessPoolExecutor(
                 max_workers=1,
                 timeout=None,
                 initializer=_start,
-                initargs=(objectives[part :: self._count], run, threads),
+                initargs=(objectives[part::count], run, part, count, threads),
             )
-            for part in range(self._count)
+            for part in range(count)
         ]
         try:
             for pool in self._pools:  # the processes start here, all at the same time
-                pool.submit(_save, 0, None)
+                pool.submit(_save, None)
         except (PicklingError, TypeError, AttributeError) as error:
-            self.close()
             raise ConfigError(
-                f"workers={workers}: the objectives cannot be sent to other processes ({error}): "
-                "leave out what cannot be pickled (locks, files), or take workers=1"
+                f"workers={self._workers}: the objectives cannot be sent to other processes "
+                f"({error}): leave out what cannot be pickled (locks, files), or take workers=1"
             ) from None
 
-    def __call__(self, requests: list[Request]) -> list[Reply]:
+    def answer(self, request: Request) -> list[Reply]:
         """Return the clients' replies."""
-        mine: list[list[Request]] = [[] for _ in self._pools]
-        for request in requests:
-            mine[request.client % self._count].append(request)
-        replies = [reply for part in self._each(_handle, mine) for reply in part]
-        return sorted(replies, key=lambda reply: reply.client)
+        mine: list[list[int]] = [[] for _ in self._pools]
+        for place, client in enumerate(request.clients):
+            mine[client % self._count].append(place)
+        parts = [request.only(places) for places in mine]
+        return [reply for part in self._each(_answer, parts) for reply in part]
 
     def save(self) -> list[Versions]:
         """Return the clients' states, for a checkpoint."""
@@ -85,7 +94,7 @@ class WorkersExchange:
         """Return the function's value in each process that has something to do."""
         try:
             waiting = [
-                pool.submit(function, self._count, argument)
+                pool.submit(function, argument)
                 for pool, argument in zip(self._pools, arguments, strict=True)
             ]
             return [future.result() for future in waiting]
@@ -99,23 +108,29 @@ class WorkersExchange:
 # --- in a worker ---------------------------------------------------------------------------------
 
 
-def _start(objectives: Sequence[Any], run: RunInfo, threads: int) -> None:
+class _Share(LocalEngine):
+    """The clients of one process, without their problem."""
+
+    def __init__(self, objectives: Sequence[Any], run: RunInfo, first: int, every: int) -> None:
+        self.hold(objectives, run, first, every)
+
+
+def _start(objectives: Sequence[Any], run: RunInfo, first: int, every: int, threads: int) -> None:
     """Hold these clients."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run, after the round
     threadpool_limits(threads)
-    _here[0] = LocalExchange(objectives, run)
+    _here[0] = _Share(objectives, run, first, every)
 
 
-def _handle(count: int, requests: list[Request]) -> list[Reply]:
-    clients = [request.client for request in requests]
-    return _here[0](requests, [client // count for client in clients])
+def _answer(request: Request) -> list[Reply]:
+    return _here[0].answer(request)
 
 
-def _save(count: int, nothing: object) -> list[Versions]:
+def _save(nothing: object) -> list[Versions]:
     return _here[0].save()
 
 
-def _load(count: int, states: Sequence[Versions]) -> None:
+def _load(states: Sequence[Versions]) -> None:
     _here[0].load(states)

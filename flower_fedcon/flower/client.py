@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.client import NumPyClient
 
-from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.protocol import (
+    CERTIFY,
+    QUERY,
+    ClientInfo,
+    Reply,
+    Request,
+    RunInfo,
+    check_objective,
+)
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec
-from flower_fedcon.flower.stores import ContextStore, FileStore, Store, Versions
+from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
 from flower_fedcon.validation import Array
 
@@ -52,9 +61,7 @@ class FlowerClient(NumPyClient):
         oracles: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> None:
-        for method in ("value", "gradient"):
-            if not callable(getattr(objective, method, None)):
-                raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
+        check_objective(objective)
         self.objective = self._own_objective = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
@@ -68,7 +75,7 @@ class FlowerClient(NumPyClient):
         elif context is not None:
             self._store = ContextStore(context)
         self._oracles = oracles
-        self._versions = Versions()
+        self.versions = Versions()
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
 
@@ -85,16 +92,15 @@ class FlowerClient(NumPyClient):
                 return [], 1, codec.encode_info(self.describe(), self._context)
             run, request = codec.decode_request(parameters, config, self._oracles)
             self.configure(run)
-            store = self._store
-            remembers = self.state_type is not None or request.phase == QUERY or request.follow_up
-            moves = remembers and request.phase != CERTIFY
-            if store is not None and remembers:
-                self._versions = store.load(run, self.state_type)
+            remembers = self.state_type is not None or request.phase == QUERY or request.held
+            store = self._store if remembers else None
+            if store is not None:
+                self.versions = store.load(run, self.state_type)
             reply = self.handle(request)
-            if store is not None and moves and not reply.lost and not reply.error:
-                store.save(run, self._versions)
+            if store is not None and request.phase != CERTIFY and not reply.lost:
+                store.save(run, self.versions)
         except FedConError as error:
-            reply = Reply(client=-1, round=0, error=str(error))
+            reply = Reply([-1], 0, error=str(error))
         return codec.encode_reply(reply)
 
     def evaluate(

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.validation import Array
-from flower_fedcon.wire import settings as specs
 from flower_fedcon.wire.payloads import Payload, flatten
+from flower_fedcon.wire.settings import decode, encode
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -30,7 +32,7 @@ class RequestEncoder:
     """Encodes the requests of one run; what they have in common is encoded once."""
 
     def __init__(self, run: RunInfo) -> None:
-        text, self.setting_arrays = specs.encode(run.settings)
+        text, self.setting_arrays = encode(run.settings)
         self._common: Config = {
             "algorithm": run.algorithm,
             "seed": run.seed,
@@ -41,23 +43,25 @@ class RequestEncoder:
             "settings": text,
         }
 
-    def encode(self, request: Request) -> tuple[dict[str, Array], Config]:
-        """Return a request's named arrays and its configuration."""
-        arrays, scalars = flatten(request.broadcast)
-        if request.restore is not None:
-            given, numbers = flatten(request.restore)
-            arrays |= {_RESTORE + name: array for name, array in given.items()}
+    def encode(self, request: Request, place: int) -> tuple[dict[str, Array], Config]:
+        """Return the named arrays and the configuration for the client at a request's place."""
+        client = request.clients[place]
+        arrays, scalars = flatten(request.down(client))
+        given = request.restore.get(client)
+        if given is not None:
+            more, numbers = flatten(given)
+            arrays |= {_RESTORE + name: array for name, array in more.items()}
             scalars |= {_RESTORE + name: number for name, number in numbers.items()}
         arrays = {**arrays, **self.setting_arrays}
         config = {
             **self._common,
             "action": request.phase,
-            "follow-up": request.follow_up,
+            "follow-up": client in request.held,
             "round": request.round,
-            "client": request.client,
-            "ack": request.ack,
-            "keep": request.keep,
-            "restore": request.restore is not None,
+            "client": client,
+            "ack": int(request.acknowledged[place]),
+            "keep": int(request.kept[place]),
+            "restore": given is not None,
             "names": ",".join(arrays),
             **{_SCALAR + name: number for name, number in scalars.items()},
         }
@@ -71,7 +75,7 @@ def decode_request(
     try:
         arrays = _named(parameters, str(config["names"]))
         layout = _layout(str(config["layout"]))
-        settings = specs.decode(str(config["settings"]), arrays, own)
+        settings = decode(str(config["settings"]), arrays, own)
         run = RunInfo(
             algorithm=str(config["algorithm"]),
             seed=int(config["seed"]),
@@ -84,17 +88,18 @@ def decode_request(
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
         values |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
         given = {k.removeprefix(_RESTORE): v for k, v in values.items() if k.startswith(_RESTORE)}
+        client = int(config["client"])
         request = Request(
-            client=int(config["client"]),
+            clients=[client],
             round=int(config["round"]),
-            ack=int(config["ack"]),
+            acknowledged=np.array([int(config["ack"])]),
             broadcast={k: v for k, v in values.items() if not k.startswith(_RESTORE)},
-            restore=given if config["restore"] else None,
+            kept=np.array([int(config["keep"])]),
+            restore={client: given} if config["restore"] else {},
             phase=str(config["action"]),
-            follow_up=bool(config["follow-up"]),
-            keep=int(config["keep"]),
+            held=frozenset([client] if config["follow-up"] else []),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise ConfigError(
             f"a message that is not from a flower_fedcon strategy ({error!r}): start the server "
             "with flower_fedcon.server_app or one of flower_fedcon.strategies"
@@ -103,11 +108,13 @@ def decode_request(
 
 
 def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
-    """Return a reply as Flower's NumPyClient gives it."""
-    arrays, scalars = flatten(reply.payload)
-    config: Config = {"client": reply.client, "round": reply.round, "names": ",".join(arrays)}
+    """Return one client's reply as Flower's NumPyClient gives it."""
+    (client,) = reply.clients
+    arrays, scalars = flatten({name: value for name, (value,) in reply.payload.items()})
+    config: Config = {"client": client, "round": reply.round, "names": ",".join(arrays)}
     config |= {_SCALAR + name: number for name, number in scalars.items()}
-    config |= {_WORK + name: float(number) for name, number in reply.work.items()}
+    for work in reply.work:
+        config |= {_WORK + name: float(number) for name, number in work.items()}
     if reply.lost:
         config["lost"] = True
     if reply.error:
@@ -115,19 +122,22 @@ def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
     return list(arrays.values()), int(reply.num_examples), config
 
 
-def decode_reply(arrays: Sequence[Array], num_examples: float, config: Mapping[str, Any]) -> Reply:
-    """Return the reply in a message; its payload holds undecoded parts, by full name."""
+def decode_reply(
+    client: int, arrays: Sequence[Array], num_examples: float, config: Mapping[str, Any]
+) -> Reply:
+    """Return the reply in a client's message; its payload holds undecoded parts, by full name."""
     payload: Payload = dict(_named(arrays, str(config["names"])))
     payload |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
+    work = {k.removeprefix(_WORK): float(v) for k, v in config.items() if k.startswith(_WORK)}
     return Reply(
-        client=int(config["client"]),
+        clients=[client],
         round=int(config["round"]),
-        payload=payload,
+        payload={name: [value] for name, value in payload.items()},
         num_examples=num_examples,
         lost=bool(config.get("lost", False)),
         error=str(config.get("error", "")),
-        work={k.removeprefix(_WORK): float(v) for k, v in config.items() if k.startswith(_WORK)},
-        encoded=True,
+        work=[work],
+        remote=True,
     )
 
 

@@ -23,14 +23,14 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from flower_fedcon.core.coordinator import Coordinator
-from flower_fedcon.core.protocol import ClientInfo, Reply
-from flower_fedcon.engines.grid import natural
+from flower_fedcon.core.protocol import ClientInfo, Reply, Setup
+from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
+from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec
+from flower_fedcon.flower.nodes import natural
 from flower_fedcon.layout import Model
-from flower_fedcon.problems.federated import common_layout, start_point
-from flower_fedcon.simulation import make_setup
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import count
 from flower_fedcon.wire.payloads import load_array
@@ -84,7 +84,7 @@ def as_legacy_strategy(
     """
     if strategy.queries:
         raise ConfigError(
-            f"{strategy.sheet.title} makes two exchanges a round, which ServerAppComponents "
+            f"{strategy.title} makes two exchanges a round, which ServerAppComponents "
             "cannot: use flower_fedcon.server_app"
         )
     if strategy.uses_num_rounds and num_rounds is None:
@@ -111,7 +111,7 @@ class _Legacy(Strategy):
         self._num_clients, self._num_rounds, self._seed = num_clients, num_rounds, seed
         self._x0, self._timeout, self._on_round = x0, timeout, on_round
         self._names: dict[str, str] = {}
-        self._under_way = False
+        self._round: Round | None = None
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
         """Wait for the clients, ask each what it has, and return the start."""
@@ -133,8 +133,9 @@ class _Legacy(Strategy):
         layout = common_layout([info.layout for info in known], names, self._x0)
         start = start_point(layout, self._x0, self._strategy.constraint)
         rule = self._strategy.participation
-        setup = make_setup(known, self._num_rounds, layout, rule, self._seed)
-        self._coordinator = Coordinator(self._strategy, setup, start)
+        setup = Setup.of(known, self._num_rounds, layout, rule, self._seed)
+        self._server = Server(self._strategy, setup, start)
+        self._encoder = codec.RequestEncoder(self._server.info)
         self._index = {name: j for j, name in enumerate(names)}
         return self._parameters()
 
@@ -160,15 +161,15 @@ class _Legacy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Return the requests of a round, or those that an unfinished one still lacks."""
         self._meet(client_manager)
-        if not self._under_way:
-            self._coordinator.begin()
-            self._under_way = True
+        if self._round is None:
+            self._round = self._server.begin()
         proxies = {self._names[cid]: proxy for cid, proxy in client_manager.all().items()}
         messages = []
-        for request in self._coordinator.requests():
-            name = self._coordinator.setup.clients[request.client].name
-            if name in proxies:
-                arrays, config = self._coordinator.encoder.encode(request)
+        request = self._round.next_request()
+        for place, client in enumerate(request.clients if request is not None else ()):
+            name = self._server.setup.clients[client].name
+            if request is not None and name in proxies:
+                arrays, config = self._encoder.encode(request, place)
                 ins = FitIns(ndarrays_to_parameters(list(arrays.values())), config)
                 messages.append((proxies[name], ins))
         return messages
@@ -180,36 +181,37 @@ class _Legacy(Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Apply the round if it is complete."""
-        self._coordinator.absorb([self._reply(proxy, result) for proxy, result in results])
-        if not self._coordinator.complete():
-            _log.warning("round %d is not complete: asking again", self._coordinator.round)
+        if self._round is None:
             return None, {}
-        self._coordinator.finish()
-        self._under_way = False
+        self._round.take([self._reply(proxy, result) for proxy, result in results])
+        if not self._round.complete():
+            _log.warning("round %d is not complete: asking again", self._server.round)
+            return None, {}
+        self._server.finish(self._round)
+        self._round = None
         if self._on_round is not None:
-            x = self._coordinator.setup.layout.unpack(self._coordinator.x)
-            self._on_round(self._coordinator.round, x)
-        return self._parameters(), {"replies": self._coordinator.replies}
+            x = self._server.setup.layout.unpack(self._server.x)
+            self._on_round(self._server.round, x)
+        return self._parameters(), {"replies": self._server.replies}
 
     def _reply(self, proxy: ClientProxy, result: FitRes) -> Reply:
         client = self._index.get(self._names.get(proxy.cid, ""), -1)
         try:
             arrays = [load_array(tensor) for tensor in result.parameters.tensors]
-            reply = codec.decode_reply(arrays, result.num_examples, result.metrics)
-            reply.client = client
+            reply = codec.decode_reply(client, arrays, result.num_examples, result.metrics)
         except (FedConError, KeyError, TypeError, ValueError) as error:
-            reply = Reply(client, self._coordinator.round, error=str(error))
+            reply = Reply([client], self._server.round, error=str(error), remote=True)
         return reply
 
     def _parameters(self) -> Parameters:
-        x = self._coordinator.setup.layout.unpack(self._coordinator.x)
+        x = self._server.setup.layout.unpack(self._server.x)
         return ndarrays_to_parameters(x if isinstance(x, list) else [x])
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Return an evaluation of the current model on every client that is there."""
-        setup = self._coordinator.setup
+        setup = self._server.setup
         config: dict[str, Scalar] = {
             "layout": setup.layout.to_json(),
             "algorithm": self._strategy.name,
@@ -225,12 +227,12 @@ class _Legacy(Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Return F(x), with psi, if every client has evaluated."""
-        if len(results) < self._coordinator.setup.num_clients:
+        if len(results) < self._server.setup.num_clients:
             return None, {}
         losses = [result.loss for _, result in sorted(results, key=lambda r: natural(r[0].cid))]
         value = sum(losses) / len(losses)
         psi = self._strategy.regularizer
-        return value if psi is None else value + psi.value(self._coordinator.x), {}
+        return value if psi is None else value + psi.value(self._server.x), {}
 
     def evaluate(
         self, server_round: int, parameters: Parameters

@@ -6,58 +6,18 @@ import hashlib
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.wire import state_files as trees
+from flower_fedcon.wire import state_files
 
 if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
 _RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
-
-
-class Versions(NamedTuple):
-    """A client's state: the committed one, and the one that waits for the server's word.
-
-    Attributes
-    ----------
-    version : int
-        The round whose reply produced `committed`; 0 before any was used.
-    committed : NamedTuple or None
-    pending_round : int
-        The round of `pending`; 0 if there is none.
-    pending : NamedTuple or None
-    held_round : int
-        The round of `held`; 0 if there is none.
-    held : dict or None
-        What a query left for the step of the same round.
-    kept_version : int
-        The version that the server would fall back to; 0 for none.
-    kept : NamedTuple or None
-    incarnation : int
-        How often the server had been started when it last wrote.
-    """
-
-    version: int = 0
-    committed: Any = None
-    pending_round: int = 0
-    pending: Any = None
-    held_round: int = 0
-    held: Any = None
-    kept_version: int = 0
-    kept: Any = None
-    incarnation: int = 0
-
-    def at(self, version: int) -> Any:
-        """Return the state of a version; None if it is not here."""
-        if version == self.pending_round:
-            return self.pending
-        if version == self.version:
-            return self.committed
-        return self.kept if version == self.kept_version else None
 
 
 class Store(Protocol):
@@ -89,14 +49,14 @@ class ContextStore:
         if record.get("run") != _key(run):
             return Versions()
         found = {key: value.numpy() for key, value in arrays.items()}  # type: ignore[union-attr]
-        versions: Versions = trees.unpack(str(record["state"]), found, _types(state_type))
+        versions: Versions = state_files.unpack(str(record["state"]), found, _types(state_type))
         return versions
 
     def save(self, run: RunInfo, versions: Versions) -> None:
         """Put the versions into the context."""
         from flwr.app import Array, ArrayRecord, ConfigRecord
 
-        text, arrays = trees.pack(versions)
+        text, arrays = state_files.pack(versions)
         self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
         self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
 
@@ -128,10 +88,10 @@ class FileStore:
         """Return the versions of this run; empty if there is no file, or a damaged one."""
         path = self.path(run)
         try:
-            versions: Versions = trees.read(path, _types(state_type))
+            versions: Versions = state_files.read(path, _types(state_type))
         except FileNotFoundError:
             return Versions()
-        except trees.DamagedError as error:
+        except state_files.DamagedError as error:
             _log.warning("%s: this client's state counts as lost", error)
             return Versions()
         return versions
@@ -139,7 +99,7 @@ class FileStore:
     def save(self, run: RunInfo, versions: Versions) -> None:
         """Write the versions, durably."""
         try:
-            trees.write(self.path(run), versions)
+            state_files.write(self.path(run), versions)
         except OSError as error:
             raise ConfigError(f"cannot keep state in {self._folder}: {error}") from None
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from flower_fedcon.card import Card
-    from flower_fedcon.engines.grid import GridRun, RunResult
+    from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.runs.history import Callback
     from flower_fedcon.strategies.base import FedConStrategy
     from flower_fedcon.validation import Array
@@ -104,7 +104,8 @@ class FlowerStrategy(Strategy):
         FedConError
             If the clients do not fit together, or a round cannot be completed.
         """
-        from flower_fedcon.engines.grid import GridRun
+        from flower_fedcon.engines.grid import GridEngine
+        from flower_fedcon.flower.grid_run import GridRun
         from flower_fedcon.runs.run import Plan
 
         for record in (train_config, evaluate_config):
@@ -114,7 +115,8 @@ class FlowerStrategy(Strategy):
                     "hyperparameters are the strategy's own arguments"
                 )
         strategy = cast("FedConStrategy[Any]", self)
-        self._grid_run = GridRun(strategy, grid, timeout, num_clients, grace)
+        engine = GridEngine(strategy, grid, timeout, num_clients, grace)
+        self._grid_run = GridRun(strategy, engine)
         plan = Plan(
             num_rounds=num_rounds,
             seed=seed,
@@ -126,7 +128,7 @@ class FlowerStrategy(Strategy):
             certificates=certificates,
             callbacks=callbacks,
         )
-        return self._grid_run.run(initial_arrays, plan, evaluate_fn=evaluate_fn)
+        return self._grid_run.play(initial_arrays, plan, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout, Model, PackedObjective
 from flower_fedcon.objectives import Scaled
@@ -169,56 +170,6 @@ class FederatedProblem:
         for array in arrays[1:]:
             total += array
         return total / len(arrays)
-
-
-def common_layout(
-    layouts: Sequence[Layout | None], names: Sequence[str], x0: Model | None
-) -> Layout:
-    """Return the layout that all clients and the start share.
-
-    Raises
-    ------
-    ConfigError
-        If they differ, or none is known.
-    """
-    known = [(name, lay) for name, lay in zip(names, layouts, strict=True) if lay is not None]
-    if not known and x0 is None:
-        raise ConfigError("the clients' objectives state no shape: give x0")
-    first = known[0] if known else None
-    for name, layout in known:
-        if first is not None and layout.shapes != first[1].shapes:
-            raise ConfigError(
-                f"client {name} has a model of shape {_shape(layout)}, client {first[0]} "
-                f"{_shape(first[1])}: all clients must share one model"
-            )
-    if x0 is None:
-        assert first is not None  # noqa: S101  (checked above)
-        single = all(layout.dtype == "float32" for _, layout in known)
-        return Layout(first[1].shapes, "float32" if single else "float64", first[1].layered)
-    layout = Layout.of(x0)
-    if first is not None and layout.layered != first[1].layered:
-        kinds = ("one array", "a list of arrays")
-        raise ConfigError(
-            f"x0 is {kinds[layout.layered]}, the clients' model {kinds[first[1].layered]}"
-        )
-    if first is not None and layout.shapes != first[1].shapes:
-        raise ConfigError(f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}")
-    return layout
-
-
-def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:
-    """Return the packed start: x0, or zeros moved into the constraint set."""
-    if x0 is not None:
-        return layout.pack(x0, "x0").copy()
-    zeros = np.zeros(layout.shape, dtype=layout.dtype)
-    if constraint is None:
-        return zeros
-    constraint.check_shape(layout.shape)
-    return zeros if constraint.contains(zeros) else constraint.project(zeros)
-
-
-def _shape(layout: Layout) -> Any:
-    return list(layout.shapes) if layout.layered else layout.shape
 
 
 def _names(names: Sequence[str] | None, n: int) -> tuple[str, ...]:

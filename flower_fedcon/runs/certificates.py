@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.core.protocol import CERTIFY, Exchange, Reply, Request
+from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.regularizers import Indicator, Zero
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
-    from flower_fedcon.core.coordinator import Coordinator
+    from flower_fedcon.core.server import Server
+    from flower_fedcon.engines.base import Engine
 
 
-def certify(coordinator: Coordinator, exchange: Exchange) -> dict[str, float]:
+def certify(server: Server, engine: Engine) -> dict[str, float]:
     """Ask every client for its gradient at the model, and return the certificates.
 
     kkt : ||x - prox(x - grad F(x), 1)||, the proximal-gradient residual; 0 at a solution
@@ -32,12 +33,8 @@ def certify(coordinator: Coordinator, exchange: Exchange) -> dict[str, float]:
     RoundError
         If a client does not answer: a mean over the others is another function.
     """
-    x, setup = coordinator.x, coordinator.setup
-    requests = [
-        Request(client, coordinator.round, coordinator.acks[client], {"x": x}, phase=CERTIFY)
-        for client in range(setup.num_clients)
-    ]
-    answers = _answers(exchange(requests), x)
+    x, setup = server.x, server.setup
+    answers = _answers(engine.answer(server.certificate_request()), x)
     missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
     if missing:
         raise RoundError(f"no certificate: no usable answer from {', '.join(missing)}")
@@ -45,7 +42,7 @@ def certify(coordinator: Coordinator, exchange: Exchange) -> dict[str, float]:
     for client in sorted(answers):
         gradient += answers[client]["gradient"]
     gradient /= setup.num_clients
-    constraint, psi = coordinator.strategy.constraint, coordinator.strategy.regularizer
+    constraint, psi = server.strategy.constraint, server.strategy.regularizer
     if constraint is not None:
         psi = Indicator(constraint)
     elif isinstance(psi, Indicator):
@@ -64,9 +61,11 @@ def certify(coordinator: Coordinator, exchange: Exchange) -> dict[str, float]:
 def _answers(replies: Iterable[Reply], x: Array) -> dict[int, dict[str, Any]]:
     """Return the usable answers, by client."""
     found = {}
-    for reply in replies:
-        gradient = reply.payload.get("gradient")
-        if reply.error or not isinstance(gradient, np.ndarray):
+    usable = (reply for reply in replies if not reply.error)
+    for one in (one for reply in usable for one in reply.single()):
+        answer = {name: value for name, (value,) in one.payload.items()}
+        gradient = answer.get("gradient")
+        if not isinstance(gradient, np.ndarray):
             continue
         if gradient.shape != x.shape or gradient.dtype != x.dtype:
             raise ConfigError(
@@ -74,5 +73,5 @@ def _answers(replies: Iterable[Reply], x: Array) -> dict[int, dict[str, Any]]:
                 f"{x.shape} and {x.dtype}"
             )
         if np.isfinite(gradient).all():
-            found[reply.client] = reply.payload
+            found[one.clients[0]] = answer
     return found

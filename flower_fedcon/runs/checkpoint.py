@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.errors import FedConError
-from flower_fedcon.flower.stores import Versions
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
-from flower_fedcon.wire import state_files as trees
+from flower_fedcon.wire import state_files
 
 if TYPE_CHECKING:
     from flower_fedcon.core.protocol import Setup
@@ -40,7 +40,7 @@ def fingerprint(strategy: FedConStrategy[Any], setup: Setup, x0: Array) -> dict[
 
 def save(folder: Path, content: dict[str, Any]) -> None:
     """Write the checkpoint of a run directory, in one step."""
-    trees.write(folder / NAME, content)
+    state_files.write(folder / NAME, content)
 
 
 def load(
@@ -62,8 +62,8 @@ def load(
     if not path.exists():
         return None
     try:
-        content: dict[str, Any] = trees.read(path, _types(strategy))
-    except trees.DamagedError as error:
+        content: dict[str, Any] = state_files.read(path, _types(strategy))
+    except state_files.DamagedError as error:
         raise FedConError(f"cannot resume: {error}. Start again in another run directory") from None
     now, then = fingerprint(strategy, setup, x0), content["fingerprint"]
     for name in sorted(now.keys() | then.keys()):

@@ -17,7 +17,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.runs.history import History, HistoryFile, Record
 
 if TYPE_CHECKING:
-    from flower_fedcon.core.coordinator import Coordinator
+    from flower_fedcon.core.server import Server
 
 CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
 ENVIRONMENT, FIGURE = "environment.json", "figure.png"
@@ -51,7 +51,7 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: str | Path, coordinator: Coordinator, num_rounds: int, *, anew: bool = False
+        cls, path: str | Path, server: Server, num_rounds: int, *, anew: bool = False
     ) -> RunDirectory:
         """Make the folder and write what is known before round 1.
 
@@ -68,7 +68,7 @@ class RunDirectory:
         except OSError as error:
             raise ConfigError(f"cannot make the run directory {folder}: {error}") from None
         if not (folder / CONFIG).exists():
-            write_text(folder / CONFIG, describe_run(coordinator, num_rounds))
+            write_text(folder / CONFIG, describe_run(server, num_rounds))
         write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
         return cls(folder)
 
@@ -119,11 +119,11 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def describe_run(coordinator: Coordinator, num_rounds: int) -> str:
+def describe_run(server: Server, num_rounds: int) -> str:
     """Return the run's configuration, for a run that no experiment file describes."""
-    strategy = coordinator.strategy
-    lines = ["[run]", f"rounds = {num_rounds}", f"seed = {coordinator.setup.seed}"]
-    lines += [f"clients = {coordinator.setup.num_clients}"]
+    strategy = server.strategy
+    lines = ["[run]", f"rounds = {num_rounds}", f"seed = {server.setup.seed}"]
+    lines += [f"clients = {server.setup.num_clients}"]
     lines += ["", "[algorithm]", f"name = {json.dumps(type(strategy).__name__)}"]
     lines += [
         f"{name} = {_toml(value)}"

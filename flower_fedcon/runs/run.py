@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.core import rng as streams
-from flower_fedcon.core.coordinator import Coordinator
-from flower_fedcon.core.protocol import Exchange, Setup
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.rng import check_seed
+from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.certificates import certify
@@ -25,9 +26,9 @@ from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.validation import Array, count
 
 if TYPE_CHECKING:
+    from flower_fedcon.engines.base import Engine
     from flower_fedcon.strategies.base import FedConStrategy
 
-Evaluate = Callable[[Array], Record]
 _log = logging.getLogger("flwr")
 _CHECKPOINT_SECONDS = 10.0
 
@@ -45,11 +46,13 @@ class Plan:
     allow_changes: Sequence[str] = ()
     certificates: bool = False
     callbacks: Sequence[Callback] = ()
+    evaluate: Callable[[int, Array], Record] | None = None
+    """(round, x) -> what is recorded beside what the engine says of a model."""
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
         count("evaluate_every", self.evaluate_every, minimum=0)
-        streams.check_seed(self.seed)
+        check_seed(self.seed)
         if self.checkpoint_every is not None:
             count("checkpoint_every", self.checkpoint_every)
         for callback in self.callbacks:
@@ -60,7 +63,7 @@ class Plan:
 
 
 class Run:
-    """One run: a coordinator, and the folder that it leaves.
+    """One run: the server's side, an engine that holds the clients, and the folder it leaves.
 
     Parameters
     ----------
@@ -69,70 +72,76 @@ class Run:
     setup : Setup
     x0 : array
         The packed start.
+    engine : Engine
+        Opened here; its owner closes it.
     """
 
-    def __init__(self, plan: Plan, strategy: FedConStrategy[Any], setup: Setup, x0: Array) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        strategy: FedConStrategy[Any],
+        setup: Setup,
+        x0: Array,
+        engine: Engine,
+    ) -> None:
+        self.plan, self._engine = plan, engine
         self._fingerprint = checkpoint.fingerprint(strategy, setup, x0)
         self._found: dict[str, Any] | None = None
         if plan.resume and plan.run_dir is not None:
             folder, allowed = Path(plan.run_dir), plan.allow_changes
             self._found = checkpoint.load(folder, strategy, setup, x0, allowed)
         if self._found is None:
-            self.coordinator = Coordinator(strategy, setup, x0)
+            self.server = Server(strategy, setup, x0)
         else:
-            snapshot = self._found["coordinator"]
+            snapshot = self._found["server"]
             run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
-            self.coordinator = Coordinator(
-                strategy, setup, x0, run_id=run_id, incarnation=incarnation
-            )
-            self.coordinator.resume(snapshot)
+            self.server = Server(strategy, setup, x0, run_id=run_id, incarnation=incarnation)
+            self.server.resume(snapshot)
+        engine.open(self.server.info)
 
-    def play(self, exchange: Exchange, evaluate: Evaluate) -> History:
-        """Play the rounds that are left and return the history.
-
-        An exchange with `save` and `load` has clients that live here: their states are part of
-        the checkpoint.
-        """
-        plan, coordinator, found = self.plan, self.coordinator, self._found
-        self._exchange = exchange
+    def play(self) -> History:
+        """Play the rounds that are left and return the history."""
+        server, found = self.server, self._found
         self._directory: RunDirectory | None = None
         rows: list[Record] = []
         self._seconds, self._saved = 0.0, time.monotonic()
-        if plan.run_dir is not None:
-            self._directory, rows = self._open(Path(plan.run_dir))
+        if self.plan.run_dir is not None:
+            self._directory, rows = self._open(Path(self.plan.run_dir))
         if found is not None:
             self._seconds = found["seconds"]
             if found["clients"] is not None:
-                exchange.load(found["clients"])  # type: ignore[attr-defined]
-        layout = coordinator.setup.layout
-        history = History(layout.unpack(coordinator.x), rows)
+                self._engine.load(found["clients"])
+        layout = server.setup.layout
+        history = History(layout.unpack(server.x), rows)
         try:
             with _graceful(self._directory is not None) as interrupted:
-                self._rounds(history, evaluate, interrupted)
+                self._rounds(history, interrupted)
         finally:
             # Also after an error: what the completed rounds reached is not lost.
-            history.x = layout.unpack(coordinator.x)
-            outputs = coordinator.strategy.outputs(coordinator.state)
+            history.x = layout.unpack(server.x)
+            outputs = server.strategy.outputs(server.state)
             history.outputs = {name: layout.unpack(value) for name, value in outputs.items()}
             if self._directory is not None:
                 self._directory.close(history)
         return history
 
-    def _rounds(self, history: History, evaluate: Evaluate, interrupted: list[int]) -> None:
-        plan, coordinator = self.plan, self.coordinator
-        if coordinator.round == 0:
+    def _rounds(self, history: History, interrupted: list[int]) -> None:
+        plan, server = self.plan, self.server
+        if server.round == 0:
             self._checkpoint(history)
-        for server_round in range(coordinator.round + 1, plan.num_rounds + 1):
+        for server_round in range(server.round + 1, plan.num_rounds + 1):
             began = time.perf_counter()
-            coordinator.play(self._exchange)
+            self.complete(server.begin())
             self._seconds += time.perf_counter() - began
             stop = False
             due = plan.evaluate_every and server_round % plan.evaluate_every == 0
             if due or server_round == plan.num_rounds:
-                record = _record(coordinator, evaluate(coordinator.x), self._seconds)
+                evaluation = self._engine.evaluate(server.x)
+                if plan.evaluate is not None:
+                    evaluation |= plan.evaluate(server_round, server.x)
+                record = _record(server, evaluation, self._seconds)
                 if plan.certificates:
-                    record |= certify(coordinator, self._exchange)
+                    record |= certify(server, self._engine)
                 history.rows.append(record)
                 if self._directory is not None:
                     self._directory.write(record)
@@ -147,16 +156,22 @@ class Run:
                 history.stopped = server_round < plan.num_rounds
                 break
 
+    def complete(self, round_: Round) -> None:
+        """Ask until a round has what it needs, and apply it."""
+        while (request := round_.next_request()) is not None:
+            round_.take(self._engine.answer(request))
+        self.server.finish(round_)
+
     def _open(self, folder: Path) -> tuple[RunDirectory, list[Record]]:
         if self._found is None:
             if self.plan.resume and folder.exists():
                 _log.warning("no checkpoint in %s: starting from round 1", folder)
             directory = RunDirectory.create(
-                folder, self.coordinator, self.plan.num_rounds, anew=self.plan.resume
+                folder, self.server, self.plan.num_rounds, anew=self.plan.resume
             )
             return directory, []
         directory, rows = RunDirectory.reopen(folder, self._found["rows"])
-        _log.info("resuming %s after round %d", folder, self.coordinator.round)
+        _log.info("resuming %s after round %d", folder, self.server.round)
         return directory, rows
 
     def _is_due(self, server_round: int) -> bool:
@@ -172,41 +187,40 @@ class Run:
         if self._directory is None:
             return
         self._directory.sync()
-        save = getattr(self._exchange, "save", None)
         checkpoint.save(
             self._directory.path,
             {
                 "fingerprint": self._fingerprint,
-                "coordinator": self.coordinator.snapshot(),
-                "clients": None if save is None else save(),
+                "server": self.server.snapshot(),
+                "clients": self._engine.save(),
                 "rows": len(history.rows),
                 "seconds": self._seconds,
             },
         )
-        self.coordinator.kept = list(self.coordinator.acks)
+        self.server.acknowledgements.keep()
 
 
-def _record(coordinator: Coordinator, evaluation: Record, seconds: float) -> Record:
+def _record(server: Server, evaluation: Record, seconds: float) -> Record:
     objective = evaluation.get("objective", 0.0)
     if not math.isfinite(objective):
         raise FedConError(
-            f"round {coordinator.round}: the objective is {objective}: the run diverges, take "
+            f"round {server.round}: the objective is {objective}: the run diverges, take "
             "smaller steps"
         )
-    counts = coordinator.counts
+    counts = server.counts
     return {
-        "round": coordinator.round,
+        "round": server.round,
         **evaluation,
-        **coordinator.strategy.report(coordinator.state),
-        "uplink_bytes": coordinator.uplink_bytes,
-        "downlink_bytes": coordinator.downlink_bytes,
+        **server.strategy.report(server.state),
+        "uplink_bytes": server.uplink_bytes,
+        "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,
-        "cohort": len(coordinator.cohort),
-        "replies": coordinator.replies,
+        "cohort": len(server.cohort),
+        "replies": server.replies,
         "dropped": counts["dropped"],
         "retries": counts["retries"],
         "lost": counts["lost"],
-        **{f"local_{name}": value for name, value in sorted(coordinator.work.items())},
+        **{f"local_{name}": value for name, value in sorted(server.work.items())},
     }
 
 

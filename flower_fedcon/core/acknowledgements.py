@@ -1,0 +1,128 @@
+"""Exactly once: whether the state that a step leaves comes to count.
+
+What a step leaves is *pending* until the server says, in a later message, that it used the reply
+that came with it; then it is *acknowledged*, and the step that follows builds on it. A pending
+state that is not acknowledged is dropped: a reply that was late, refused or lost moves nothing. The
+acknowledged state that the server's last checkpoint knows is *kept* besides, for a server that
+falls back to it. A client that has none of the states that the server means has *lost* its state.
+
+A server says which state it means by the round of the reply that came with it, 0 for none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+Rounds = TypeVar("Rounds", int, Array)
+"""A round, or an array with one for each client."""
+
+
+def confirms(acknowledged: Rounds, pending: Rounds) -> Any:
+    """Return whether the server means the pending state, which is acknowledged by that.
+
+    >>> confirms(3, 3), confirms(2, 3), confirms(0, 0)
+    (True, False, False)
+    """
+    return (acknowledged == pending) & (acknowledged > 0)
+
+
+def stands(acknowledged: Rounds, known: Rounds) -> Any:
+    """Return whether the server means the state that is acknowledged already, or none yet.
+
+    >>> stands(2, 2), stands(3, 2), stands(0, 2)
+    (True, False, True)
+    """
+    return (acknowledged == known) | (acknowledged == 0)
+
+
+class Versions(NamedTuple):
+    """One client's states.
+
+    Attributes
+    ----------
+    round : int
+        The round whose reply came with `acknowledged`; 0 before any was used.
+    acknowledged : NamedTuple or None
+    pending_round : int
+        The round of `pending`; 0 if there is none.
+    pending : NamedTuple or None
+    held_round : int
+        The round of `held`; 0 if there is none.
+    held : dict or None
+        What a query left for the step of the same round.
+    kept_round : int
+        The round of `kept`; 0 for none.
+    kept : NamedTuple or None
+    incarnation : int
+        How often the server had been started when it last wrote.
+    """
+
+    round: int = 0
+    acknowledged: Any = None
+    pending_round: int = 0
+    pending: Any = None
+    held_round: int = 0
+    held: Any = None
+    kept_round: int = 0
+    kept: Any = None
+    incarnation: int = 0
+
+    def at(self, acknowledged: int) -> Any:
+        """Return the state that the server means; None if it is lost."""
+        if confirms(acknowledged, self.pending_round):
+            return self.pending
+        if acknowledged == self.round:
+            return self.acknowledged
+        return self.kept if acknowledged == self.kept_round else None
+
+    def outdated(self, server_round: int, incarnation: int) -> bool:
+        """Return whether a request is older than one that was answered already.
+
+        A server that was started again may ask for earlier rounds, an older incarnation for none.
+        """
+        if incarnation != self.incarnation:
+            return incarnation < self.incarnation
+        return server_round < self.pending_round
+
+
+class Acknowledgements:
+    """The server's side: the round of each client's last reply that was used.
+
+    Attributes
+    ----------
+    rounds : array of int, shape (N,)
+        0 for a client of which none was used.
+    kept : array of int, shape (N,)
+        The same at the last checkpoint.
+    """
+
+    def __init__(self, num_clients: int) -> None:
+        self.rounds = np.zeros(num_clients, np.int64)
+        self.kept = np.zeros(num_clients, np.int64)
+
+    def used(self, clients: list[int], server_round: int) -> None:
+        """Acknowledge the replies of a round that were used."""
+        if len(clients) == len(self.rounds):
+            self.rounds = np.full_like(self.rounds, server_round)
+        else:
+            self.rounds = self.rounds.copy()
+            self.rounds[clients] = server_round
+
+    def of(self, clients: list[int]) -> tuple[Array, Array]:
+        """Return both for some clients, ascending; these arrays do not change any more."""
+        if len(clients) == len(self.rounds):
+            return self.rounds, self.kept
+        return self.rounds[clients], self.kept[clients]
+
+    def keep(self) -> None:
+        """Remember what a checkpoint has just written: a later start falls back to it."""
+        self.kept = self.rounds
+
+    def restore(self, rounds: list[int]) -> None:
+        """Go on from a checkpoint."""
+        self.rounds = np.array(rounds, dtype=np.int64)
+        self.keep()

@@ -1,0 +1,267 @@
+"""One round under way: whom it asks, what has come back, and whether that is enough."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError
+from flower_fedcon.wire.payloads import Payload, payload_bytes
+
+if TYPE_CHECKING:
+    from flower_fedcon.core.server import Server
+
+_log = logging.getLogger("flwr")
+
+
+class Round:
+    """A round, from its cohort to its uploads.
+
+    `next_request` and `take` alternate until there is nothing more to ask. A strategy that asks
+    its clients before the step has two phases, the query and the step.
+
+    Parameters
+    ----------
+    server : Server
+        Its counts move as requests are made and replies come in; its state, only where a client
+        re-enters.
+    cohort : list of int
+        Ascending.
+    """
+
+    def __init__(self, server: Server, cohort: list[int]) -> None:
+        self._server, self.cohort = server, cohort
+        self.number = server.round
+        self._decision: Payload = {}
+        self._held: set[int] = set()
+        self._restores: dict[int, Payload] = {}
+        self._start(QUERY if server.strategy.queries else TRAIN)
+        self._broadcast_anew()
+
+    def _start(self, phase: str) -> None:
+        """Begin a phase: nobody has been asked, nobody has replied."""
+        self.phase = phase
+        self._attempt, self._ask_again = 0, False
+        self._faults: dict[int, str] = {}
+        self._forget_replies()
+
+    def _forget_replies(self) -> None:
+        self._used: list[Reply] = []
+        self._count = 0
+        self._answered: set[int] | None = None
+
+    def _broadcast_anew(self) -> None:
+        """Take the state's broadcast; what answers an earlier one no longer holds."""
+        server = self._server
+        self._forget_replies()
+        self._names = server.strategy.expects(server.state)
+        self._broadcast = server.strategy.broadcast(server.state)
+        self._broadcast_bytes = payload_bytes(self._broadcast) + server.setting_bytes
+
+    # --- what is asked -------------------------------------------------------------------------
+
+    def next_request(self) -> Request | None:
+        """Return what to ask next; None if the round has all that it needs.
+
+        Raises
+        ------
+        RoundError
+            If it has not, and every attempt is spent. The state is the last round's.
+        """
+        while self.complete():
+            if self.phase == TRAIN:
+                return None
+            self._turn_to_the_step()
+        self._attempt += not self._ask_again  # a re-entry is an answer, not a failed attempt
+        self._ask_again = False
+        server = self._server
+        if self._attempt > 1:
+            server.counts["retries"] += 1
+        asked = self.cohort if self._count == 0 else self._missing()
+        follows_query = bool(server.strategy.queries) and self.phase == TRAIN
+        acknowledged, kept = server.acknowledgements.of(asked)
+        request = Request(
+            asked,
+            self.number,
+            acknowledged,
+            self._decision if follows_query else self._broadcast,
+            kept,
+            phase=self.phase,
+            held=frozenset(self._held),
+            wanted=self.lacking,
+        )
+        self._add_personal_parts(request, follows_query)
+        return request
+
+    def _add_personal_parts(self, request: Request, follows_query: bool) -> None:
+        """Add what single clients get besides, and count the bytes of it all."""
+        server, clients = self._server, request.clients
+        strategy, state = server.strategy, server.state
+        size = self._broadcast_bytes
+        if follows_query:
+            size = payload_bytes(self._decision) + server.setting_bytes
+        size *= len(clients)
+        if strategy.sends_personal or follows_query:
+            for client, ack in zip(clients, request.acknowledged.tolist(), strict=True):
+                if client in self._held:
+                    continue
+                own = strategy.personal(state, client, ack)
+                if follows_query:  # it no longer holds what came with the query
+                    own = {**self._broadcast, **own}
+                if own:
+                    request.personal[client] = own
+                    size += payload_bytes(own)
+        if np.count_nonzero(request.acknowledged) < len(clients):
+            for client, ack in zip(clients, request.acknowledged.tolist(), strict=True):
+                if ack == 0 and client not in self._held:
+                    given = strategy.first_contact(state, client)
+                    if given is not None:
+                        request.restore[client] = given
+        for client in self._restores.keys() & set(clients) if self._restores else ():
+            request.restore[client] = self._restores[client]
+        size += sum(map(payload_bytes, request.restore.values()))
+        server.downlink_bytes += size
+
+    def _missing(self) -> list[int]:
+        """Return whose usable reply is still missing."""
+        answered = self._who_answered()
+        return [client for client in self.cohort if client not in answered]
+
+    def _who_answered(self) -> set[int]:
+        if self._answered is None:
+            self._answered = {client for reply in self._used for client in reply.clients}
+        return self._answered
+
+    def _turn_to_the_step(self) -> None:
+        """Go from the query to the step, for those who answered."""
+        server, answers = self._server, self.uploads()
+        server.state, self._decision = server.strategy.after_query(server.state, answers)
+        self._held = set(answers.clients)
+        self.cohort = server.cohort = answers.clients
+        self._start(TRAIN)
+
+    # --- what comes back -----------------------------------------------------------------------
+
+    def take(self, replies: Iterable[Reply]) -> None:
+        """Let the usable replies in; drop, count and log the others."""
+        for reply in replies:
+            if self._take(reply):
+                return  # the other replies answer a broadcast that no longer holds
+
+    def _take(self, reply: Reply) -> bool:
+        """Let one reply in, or of a reply of many clients those that can be used.
+
+        Returns
+        -------
+        bool
+            Whether the round starts over.
+        """
+        server, query = self._server, self.phase == QUERY
+        try:
+            if reply.remote:
+                self._check_sender(reply)
+            if reply.lost:
+                return self._readmit(reply)
+            names = server.strategy.queries if query else self._names
+            columns = server.gate.admit(reply, self.number, self.phase, names)
+        except (StateLostError, AlgorithmError):
+            raise  # no way back in, or a mistake in the program: to go on would not help
+        except FedConError as error:
+            if len(reply.clients) > 1 and reply.payload:  # one of them is to blame
+                return any([self._take(single) for single in reply.single()])  # noqa: C419
+            for client in reply.clients:
+                self._drop(client, error)
+            return False
+        self._used.append(reply)
+        reply.payload = columns
+        self._count += len(reply.clients)
+        self._answered = None
+        for work in reply.work:
+            if work:
+                server.work.update(work)
+        server.uplink_bytes += sum(map(column_bytes, columns.values()))
+        return False
+
+    def _check_sender(self, reply: Reply) -> None:
+        answered = self._who_answered()
+        if any(c in answered or c not in self.cohort for c in reply.clients):
+            raise RoundError("nothing was asked of this client")
+
+    def _drop(self, client: int, error: FedConError) -> None:
+        """Count and log a reply that is not used."""
+        self._server.counts["dropped"] += 1
+        self._faults[client] = str(error)
+        name = self._server.client_name(client)
+        _log.warning("round %d: dropped the reply of %s: %s", self.number, name, error)
+
+    def _readmit(self, reply: Reply) -> bool:
+        """Let clients whose state is gone come back; return whether the round starts over."""
+        server = self._server
+        for client in reply.clients:
+            name = server.client_name(client)
+            if client in self._held:  # it answered the query, and has forgotten it since
+                self._held.discard(client)
+                self._ask_again = True
+                continue
+            if client in self._restores:
+                self._drop(client, RoundError("it says again that its state is gone"))
+                continue
+            state, self._restores[client] = server.strategy.readmit(server.state, client)
+            server.counts["lost"] += 1
+            self._ask_again = True
+            _log.warning("round %d: %s has lost its state and re-enters", self.number, name)
+            if state is not server.state:
+                server.state = state
+                self._broadcast_anew()
+                return True
+        return False
+
+    # --- whether it is enough ------------------------------------------------------------------
+
+    @property
+    def lacking(self) -> int:
+        """How many usable replies the phase under way still needs."""
+        return max(0, self._server.strategy.quorum(len(self.cohort)) - self._count)
+
+    def complete(self) -> bool:
+        """Return whether the phase under way has enough usable replies.
+
+        Raises
+        ------
+        RoundError
+            If it has not, and every attempt is spent.
+        """
+        if self._count == len(self.cohort):
+            return True
+        if self._ask_again or self._attempt == 0:
+            return False
+        if not self.lacking:
+            return True
+        if self._attempt > self._server.max_retries:
+            wanted = self._server.strategy.quorum(len(self.cohort))
+            raise RoundError(
+                f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, "
+                f"{wanted} needed, after {self._attempt} attempts ({self._reasons()})"
+            )
+        return False
+
+    def _reasons(self) -> str:
+        """Return why clients have no usable reply, each reason once."""
+        by_reason: dict[str, list[str]] = {}
+        for client in self._missing():
+            reason = self._faults.get(client, "no reply")
+            by_reason.setdefault(reason, []).append(self._server.setup.clients[client].name)
+        return "; ".join(
+            f"client{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
+            for reason, names in by_reason.items()
+        )
+
+    def uploads(self) -> Uploads:
+        """Return what the phase under way has brought."""
+        return Uploads(self._used, self._server.setup.num_clients)

@@ -1,0 +1,155 @@
+"""The server's side of one run: the strategy, its state, and what has been counted."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.core.acknowledgements import Acknowledgements
+from flower_fedcon.core.gate import Gate
+from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
+from flower_fedcon.core.rng import COHORT, stream
+from flower_fedcon.core.round import Round
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import payload_bytes
+from flower_fedcon.wire.settings import encode
+
+if TYPE_CHECKING:
+    from flower_fedcon.strategies.base import FedConStrategy
+
+_log = logging.getLogger("flwr")
+
+
+class Server:
+    """What a run is, apart from what holds its clients.
+
+    A round is `begin`, then requests and replies until there is nothing more to ask, then
+    `finish`. Nothing of a round is applied before that, but for the re-entry of a client that has
+    lost its state.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+        Bound to `setup` here; the caller's object is left alone.
+    setup : Setup
+    x0 : array
+        The start, of the layout's shape.
+    run_id, incarnation
+        Of a run that goes on from a checkpoint; see `RunInfo`.
+
+    Attributes
+    ----------
+    state : NamedTuple
+        The strategy's.
+    round : int
+        The last round that has begun.
+    replies : int
+        How many were used in the last complete round.
+    counts : Counter
+        Replies dropped, attempts repeated, and clients that lost their state, so far.
+    work : Counter
+        What the clients' steps have cost so far.
+    """
+
+    max_retries = 3
+    """How many more times the clients without a usable reply are asked."""
+
+    def __init__(
+        self,
+        strategy: FedConStrategy[Any],
+        setup: Setup,
+        x0: Array,
+        *,
+        run_id: str | None = None,
+        incarnation: int = 1,
+    ) -> None:
+        self.setup = setup
+        self.strategy = strategy.bind(setup)
+        self.state = self.strategy.initialize(x0)
+        self.info = RunInfo(
+            algorithm=self.strategy.name,
+            seed=setup.seed,
+            layout=setup.layout,
+            num_clients=setup.num_clients,
+            settings=self.strategy.settings(),
+            run_id=run_id or secrets.token_hex(16),
+            incarnation=incarnation,
+        )
+        _, arrays = encode(self.info.settings)
+        self.setting_bytes = payload_bytes(arrays)
+        self.gate = Gate(self.strategy)
+        self.acknowledgements = Acknowledgements(setup.num_clients)
+        self.everyone = list(range(setup.num_clients))
+        self.round = self.replies = 0
+        self.cohort: list[int] = []
+        self.uplink_bytes = self.downlink_bytes = 0
+        self.counts: Counter[str] = Counter()
+        self.work: Counter[str] = Counter()
+        self._warned = False
+
+    @property
+    def x(self) -> Array:
+        """The current global model."""
+        return self.strategy.model(self.state)
+
+    def begin(self) -> Round:
+        """Draw the cohort of the next round."""
+        self.round += 1
+        self.cohort = self.everyone
+        if self.setup.sampled:
+            draws = stream(self.setup.seed, COHORT, self.round)
+            self.cohort = self.strategy.participation.draw(self.setup.num_clients, draws)
+        return Round(self, self.cohort)
+
+    def finish(self, round_: Round) -> None:
+        """Apply a round, and acknowledge the replies that were used."""
+        uploads = round_.uploads()
+        self.state = self.strategy.aggregate(self.state, uploads)
+        self.replies = len(uploads)
+        self.acknowledgements.used(uploads.clients, self.round)
+        if "unconverged" in self.work and not self._warned:
+            self._warned = True
+            _log.warning(
+                "round %d: a local solver did not reach its tolerance: raise its iterations, or "
+                "loosen it (said once)",
+                self.round,
+            )
+
+    def certificate_request(self) -> Request:
+        """Return what asks everyone for the gradient at the model."""
+        rounds = self.acknowledgements.rounds
+        return Request(
+            self.everyone, self.round, rounds, {"x": self.x}, np.zeros_like(rounds), phase=CERTIFY
+        )
+
+    def client_name(self, client: int) -> str:
+        """Return a client's name, for messages."""
+        known = 0 <= client < self.setup.num_clients
+        return f"client {self.setup.clients[client].name}" if known else f"unknown client {client}"
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a later start needs to go on from the last complete round."""
+        return {
+            "run_id": self.info.run_id,
+            "incarnation": self.info.incarnation,
+            "round": self.round,
+            "state": self.state,
+            "acknowledged": self.acknowledgements.rounds.tolist(),
+            "uplink_bytes": self.uplink_bytes,
+            "downlink_bytes": self.downlink_bytes,
+            "counts": dict(self.counts),
+            "work": dict(self.work),
+        }
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.round, self.state = snapshot["round"], snapshot["state"]
+        self.acknowledgements.restore(snapshot["acknowledged"])
+        self.uplink_bytes = snapshot["uplink_bytes"]
+        self.downlink_bytes = snapshot["downlink_bytes"]
+        self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])

@@ -1,0 +1,75 @@
+"""What a run needs of whatever holds its clients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.runs.history import Record
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.problems.federated import FederatedProblem
+
+
+class Engine(ABC):
+    """Whatever holds the clients of a run: this process, others, or nodes.
+
+    A run calls `describe`, then `open`, then `answer` and `evaluate` as often as it likes.
+    """
+
+    @abstractmethod
+    def describe(self) -> list[ClientInfo]:
+        """Return what each client says of itself, in client order."""
+
+    @abstractmethod
+    def open(self, run: RunInfo) -> None:
+        """Take over what all requests of a run have in common."""
+
+    @abstractmethod
+    def answer(self, request: Request) -> list[Reply]:
+        """Return the replies to a request: of a round, or for a certificate.
+
+        One reply may be of many clients, in columns. A client that fails gives a reply with the
+        error, and one that is not heard of none.
+        """
+
+    @abstractmethod
+    def evaluate(self, x: Array) -> Record:
+        """Return the record of a model: "objective" and what else is measured."""
+
+    def save(self) -> list[Versions] | None:
+        """Return the clients' states for a checkpoint; None where clients keep them themselves."""
+        return None
+
+    def load(self, states: Sequence[Versions]) -> None:
+        """Give the clients the states of a checkpoint."""
+        raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027  (most have started nothing)
+        """Let go of everything that was started."""
+
+
+class InProcess(Engine):
+    """An engine that has the problem itself.
+
+    Parameters
+    ----------
+    problem : FederatedProblem
+    """
+
+    def __init__(self, problem: FederatedProblem) -> None:
+        self._problem = problem
+
+    def describe(self) -> list[ClientInfo]:
+        """Return what the objectives say of themselves."""
+        problem = self._problem
+        pairs = zip(problem.objectives, problem.names, strict=True)
+        return [ClientInfo.of(objective, name) for objective, name in pairs]
+
+    def evaluate(self, x: Array) -> Record:
+        """Return what the problem says of a model."""
+        return self._problem.evaluate(x)

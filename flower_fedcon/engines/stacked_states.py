@@ -1,0 +1,199 @@
+"""The states of all clients, in arrays.
+
+A client's state has two places, in two arrays of all clients' states: one holds what is
+acknowledged, the other takes what is pending. An acknowledgement swaps the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.acknowledgements import Versions, confirms, stands
+from flower_fedcon.objectives.stacked import Which
+from flower_fedcon.sets.atoms import Atom, CoordinateAtom
+from flower_fedcon.validation import Array
+
+_ARRAY = "array"
+
+
+class States:
+    """Versions of all clients' states.
+
+    Parameters
+    ----------
+    state_type : type
+        The state of one client, a NamedTuple; here its arrays have a leading client axis.
+    num_clients : int
+    axes : int
+        Number of axes of the model.
+    """
+
+    def __init__(self, state_type: type[Any], num_clients: int, axes: int) -> None:
+        n = num_clients
+        self._type, self._axes, self._num_clients = state_type, axes, n
+        # Of each client: rounds, which place is acknowledged, and what its states are made of.
+        self._round, self._pending_round = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        self._slot = np.zeros(n, np.int64)
+        self._alike = 0  # the round whose replies, everyone's, wait for their acknowledgement
+        self._kind = np.zeros((2, n), np.int64)
+        self._kinds: list[tuple[Any, ...] | None] = [None]
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._arrays: tuple[dict[str, Array], dict[str, Array]] = ({}, {})
+
+    # --- rounds ----------------------------------------------------------------------------------
+
+    def acknowledge_everyone(self, acknowledged: Array) -> bool:
+        """Acknowledge the last round's replies, if they were everyone's and alike.
+
+        Returns
+        -------
+        bool
+            Whether they were; the clients can then be taken together.
+        """
+        last, self._alike = self._alike, 0
+        if not last or len(acknowledged) < self._num_clients or not every(acknowledged == last):
+            return False
+        self._slot ^= 1
+        self._round[:] = last
+        self._pending_round[:] = 0
+        return True
+
+    def acknowledge(self, clients: Array, acknowledged: Array) -> Array:
+        """Acknowledge replies one by one; return which clients have the state that is meant."""
+        rows = as_rows(clients)
+        used = confirms(acknowledged, self._pending_round[rows])
+        everyone = every(used)
+        mine = rows if everyone else clients[used]
+        self._slot[mine] ^= 1
+        self._round[mine] = acknowledged if everyone else acknowledged[used]
+        self._pending_round[mine] = 0
+        here: Array = used if everyone else stands(acknowledged, self._round[rows])
+        return here
+
+    def all_pending(self, server_round: int) -> None:
+        """Note that everyone has done a round's step, from states that were alike."""
+        self._alike = server_round
+
+    def keys(self, clients: Array, acknowledged: Array) -> Array:
+        """Return numbers that are equal for clients whose states can be taken together."""
+        rows = as_rows(clients)
+        slot = self._slot[rows]
+        kind = np.where(slot, self._kind[1, rows], self._kind[0, rows])
+        keys: Array = np.where(acknowledged > 0, (kind * 2 + slot) * 2 + 1, 0)
+        return keys
+
+    # --- states ----------------------------------------------------------------------------------
+
+    def read(self, clients: Array, rows: Which) -> Any:
+        """Return the acknowledged states of clients that are alike as one, its arrays stacked."""
+        slot = int(self._slot[clients[0]])
+        return self._read(slot, int(self._kind[slot, clients[0]]), rows)
+
+    def acknowledged(self, client: int, acknowledged: int) -> Any:
+        """Return the state of one client that the server means; nothing moves."""
+        slot = int(self._slot[client]) ^ int(confirms(acknowledged, self._pending_round[client]))
+        kind = int(self._kind[slot, client])
+        return None if not acknowledged or kind == 0 else self._read(slot, kind, client)
+
+    def readmit(self, clients: Array, rows: Which, acknowledged: int, state: Any) -> None:
+        """Take states that the server has handed back."""
+        self._write(int(self._slot[clients[0]]), rows, state)
+        self._round[rows] = acknowledged
+
+    def hold(
+        self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
+    ) -> None:
+        """Hold what a step leaves as pending; the step also returned `uploads`."""
+        self._write(1 - int(self._slot[clients[0]]), rows, state, uploads)
+        self._pending_round[rows] = server_round
+
+    def save(self, incarnation: int) -> list[Versions]:
+        """Return the clients' states, for a checkpoint: the same as the local engine's."""
+        found = []
+        for client in range(self._num_clients):
+            slot = int(self._slot[client])
+            states = [
+                None if kind == 0 else self._read(s, kind, client)
+                for s, kind in enumerate(self._kind[:, client].tolist())
+            ]
+            known, pending = int(self._round[client]), int(self._pending_round[client])
+            found.append(
+                Versions(
+                    round=known,
+                    acknowledged=states[slot] if known else None,
+                    pending_round=pending,
+                    pending=states[1 - slot] if pending else None,
+                    incarnation=incarnation,
+                )
+            )
+        return found
+
+    def load(self, states: Sequence[Versions]) -> None:
+        """Give the clients the states of a checkpoint."""
+        self._alike = 0
+        for client, versions in enumerate(states):
+            self._round[client] = versions.round
+            self._pending_round[client] = versions.pending_round
+            self._slot[client] = 0
+            for slot, state in enumerate((versions.acknowledged, versions.pending)):
+                if state is not None:
+                    self._write(slot, np.array([client]), state)
+
+    def _read(self, slot: int, kind: int, rows: Which | int) -> Any:
+        form, arrays = self._kinds[kind], self._arrays[slot]
+        assert form is not None  # noqa: S101  (written before)
+        pairs = zip(self._type._fields, form, strict=True)
+        return self._type(*(arrays[n][rows] if v is _ARRAY else v for n, v in pairs))
+
+    def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> None:
+        arrays, form = self._arrays[slot], []
+        everyone = isinstance(rows, slice) and rows.stop - rows.start == self._num_clients
+        for i, (name, value) in enumerate(zip(state._fields, state, strict=True)):
+            if isinstance(value, np.ndarray):
+                if name not in arrays:
+                    model = value.shape if value.ndim == self._axes else value.shape[1:]
+                    arrays[name] = np.zeros((self._num_clients, *model), value.dtype)
+                others = (*uploads, *state[:i], *state[i + 1 :])
+                if everyone and _may_replace(arrays[name], value, others):
+                    arrays[name] = value
+                else:
+                    arrays[name][rows] = value
+                form.append(_ARRAY)
+            else:
+                form.append(value)
+        kind = tuple(form)
+        number = self._numbers.get(kind)
+        if number is None:
+            number = self._numbers[kind] = len(self._kinds)
+            self._kinds.append(kind)
+        self._kind[slot, rows] = number
+
+
+def every(flags: Array) -> bool:
+    """Return whether all are true, faster than `all` finds it in a short array."""
+    return bool(np.count_nonzero(flags) == flags.size)
+
+
+def as_rows(places: Array) -> Which:
+    """Return ascending places as a slice if none is left out."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
+
+
+def _may_replace(place: Array, value: Array, others: Iterable[Any]) -> bool:
+    """Return whether a new array can be kept as it is: no other value lies in its memory."""
+    return (
+        value.base is None
+        and value.shape == place.shape
+        and value.dtype == place.dtype
+        and value.flags.carray
+        and not any(
+            np.may_share_memory(value, other)
+            if isinstance(other, np.ndarray)
+            else isinstance(other, Atom) and not isinstance(other, CoordinateAtom)
+            for other in others
+        )
+    )
