@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.engines.base import Engine
 from flower_fedcon.errors import FedConError
-from flower_fedcon.flower import codec, messages
-from flower_fedcon.flower.nodes import POLL, Nodes, Waiting, exchange
+from flower_fedcon.flower import codec, messages, nodes
+from flower_fedcon.flower.nodes import Nodes, Waiting, exchange
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array, count, nonnegative, positive
@@ -86,7 +86,7 @@ class GridEngine(Engine):
         while not wanted & online.keys() or (retry and not wanted <= online.keys()):
             if time.monotonic() > deadline:
                 break
-            time.sleep(POLL[1])
+            time.sleep(nodes.POLL[1])
             online = self._nodes.online()
         waiting = Waiting(
             there=lambda: set(self._nodes.online().values()),

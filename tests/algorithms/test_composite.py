@@ -61,7 +61,7 @@ def test_elapsed_step_is_exact():
     strategy = FedDualAvg(problem.regularizer, client_lr=0.1, local_steps=7, server_lr=0.3)
     run = OpenRun(strategy, problem)
     run.play(1000)
-    assert run.coordinator.strategy.broadcast(run.state)["elapsed"] == 0.3 * 0.1 * 1000 * 7
+    assert run.server.strategy.broadcast(run.state)["elapsed"] == 0.3 * 0.1 * 1000 * 7
 
 
 @pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])

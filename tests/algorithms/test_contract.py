@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,11 @@ def test_records_carry_the_same_iterates(name, participation):
     run, direct = (OpenRun(made, case.problem()) for _ in range(2))
     exchange, _ = wire_exchange(run)
     for _ in range(12):
-        run.coordinator.play(exchange)
+        run.round(exchange)
         direct.play()
         assert run.x.tobytes() == direct.x.tobytes()
-    assert run.coordinator.uplink_bytes == direct.coordinator.uplink_bytes
-    assert run.coordinator.counts == direct.coordinator.counts
+    assert run.server.uplink_bytes == direct.server.uplink_bytes
+    assert run.server.counts == direct.server.counts
 
 
 @EACH_RULE
@@ -110,11 +111,11 @@ def test_lost_replies_are_asked_for_again(name, participation):
         case.problem(),
         alter=losing(0.3),
     )
-    faulty.coordinator.max_retries = 100  # one client in two can be unlucky often
+    faulty.server.max_retries = 100  # one client in two can be unlucky often
     calm.play(30)
     faulty.play(30)
     assert faulty.x.tobytes() == calm.x.tobytes()
-    assert faulty.coordinator.counts["retries"] > 0
+    assert faulty.server.counts["retries"] > 0
 
 
 @pytest.mark.parametrize("name", [n for n, c in CONTRACTS.items() if c.sampled])
@@ -123,10 +124,10 @@ def test_goes_on_without_a_missing_client(name):
     case = CONTRACTS[name].sampled[0]
     calm, run = (OpenRun(strategy(name, case), case.problem(), case.rounds) for _ in range(2))
     run.alter = losing(0.2)
-    run.coordinator.max_retries = 20
+    run.server.max_retries = 20
     calm.play(case.rounds)
     run.play(case.rounds)
-    assert run.coordinator.counts["dropped"] == 0
+    assert run.server.counts["dropped"] == 0
     assert case.error(run.x) <= 1.3 * max(case.high, case.error(calm.x))
 
 
@@ -152,7 +153,7 @@ def test_a_client_that_lost_its_state_comes_back(name, sampled):
     else:
         run.play(case.rounds)
         assert case.low <= case.error(run.x) <= case.high
-    assert run.coordinator.counts["lost"] == 1
+    assert run.server.counts["lost"] == 1
 
 
 @each
@@ -178,22 +179,22 @@ def test_the_gate(name, fault):
     run = OpenRun(full, problem, alter=alter).play(8)
     calm = OpenRun(strategy(name, case), problem).play(8)
     assert run.x.tobytes() == calm.x.tobytes()
-    assert run.coordinator.counts["dropped"] == len(bad)
-    assert run.coordinator.counts["retries"] == (0 if fault == "twice" else len(bad))
+    assert run.server.counts["dropped"] == len(bad)
+    assert run.server.counts["retries"] == (0 if fault == "twice" else len(bad))
 
 
 def corrupt(reply: Reply, fault: str) -> list[Reply]:
-    name, value = next(iter(reply.payload.items()))
+    name, (value,) = next(iter(reply.payload.items()))
     dense = value if isinstance(value, np.ndarray) else value.dense()
-    changed = Reply(reply.client, reply.round, dict(reply.payload), reply.num_examples)
+    changed = replace(reply, payload=dict(reply.payload))
     if fault == "nan":
-        changed.payload[name] = np.full_like(dense, np.nan)
+        changed.payload[name] = [np.full_like(dense, np.nan)]
     elif fault == "shape":
-        changed.payload[name] = np.zeros((*dense.shape, 1))
+        changed.payload[name] = [np.zeros((*dense.shape, 1))]
     elif fault == "dtype":
-        changed.payload[name] = dense.astype(np.float16)
+        changed.payload[name] = [dense.astype(np.float16)]
     elif fault == "extra key":
-        changed.payload["more"] = dense
+        changed.payload["more"] = [dense]
     elif fault == "stale":
         changed.round -= 1
     elif fault == "weight":

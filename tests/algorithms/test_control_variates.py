@@ -62,13 +62,13 @@ def gradients(run):
 
 def forget(run, j):
     """Put client j's control variate to zero, behind the server's back."""
-    versions = run.clients[j]._versions
+    versions = run.clients[j].versions
     changed = {}
-    for which in ("committed", "pending"):
+    for which in ("acknowledged", "pending"):
         state = getattr(versions, which)
         names = {"c", "h", "y", "y_bar"} & set(state._fields)
         changed[which] = state._replace(**{n: np.zeros_like(getattr(state, n)) for n in names})
-    run.clients[j]._versions = versions._replace(**changed)
+    run.clients[j].versions = versions._replace(**changed)
 
 
 def lose(run, j):
@@ -161,7 +161,7 @@ def test_scaffold_with_the_mean_over_the_cohort_ends_elsewhere():
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_sends_one_vector_where_it_is_enough(option):
     bytes_up = [
-        played(Scaffold(**STEPS, option=option, mirror=mirror), 1).coordinator.uplink_bytes
+        played(Scaffold(**STEPS, option=option, mirror=mirror), 1).server.uplink_bytes
         for mirror in (True, False)
     ]
     vector = q6().num_clients * (128 + 8 * 8)
@@ -194,7 +194,7 @@ def test_a_lone_reset_is_never_repaired(strategy, problem, floor):
 def test_without_mirror_all_start_again(strategy, problem):
     """Also who was not in that round's cohort: the sum is whole, and the run ends right."""
     run = after(lose, strategy, 1200, problem)
-    assert run.state.resets == run.coordinator.counts["lost"] == 1
+    assert run.state.resets == run.server.counts["lost"] == 1
     assert {latest(run, j).resets for j in range(6)} == {1}
     assert error(run) < 3e-15
     states = [latest(run, j).c for j in range(6)]
@@ -225,7 +225,7 @@ def test_scaffnew_heals_in_one_round(problem):
     run = OpenRun(strategy, problem()).play(30)
     lose(run, 0)
     run.play()
-    psi = run.coordinator.strategy.regularizer
+    psi = run.server.strategy.regularizer
     assert psi.subdifferential_distance(run.x, settled(run, "h").mean(0)) < 1e-13
     assert error(run.play(150)) < 1e-15
 
@@ -274,7 +274,7 @@ def unknown():
 
 def test_scaffnew_draws_its_steps():
     run = OpenRun(Scaffnew(communication_probability=0.2), q6())
-    strategy, state = run.coordinator.strategy, run.state
+    strategy, state = run.server.strategy, run.state
     steps = [strategy.broadcast(state._replace(r=r))["steps"] for r in range(1, 4001)]
     assert min(steps) == 1
     assert np.mean(steps) == pytest.approx(5, rel=0.03)  # four standard errors are 6 %
@@ -282,10 +282,10 @@ def test_scaffnew_draws_its_steps():
 
 
 def test_scaffnew_defaults():
-    known = OpenRun(Scaffnew(), q6()).coordinator.info.settings
+    known = OpenRun(Scaffnew(), q6()).server.info.settings
     assert known["client_lr"] == pytest.approx(1 / 20)
     assert known["communication_probability"] == pytest.approx(20**-0.5)
-    assert OpenRun(Scaffnew(client_lr=0.01), unknown()).coordinator.info.settings == {
+    assert OpenRun(Scaffnew(client_lr=0.01), unknown()).server.info.settings == {
         "client_lr": 0.01,
         "communication_probability": 0.1,
         "batch_size": None,
@@ -334,7 +334,7 @@ def test_primal_dual_must_upload_its_dual(monkeypatch):
 
 
 def test_primal_dual_defaults(caplog):
-    known = OpenRun(PRIMAL_DUAL, q6()).coordinator.info.settings
+    known = OpenRun(PRIMAL_DUAL, q6()).server.info.settings
     assert known["dual_lr"] == pytest.approx(1 / 3.2)
     assert known["dual_damping"] == pytest.approx(1 / 20)
     assert known["theta"] == pytest.approx(max(2 / 2.1, 1 - 1 / 64))
@@ -342,7 +342,7 @@ def test_primal_dual_defaults(caplog):
     with pytest.raises(ConfigError, match="smoothness L is unknown: give dual_damping"):
         simulate(PRIMAL_DUAL, unknown(), 1)
     strategy = APDAInexact(primal_lr=0.1, dual_damping=1 / 20)
-    assert OpenRun(strategy, unknown()).play(3).coordinator.info.settings["theta"] == 1.0
+    assert OpenRun(strategy, unknown()).play(3).server.info.settings["theta"] == 1.0
     assert [r.message for r in caplog.records if "theta = 1" in r.message] == [
         "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may be slow: "
         "state it as `strong_convexity` of the objectives"
@@ -406,7 +406,7 @@ def test_composite_without_psi_has_no_floor():
 @pytest.mark.parametrize(("rule", "vectors"), [(Full(), 6 * 1), (Sample(count=3), 3 * 2)])
 def test_composite_sends_c_to_cohorts_alone(rule, vectors):
     run = played(CompositeFL(PSI, **STEPS, participation=rule), 4, q6_l1)
-    assert run.coordinator.downlink_bytes == 4 * vectors * (128 + 8 * 8)
+    assert run.server.downlink_bytes == 4 * vectors * (128 + 8 * 8)
 
 
 def test_composite_refusals():

@@ -58,17 +58,17 @@ def test_rounds_to_ten_digits(settings, rounds):
 
 def as_sampled(run):
     """Tell a run in which everyone takes part that some may not."""
-    coordinator = run.coordinator
-    setup = type(coordinator.setup)(**{**vars(coordinator.setup), "sampled": True})
-    coordinator.strategy.setup = setup
-    coordinator.state = coordinator.strategy.initialize(run.problem.start)
+    server = run.server
+    setup = type(server.setup)(**{**vars(server.setup), "sampled": True})
+    server.strategy.setup = setup
+    server.state = server.strategy.initialize(run.problem.start)
     return run
 
 
 def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
     full = OpenRun(DualFL(momentum=0.0), q6())
     block = as_sampled(OpenRun(DualFL(momentum=0.0), q6()))
-    assert block.coordinator.strategy.ratio == 1.0
+    assert block.server.strategy.ratio == 1.0
     for _ in range(2):  # beta_0 = 0: the same until then
         assert block.play().x == pytest.approx(full.play().x, abs=1e-14)
     assert 356 <= 2 + rounds_to(block) <= 360
@@ -132,7 +132,7 @@ def test_gap_rule_needs_few_inner_steps():
     run = gap_run()
     assert errors_at(run, 50, 100) == pytest.approx([1.4e-6, 5.5e-11], rel=0.05)
     assert errors_at(run, 50)[0] <= 1e-14
-    assert run.coordinator.work["iterations"] == pytest.approx(3576, rel=0.02)
+    assert run.server.work["iterations"] == pytest.approx(3576, rel=0.02)
 
 
 def test_gap_rule_must_upload_the_matching_point(monkeypatch):
@@ -140,7 +140,7 @@ def test_gap_rule_must_upload_the_matching_point(monkeypatch):
     monkeypatch.setattr(DualFLClient, "_solve", lambda *args: (solve(*args)[0],) * 2)
     run = gap_run()
     assert errors_at(run, 50, 100, 150) == pytest.approx([3.4e-5, 5.6e-9, 1e-12], rel=0.1)
-    assert run.coordinator.work["iterations"] == pytest.approx(9297, rel=0.02)
+    assert run.server.work["iterations"] == pytest.approx(9297, rel=0.02)
 
 
 def test_gap_rule_with_looser_tolerances(monkeypatch):
@@ -152,9 +152,9 @@ def test_gap_rule_without_momentum():
     run = gap_run(momentum=0.0)
     exact = OpenRun(DualFL(momentum=0.0), q6(), 150).play(150)
     assert error(run.play(150).x) <= 2 * error(exact.x)
-    broadcast = run.coordinator.strategy.broadcast(run.state)
+    broadcast = run.server.strategy.broadcast(run.state)
     assert broadcast["tolerance"] == gap_tolerance(
-        150, num_clients=6, strong_convexity=run.coordinator.strategy.nu, momentum=0.0
+        150, num_clients=6, strong_convexity=run.server.strategy.nu, momentum=0.0
     )
 
 
@@ -195,7 +195,7 @@ def test_perfectly_conditioned_clients():
     """mu = L: rho = 1, where beta is 0/0; two rounds suffice."""
     objectives = [Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)]
     run = OpenRun(DualFL(), FederatedProblem(objectives))
-    assert run.coordinator.strategy.rho == 1.0
+    assert run.server.strategy.rho == 1.0
     assert run.play(2).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
     assert run.play(20).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
 
@@ -252,7 +252,7 @@ def test_clients_that_are_not_strongly_convex(rule):
     problem = FederatedProblem([LogisticRegression(A, y) for A, y in data])
     regular = FederatedProblem([LogisticRegression(A, y, l2=0.1) for A, y in data])
     run = OpenRun(DualFL(regularization=0.1, participation=rule), problem).play(250)
-    strategy = run.coordinator.strategy
+    strategy = run.server.strategy
     assert strategy.nu == 0.1
     if rule == Full():
         assert strategy.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
@@ -275,19 +275,19 @@ def test_re_entry_ends_at_the_optimum(rule, mirror, x0):
     lose(run)
     lose(run, 4)
     run.play(10)
-    assert run.coordinator.counts["lost"] == 2
+    assert run.server.counts["lost"] == 2
     lose(run)
     for _ in range(950):
         run.play()
         assert run.x == pytest.approx(-states_after_reset(run).mean(axis=0), abs=1e-12)
-    assert run.coordinator.counts["lost"] == 3
+    assert run.server.counts["lost"] == 3
     assert error(run.x) <= 2e-14
 
 
 def states_after_reset(run):
     """Return the v_j; those of clients that have not yet heard of a reset are -origin."""
     v, state = states(run), run.state
-    late = np.array(run.coordinator.acks) <= state.start
+    late = np.array(run.acknowledged) <= state.start
     v[late] = -state.origin
     return v
 
@@ -302,7 +302,7 @@ def test_mirror_returns_the_very_state(rule):
     # only the local solver's start differs
     assert run.x == pytest.approx(calm.x, abs=1e-13)
     assert np.array_equal(states(run), run.state.v)
-    assert run.coordinator.counts["lost"] == 1
+    assert run.server.counts["lost"] == 1
 
 
 def test_collective_reset_is_a_new_start():
@@ -378,7 +378,7 @@ def test_unknown_constants_are_the_users_affair(caplog):
     unknown = FederatedProblem([Unknown(f) for f in q6_objectives()])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run = OpenRun(DualFL(strong_convexity=1.0), unknown)
-        assert run.coordinator.strategy.rho == 0.0
+        assert run.server.strategy.rho == 0.0
         assert not caplog.records
         run = OpenRun(DualFL(strong_convexity=1.0, momentum=0.05), unknown)
     assert "smoothness L is unknown: momentum must be at most nu/L" in caplog.text

@@ -372,7 +372,7 @@ def test_default_stages(rounds, lengths):
     run = OpenRun(MCFedDA(L1(0.6), strong_convexity=MU, local_steps=2), problem, rounds)
     seen = []
     for _ in range(rounds):
-        seen.append(run.coordinator.strategy.broadcast(run.state)["multiple"])
+        seen.append(run.server.strategy.broadcast(run.state)["multiple"])
         run.play()
     assert [seen.count(multiple) for multiple in (4.0, 2.0, 1.0)] == lengths
     assert seen == sorted(seen, reverse=True)

@@ -87,7 +87,7 @@ def test_sampled_server_holds_the_exact_mean(kind, participation):
         mirror = primal(run).mirror
         assert run.x == pytest.approx(mirror.mean(axis=0), abs=1e-12 * 5)
         assert problem.constraint.contains(run.x, 1e-12)
-    met = [j for j, ack in enumerate(run.coordinator.acks) if ack]
+    met = [j for j, ack in enumerate(run.acknowledged) if ack]
     assert clients_x(run).tobytes() == mirror[met].tobytes()
     assert all(problem.constraint.contains(x, 1e-12) for x in mirror)
     if kind is FedFWPlus:
@@ -101,10 +101,10 @@ def test_full_and_sampled_forms_agree_when_everyone_takes_part(kind):
     sampled = kind(problem.constraint, penalty=0.1)
     run = OpenRun(sampled, problem)
     # The sampled form, told that nobody is ever left out.
-    run.coordinator.strategy.setup = run.coordinator.setup.__class__(
-        **{**vars(run.coordinator.setup), "sampled": True}
+    run.server.strategy.setup = run.server.setup.__class__(
+        **{**vars(run.server.setup), "sampled": True}
     )
-    run.coordinator.state = run.coordinator.strategy.initialize(problem.start)
+    run.server.state = run.server.strategy.initialize(problem.start)
     run.play(60)
     assert primal(run).mirror is not None
     assert run.x == pytest.approx(full.x, abs=1e-12)
@@ -221,7 +221,7 @@ def test_sampled_client_gets_its_iterate_back():
         broken.clients[3] = broken.new_client(3)
         broken.play(20)
         assert broken.x.tobytes() == calm.x.tobytes()
-        assert broken.coordinator.counts["lost"] == 1
+        assert broken.server.counts["lost"] == 1
 
 
 def test_full_fedfw_heals():
@@ -259,7 +259,7 @@ def test_full_plus_restarts_everyone(form, monkeypatch):
         monkeypatch.setattr(FedFWPlus, "readmit", lambda self, state, client: (state, {}))
     run.clients[3] = run.new_client(3)
     run.play(4000)
-    assert run.coordinator.counts["lost"] == 1
+    assert run.server.counts["lost"] == 1
     y = np.array([state.y for state in client_states(run)])
     off = np.abs(y.sum(axis=0)).max() / np.abs(y).max()
     ratio = gap(run.x, problem) / gap(calm.x, problem)

@@ -132,16 +132,16 @@ def test_the_average_weighs_by_how_far_inside(more):
     for _ in range(30):
         models.append(run.x)
         estimate = constraint(problem, run.x)
-        weights.append(1 - run.coordinator.strategy.switch(estimate - 0.1))
+        weights.append(1 - run.server.strategy.switch(estimate - 0.1))
         above += estimate > 0.1
         run.play()
-        report = run.coordinator.strategy.report(run.state)
+        report = run.server.strategy.report(run.state)
         assert report["constraint_estimate"] == pytest.approx(estimate, rel=1e-14)
         assert report["violations"] == above
         assert report["sigma"] == pytest.approx(1 - weights[-1], abs=1e-12)
     assert 0 < above < 30
     expected = np.average(models, axis=0, weights=weights)
-    found = run.coordinator.strategy.outputs(run.state)["average"]
+    found = run.server.strategy.outputs(run.state)["average"]
     assert found == pytest.approx(expected, rel=1e-12)
 
 
@@ -198,10 +198,10 @@ def test_with_exact_compressors_error_feedback_changes_nothing(switching):
     ):
         strategy = FedSGM(**WORKSHOP, switching=switching, **more)
         run = OpenRun(strategy, problem).play(60)
-        assert run.coordinator.strategy.feedback
+        assert run.server.strategy.feedback
         assert run.x == pytest.approx(plain.x, abs=1e-12)
         for client in run.clients:
-            assert not client._versions.pending.e.any()
+            assert not client.versions.pending.e.any()
 
 
 def one_client(**settings):
@@ -218,7 +218,7 @@ def test_what_is_held_back_by_hand():
     for x, e in (([2, 0], [0, -2]), ([2, 2], [-2, 0]), ([4, 2], [0, 0])):
         run.play()
         assert run.x.tolist() == x
-        assert run.clients[0]._versions.pending.e.tolist() == e
+        assert run.clients[0].versions.pending.e.tolist() == e
 
 
 def test_what_the_server_holds_back_by_hand():
@@ -235,11 +235,11 @@ def test_randk_is_scaled_only_without_error_feedback():
     half = RandK(fraction=0.5)
     for more, scaled in (({}, True), (BOTH, False), ({"downlink": TopK(count=1)}, False)):
         run = OpenRun(FedSGM(**FIVE, **{**more, "uplink": half}), q6_limited()).play()
-        assert run.coordinator.strategy.uplink_compressor.scaled is scaled
+        assert run.server.strategy.uplink_compressor.scaled is scaled
         assert run.clients[0].settings.uplink_compressor.scaled is scaled
-        assert run.coordinator.strategy.feedback is not scaled
+        assert run.server.strategy.feedback is not scaled
     both = OpenRun(FedSGM(**FIVE, downlink=half), q6_limited())
-    assert both.coordinator.strategy.downlink_compressor == RandK(fraction=0.5, scaled=False)
+    assert both.server.strategy.downlink_compressor == RandK(fraction=0.5, scaled=False)
 
 
 # --- messages and state --------------------------------------------------------------------------
@@ -278,20 +278,20 @@ def test_messages_carry_every_form(more, participation):
 
     again = np.random.default_rng(1)
     for _ in range(25):
-        run.coordinator.play(exchange)
-        direct.coordinator.play(same)
+        run.round(exchange)
+        direct.round(same)
         assert run.x.tobytes() == direct.x.tobytes()
     assert lost
-    assert run.coordinator.counts == direct.coordinator.counts
-    assert run.coordinator.downlink_bytes == direct.coordinator.downlink_bytes
-    run.coordinator.begin()
-    run.coordinator.absorb(wire(run.coordinator.requests()))
-    run.coordinator.proceed()
-    for client in run.coordinator.cohort:
+    assert run.server.counts == direct.server.counts
+    assert run.server.downlink_bytes == direct.server.downlink_bytes
+    run.server.begin()
+    run.server.absorb(wire(run.server.requests()))
+    run.server.proceed()
+    for client in run.server.cohort:
         contexts[client].state.clear()
-    assert all(reply.lost for reply in wire(run.coordinator.requests()))
-    run.coordinator.go_on(wire)
-    assert run.coordinator.counts["lost"] == len(run.coordinator.cohort)
+    assert all(reply.lost for reply in wire(run.server.requests()))
+    run.server.go_on(wire)
+    assert run.server.counts["lost"] == len(run.server.cohort)
 
 
 def test_increments_go_to_who_has_built_on_the_last_model():
@@ -328,7 +328,7 @@ def test_compression_saves_bytes_both_ways():
 def test_without_error_feedback_there_is_nothing_to_lose(more, participation):
     strategy = FedSGM(**WORKSHOP, **more, participation=participation)
     calm, run = (OpenRun(strategy, cancer()).play(10) for _ in range(2))
-    assert run.clients[1]._versions.pending in (None, (None, None))
+    assert run.clients[1].versions.pending in (None, (None, None))
     for j in range(10):
         run.clients[j] = run.new_client(j)
     calm.play(20)
@@ -349,14 +349,14 @@ def test_a_lost_state_costs_a_dense_model_and_what_was_held_back(participation):
             messages.append((request, reply))
         return [reply]
 
-    assert np.linalg.norm(run.clients[j]._versions.pending.e) > 0.1
+    assert np.linalg.norm(run.clients[j].versions.pending.e) > 0.1
     before, run.clients[j], run.alter = run.x, run.new_client(j), alter
-    while run.coordinator.counts["lost"] == 0:
+    while run.server.counts["lost"] == 0:
         before = run.x
         run.play()
     given = next(request for request, _ in messages if request.restore is not None)
     assert given.restore["w"].tobytes() == before.tobytes()
-    kept = run.clients[j]._versions.pending
+    kept = run.clients[j].versions.pending
     assert kept.w.tobytes() == before.tobytes()
     owed = kept.e + messages[-1][1].payload["delta"].dense()
     fresh = run.new_client(j)  # what it owes is this round's step alone
@@ -365,9 +365,9 @@ def test_a_lost_state_costs_a_dense_model_and_what_was_held_back(participation):
         v = v - 0.1 * fresh.direction(v, run.state.sigma)
     assert owed == pytest.approx((before - v) / 0.1, rel=1e-12)
     # no trace stays: both end where the sheet says
-    calm.play(500 - calm.coordinator.round)
-    run.play(500 - run.coordinator.round)
-    found, expected = (r.coordinator.strategy.outputs(r.state)["average"] for r in (run, calm))
+    calm.play(500 - calm.server.round)
+    run.play(500 - run.server.round)
+    found, expected = (r.server.strategy.outputs(r.state)["average"] for r in (run, calm))
     assert problem.objective(found) == pytest.approx(problem.objective(expected), rel=0.02)
     assert constraint(problem, found) == pytest.approx(constraint(problem, expected), rel=0.02)
 
@@ -388,8 +388,8 @@ def test_a_failed_round_does_not_mislead_who_holds_what():
             continue
         before = run.x
         run.play()
-        for client in run.coordinator.cohort:
-            assert run.clients[client]._versions.pending.w.tobytes() == before.tobytes()
+        for client in run.server.cohort:
+            assert run.clients[client].versions.pending.w.tobytes() == before.tobytes()
 
 
 def test_single_precision_stays_single():
@@ -398,9 +398,9 @@ def test_single_precision_stays_single():
         Limited(Quadratic(*(a.astype(np.float32) for a in d)), slope=0.5, level=0.2) for d in data
     ]
     run = OpenRun(FedSGM(**STEPS, tolerance=0.1, **BOTH), FederatedProblem(clients)).play(20)
-    state, client = run.state, run.clients[0]._versions.pending
+    state, client = run.state, run.clients[0].versions.pending
     assert 0 < state.weight < 20
-    average = run.coordinator.strategy.outputs(state)["average"]
+    average = run.server.strategy.outputs(state)["average"]
     for array in (state.x, state.w, state.weighted, average, client.w, client.e):
         assert array.dtype == np.float32
     assert state.increment["increment.values"].dtype == np.float32
@@ -449,8 +449,8 @@ def test_objectives_without_a_constraint_are_refused():
         simulate(FedSGM(**FIVE), q6(), 1)
     run = OpenRun(FedSGM(**FIVE), q6_limited())
     run.problem = q6()  # on the nodes
-    run.coordinator.begin()
-    replies = wire_exchange(run)[0](run.coordinator.requests())
+    run.server.begin()
+    replies = wire_exchange(run)[0](run.server.requests())
     assert all(re.search(words, reply.error) for reply in replies)
 
 
@@ -458,7 +458,7 @@ def test_a_node_takes_no_malformed_increment():
     """What a server sends is checked as a client's upload is."""
     run = OpenRun(FedSGM(**FIVE, **BOTH), q6_limited()).play()
     client, sent = run.clients[0], dict(run.state.increment)
-    state = client._versions.pending
+    state = client.versions.pending
     sent["increment.indices"] = sent["increment.indices"] + 8
     with pytest.raises(FedConError, match="indices must increase strictly within 0 to 7"):
         client.model(state, sent)

@@ -31,8 +31,8 @@ def first_below(level, strategy, problem, limit=1000):
     """Return the first round after which the error is below `level`."""
     run = OpenRun(strategy, problem, limit)
     while error(run.play(), problem) >= level:
-        assert run.coordinator.round < limit
-    return run.coordinator.round
+        assert run.server.round < limit
+    return run.server.round
 
 
 # --- the figures of the sheets --------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_fivegcs_with_thirty_gradient_steps(count):
     strategy = FiveGCS(participation=Sample(count=count), local_solver=solver)
     run = OpenRun(strategy, problem).play(500)
     assert error(run, problem) < 1e-15
-    assert run.coordinator.work["evaluations"] == 500 * count * 30
+    assert run.server.work["evaluations"] == 500 * count * 30
 
 
 def test_inexact_solves_of_the_others():
@@ -269,22 +269,22 @@ def test_fivegcs_keeps_the_size_that_was_drawn():
         two_clients(),
         alter=lambda request, reply: [] if request.client == 1 else [reply],
     ).play()
-    assert run.coordinator.replies == 1
+    assert run.server.replies == 1
     assert run.state.x.item() == 1.8125
     assert run.x.item() == (1.8125 + 1.3125) / 2
 
 
 def test_fivegcs_defaults():
-    strategy = OpenRun(FiveGCS(participation=Sample(count=3)), q6()).coordinator.strategy
+    strategy = OpenRun(FiveGCS(participation=Sample(count=3)), q6()).server.strategy
     assert strategy.mu == pytest.approx(1)
     assert strategy.gamma == pytest.approx(3 / 16 * np.sqrt(3 / (20 * 6)))
     assert strategy.tau == pytest.approx(8 / 3 * np.sqrt(20 / (6 * 3)))
-    given = OpenRun(FiveGCS(primal_lr=0.1, strong_convexity=0.5), q6()).coordinator.strategy
+    given = OpenRun(FiveGCS(primal_lr=0.1, strong_convexity=0.5), q6()).server.strategy
     assert (given.mu, given.gamma, given.tau) == (0.5, 0.1, pytest.approx(1 / 1.2))
 
 
 def test_feddyn_default():
-    strategy = OpenRun(FedDyn(), q6()).coordinator.strategy
+    strategy = OpenRun(FedDyn(), q6()).server.strategy
     assert strategy.alpha == pytest.approx(np.sqrt(20))
 
 
@@ -301,7 +301,7 @@ def test_skipped_rounds_carry_a_coin_alone():
     for _ in range(30):
         x, skip = run.x, run.state.skip
         run.play()
-        after = (run.coordinator.uplink_bytes, run.coordinator.downlink_bytes)
+        after = (run.server.uplink_bytes, run.server.downlink_bytes)
         vector = 6 * (128 + 8 * 8)
         assert after[0] - before[0] == (0 if skip else vector)
         assert after[1] - before[1] == 6 * 8 + (vector if aggregated else 0)
@@ -315,9 +315,9 @@ def test_skipped_rounds_through_messages():
     run, direct = (OpenRun(FedPD(**SKIPPING), q6()) for _ in range(2))
     exchange, _ = wire_exchange(run)
     for _ in range(20):
-        run.coordinator.play(exchange)
+        run.round(exchange)
         assert run.x.tobytes() == direct.play().x.tobytes()
-    assert run.coordinator.downlink_bytes == direct.coordinator.downlink_bytes
+    assert run.server.downlink_bytes == direct.server.downlink_bytes
 
 
 def test_everyone_moves_in_a_skipped_round():
@@ -325,14 +325,14 @@ def test_everyone_moves_in_a_skipped_round():
     lost = np.random.default_rng(2)
     calm, run = (OpenRun(FedPD(**SKIPPING), q6()) for _ in range(2))
     run.alter = lambda request, reply: [] if lost.random() < 0.3 else [reply]
-    run.coordinator.max_retries = 100
+    run.server.max_retries = 100
     assert run.play(30).x.tobytes() == calm.play(30).x.tobytes()
-    assert run.coordinator.counts["retries"] > 10
+    assert run.server.counts["retries"] > 10
 
 
 def test_coins_depend_on_the_seed_alone():
     def coins(seed):
-        strategy = OpenRun(FedPD(**SKIPPING), q6(), seed=seed).coordinator.strategy
+        strategy = OpenRun(FedPD(**SKIPPING), q6(), seed=seed).server.strategy
         return [strategy.skips(t) for t in range(1, 1001)]
 
     assert coins(1) == coins(1) != coins(2)
@@ -356,7 +356,7 @@ def losing_client_0(strategy, problem, rounds):
     run = OpenRun(strategy, problem, rounds).play(rounds // 2)
     run.clients[0] = run.new_client(0)
     run.play(rounds - rounds // 2)
-    assert run.coordinator.counts["lost"] == 1
+    assert run.server.counts["lost"] == 1
     return run
 
 
@@ -378,7 +378,7 @@ def test_control_variates_are_mirrored_or_reset(make, wrong, size):
         run = losing_client_0(make(mirror=mirror, participation=some), problem, rounds)
         assert error(run, problem) < 1e-15
     assert run.state.resets == 1
-    total = run.state.h * 6 if isinstance(run.coordinator.strategy, FedDyn) else run.state.v
+    total = run.state.h * 6 if isinstance(run.server.strategy, FedDyn) else run.state.v
     variates = [s.variate for s in client_states(run) if s.resets == 1]
     assert np.sum(variates, axis=0) == pytest.approx(total, abs=1e-14)
 
@@ -399,17 +399,17 @@ def test_a_reset_keeps_the_model_and_reaches_clients_that_were_away(make, wrong)
     problem = q6()
     run = OpenRun(make(mirror=False, participation=Sample(count=2)), problem).play(40)
     before = run.x
-    after = run.coordinator.strategy.reset(run.state)
-    assert run.coordinator.strategy.model(after) == pytest.approx(before, abs=1e-15)
+    after = run.server.strategy.reset(run.state)
+    assert run.server.strategy.model(after) == pytest.approx(before, abs=1e-15)
     run.clients[0] = run.new_client(0)
-    while not run.coordinator.counts["lost"]:
+    while not run.server.counts["lost"]:
         run.play()
     old = {s.resets for s in client_states(run)}
     assert old == {0, 1}  # four of six have not heard of it
     # From now on the sum holds after every round, those who are still to reset counting as 0.
     for _ in range(20):
         run.play()
-        total = run.state.h * 6 if isinstance(run.coordinator.strategy, FedDyn) else run.state.v
+        total = run.state.h * 6 if isinstance(run.server.strategy, FedDyn) else run.state.v
         variates = [s.variate for s in client_states(run) if s.resets == 1]
         assert np.sum(variates, axis=0) == pytest.approx(total, abs=1e-13)
     # and a second loss resets once more
@@ -429,7 +429,7 @@ def test_resets_travel_through_messages():
         if t == 12:
             contexts[2].state.clear()
             direct.clients[2] = direct.new_client(2)
-        run.coordinator.play(exchange)
+        run.round(exchange)
         assert run.x.tobytes() == direct.play().x.tobytes()
     assert run.state.resets == direct.state.resets == 1
 
@@ -463,7 +463,7 @@ def test_feddr_reply_after_reentry_is_lost():
 
     run.alter = alter
     run.play(400)
-    assert len(gone) == run.coordinator.counts["lost"] == 1
+    assert len(gone) == run.server.counts["lost"] == 1
     assert run.state.xtilde == pytest.approx(run.state.mirror.mean(axis=0), abs=1e-14)
     assert error(run, problem) < 2e-15
 
@@ -484,7 +484,7 @@ def test_late_clients_of_feddr_start_at_x0():
     met = set()
     for _ in range(30):
         run.play()
-        (client,) = run.coordinator.cohort
+        (client,) = run.server.cohort
         if client not in met:
             met.add(client)
             x = prox(problem.objectives[client], np.ones(8), 0.1)
@@ -514,7 +514,7 @@ def test_fedpd_reenters_in_a_skipped_round_from_the_last_mean():
     run.clients[1] = run.new_client(1)
     x_0 = run.x
     run.play()
-    assert run.coordinator.counts["lost"] == 1
+    assert run.server.counts["lost"] == 1
     state = client_states(run)[1]
     assert state.x == pytest.approx(prox(q6().objectives[1], x_0, 0.1), abs=1e-14)
     assert state.dual == pytest.approx((state.x - x_0) / 0.1, abs=1e-12)

@@ -20,13 +20,13 @@ def test_ends_where_it_should(name):
     problem = case.problem()
     faults = Faults(seed=11, lost=0.2, late=0.1, twice=0.05, corrupt=0.05)
     run = OpenRun(build(name, problem, **case.settings), problem, case.rounds, alter=faults)
-    run.coordinator.max_retries = 60
+    run.server.max_retries = 60
     for played in range(200):
         if played in (67, 131):
             run.clients[played % problem.num_clients] = run.new_client(played % problem.num_clients)
         run.play()
         assert np.isfinite(run.x).all()
-    counted = run.coordinator.counts["dropped"]
+    counted = run.server.counts["dropped"]
     corrupt = sum(faults.counts[fault] for fault in CORRUPT)
     # A late reply is dropped when it comes, unless it is asked for again at that moment.
     assert corrupt + faults.counts["twice"] <= counted
@@ -57,5 +57,5 @@ def test_each_corruption_is_dropped_and_changes_nothing(name, fault):
     calm = OpenRun(made, problem, case.rounds).play(7)
     assert not hit
     assert run.x.tobytes() == calm.x.tobytes()
-    assert run.coordinator.counts["dropped"] == 2
-    assert run.coordinator.counts["retries"] == 2
+    assert run.server.counts["dropped"] == 2
+    assert run.server.counts["retries"] == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.engines.stacked import StackedExchange
+from flower_fedcon.engines.stacked_states import States
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Scaled
@@ -229,10 +229,7 @@ class State(NamedTuple):
 
 def test_states_that_share_memory_are_copied():
     """A step's new array is kept as it is only if nothing else that it returned lies in it."""
-    exchange = object.__new__(StackedExchange)
-    exchange._axes, exchange._slot = 1, np.zeros(3, np.int64)
-    exchange._arrays, exchange._kinds, exchange._numbers = ({}, {}), [None], {}
-    exchange._kind = np.zeros((2, 3), np.int64)
+    states = States(State, 3, 1)
     new = np.ones((3, 4))
     for uploads, state, kept in [
         ((), State(np.ones((3, 4)), 1.0), True),
@@ -242,10 +239,10 @@ def test_states_that_share_memory_are_copied():
         ((), State(new, new[:, :2]), False),
         ((), State(np.ones((4, 3)).T, 1.0), False),
     ]:
-        exchange._arrays[0].clear()
+        states._arrays[0].clear()
         for _ in range(2):  # the first makes room
-            exchange._write(0, slice(0, 3), state, uploads)
-        assert (exchange._arrays[0]["x"] is state.x) == kept
-        assert np.array_equal(exchange._arrays[0]["x"], state.x)
-    exchange._write(0, slice(0, 2), State(np.zeros((2, 4)), 1.0))
-    assert exchange._arrays[0]["x"].sum() == 4
+            states._write(0, slice(0, 3), state, uploads)
+        assert (states._arrays[0]["x"] is state.x) == kept
+        assert np.array_equal(states._arrays[0]["x"], state.x)
+    states._write(0, slice(0, 2), State(np.zeros((2, 4)), 1.0))
+    assert states._arrays[0]["x"].sum() == 4

@@ -9,7 +9,8 @@ from flwr.simulation import run_simulation
 from problems import q6_limited
 
 from flower_fedcon import FederatedProblem, Sample, client_app, simulate
-from flower_fedcon.engines.grid import GridRun
+from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.registry import CLASSES
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.run import Plan
@@ -47,9 +48,10 @@ def found():
     def main(grid, context):
         for name in CLASSES:
             problem = problem_of(name)
-            run = GridRun(strategy_of(name), grid, num_clients=problem.num_clients)
-            result = run.run(problem.x0, Plan(ROUNDS, seed=4), problem=problem)
-            histories[name] = result.history
+            strategy = strategy_of(name)
+            engine = GridEngine(strategy, grid, num_clients=6, problem=problem)
+            run = GridRun(strategy, engine).play(problem.x0, Plan(ROUNDS, seed=4))
+            histories[name] = run.history
 
     run_simulation(
         server_app=server,

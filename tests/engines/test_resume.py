@@ -179,11 +179,11 @@ STATE = FedFWClientState(x=np.array([0.1, -0.0, 3.0]), d=None)
 def test_file_store(tmp_path):
     store = FileStore(tmp_path / "state", "a/../b c")
     assert store.load(RUN, FedFWClientState) == Versions()
-    store.save(RUN, Versions(3, STATE, 4, STATE._replace(d=np.ones(3)), kept_version=1, kept=STATE))
+    store.save(RUN, Versions(3, STATE, 4, STATE._replace(d=np.ones(3)), kept_round=1, kept=STATE))
     found = FileStore(tmp_path / "state", "a/../b c").load(RUN, FedFWClientState)
-    assert (found.version, found.pending_round, found.kept_version) == (3, 4, 1)
-    assert found.committed.x.tobytes() == STATE.x.tobytes()
-    assert found.committed.d is None
+    assert (found.round, found.pending_round, found.kept_round) == (3, 4, 1)
+    assert found.acknowledged.x.tobytes() == STATE.x.tobytes()
+    assert found.acknowledged.d is None
     assert found.pending.d.tolist() == [1.0, 1.0, 1.0]
     path = store.path(RUN)
     assert (tmp_path / "state") in path.resolve().parents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -214,23 +215,23 @@ def test_bytes_by_hand():
 
 def test_replies_nobody_asked_for_and_error_replies():
     def alter(request, reply):
-        if request.round == 2 and request.client == min(run.coordinator.cohort):
-            outside = min(set(range(6)) - set(run.coordinator.cohort))
-            return [Reply(outside, 2, reply.payload), Reply(77, 2, reply.payload), reply]
-        if request.round == 3 and request.client == min(run.coordinator.cohort) and not failed:
+        if request.round == 2 and request.client == min(run.server.cohort):
+            outside = min(set(range(6)) - set(run.server.cohort))
+            return [replace(reply, clients=[outside]), replace(reply, clients=[77]), reply]
+        if request.round == 3 and request.client == min(run.server.cohort) and not failed:
             failed.append(1)
-            return [Reply(request.client, 3, error="out of memory")]
+            return [Reply([request.client], 3, error="out of memory")]
         return [reply]
 
     failed = []
     run = OpenRun(avg(**HALF, min_replies=3), q6(), alter=alter)
     run.play(4)
-    assert run.coordinator.counts == {"dropped": 3, "retries": 1}
+    assert run.server.counts == {"dropped": 3, "retries": 1}
     assert run.x.tobytes() == OpenRun(avg(**HALF), q6()).play(4).x.tobytes()
 
 
 def test_errors_of_clients_end_the_run_by_name():
-    run = OpenRun(avg(), q6(), alter=lambda q, r: [Reply(q.client, q.round, error="no disk")])
+    run = OpenRun(avg(), q6(), alter=lambda q, r: [Reply([q.client], q.round, error="no disk")])
     with pytest.raises(RoundError, match=r"after 4 attempts \(clients 0, 1, 2, 3, 4, 5: no disk\)"):
         run.play()
 
@@ -238,14 +239,14 @@ def test_errors_of_clients_end_the_run_by_name():
 def test_a_restored_client_is_asked_again_within_the_attempt():
     problem = q6_ball()
     run = OpenRun(FedFW(problem.constraint, penalty=1.0), problem)
-    run.coordinator.max_retries = 0
+    run.server.max_retries = 0
     run.play(3)
     run.clients[2] = run.new_client(2)
     run.play(2)
-    assert run.coordinator.counts == {"lost": 1}
+    assert run.server.counts == {"lost": 1}
 
     def forgets(request, reply):
-        return [Reply(request.client, request.round, lost=True)] if request.client == 2 else [reply]
+        return [replace(reply, payload={}, lost=True)] if request.client == 2 else [reply]
 
     run.alter = forgets
     with pytest.raises(RoundError, match="client 2: it says again that its state is gone"):
@@ -256,14 +257,14 @@ def test_a_collective_restart_drops_the_other_replies():
     problem, asked = q6_ball(), []
 
     def alter(request, reply):
-        asked.append((request.round, request.client, request.broadcast["resets"]))
+        asked.append((request.round, request.client, request.down["resets"]))
         return [reply]
 
     run = OpenRun(FedFWPlus(problem.constraint, penalty=1.0), problem, alter=alter).play(2)
     run.clients[2] = run.new_client(2)
-    up = run.coordinator.uplink_bytes
+    up = run.server.uplink_bytes
     run.play(1)
     assert [a for a in asked if a[0] == 3] == [(3, j, r) for r in (0, 1) for j in range(6)]
-    assert run.coordinator.counts == {"lost": 1}
-    assert run.coordinator.replies == 6
-    assert run.coordinator.uplink_bytes == up + (2 + 6) * 136  # two came before the news
+    assert run.server.counts == {"lost": 1}
+    assert run.server.replies == 6
+    assert run.server.uplink_bytes == up + (2 + 6) * 136  # two came before the news

@@ -13,8 +13,10 @@ from harness import OpenRun
 from test_contract import rules
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
-from flower_fedcon.core.coordinator import Coordinator
-from flower_fedcon.engines import local, stacked
+from flower_fedcon.engines import stacked
+from flower_fedcon.engines.base import InProcess
+from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import RoundError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import (
@@ -28,7 +30,6 @@ from flower_fedcon.objectives.stacked import key, stack, together
 from flower_fedcon.registry import CLASSES
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
 from flower_fedcon.sets import Box, L1Ball, L2Ball, NuclearNormBall, Simplex
-from flower_fedcon.simulation import make_setup
 from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD, Scaffold
 
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries", "lost"]
@@ -121,7 +122,7 @@ def test_what_cannot_be_stacked_runs_on_the_local_engine(name, caplog):
         found = simulate(strategy, problem, 5, engine="stacked").x
     lines = [r.message for r in caplog.records if "running on the local engine" in r.message]
     assert len(lines) == 1
-    assert strategy.sheet.title in lines[0]
+    assert strategy.title in lines[0]
     assert found.tobytes() == simulate(strategy, problem, 5).x.tobytes()
 
 
@@ -218,41 +219,47 @@ def test_resumes_to_the_same_bytes(name, engine, tmp_path):
     assert Path(folder / "model.npz").exists()
 
 
-def open_run(strategy: Any, problem: FederatedProblem) -> tuple[OpenRun, stacked.StackedExchange]:
+def opened(kind: type[InProcess], run: OpenRun) -> Any:
+    engine = kind(run.problem)
+    engine.open(run.server.info)
+    return engine
+
+
+def open_run(strategy: Any, problem: FederatedProblem) -> tuple[OpenRun, StackedEngine]:
     run = OpenRun(strategy, problem)
-    return run, stacked.StackedExchange(problem.objectives, run.coordinator.info)
+    return run, opened(StackedEngine, run)
 
 
 def test_checkpoints_hold_what_the_local_clients_hold():
     strategy, problem = made("scaffold", objectives("quadratic"), participation=Sample(count=3))
     run, exchange = open_run(strategy, problem)
-    clients = local.LocalExchange(problem.objectives, run.coordinator.info)
     direct = OpenRun(strategy, problem)
+    clients = opened(LocalEngine, direct)
     for _ in range(9):
-        run.coordinator.play(exchange)
-        direct.coordinator.play(clients)
+        run.round(exchange)
+        direct.round(clients)
         for ours, theirs in zip(exchange.save(), clients.save(), strict=True):
             assert ours.pending_round == theirs.pending_round
-            assert ours.version == theirs.version
+            assert ours.round == theirs.round
             if theirs.pending_round:
                 assert np.allclose(ours.pending.c, theirs.pending.c, rtol=0, atol=1e-12)
-            if theirs.version:
-                assert np.allclose(ours.committed.c, theirs.committed.c, rtol=0, atol=1e-12)
+            if theirs.round:
+                assert np.allclose(ours.acknowledged.c, theirs.acknowledged.c, rtol=0, atol=1e-12)
 
 
-class Faulty(stacked.StackedExchange):
+class Faulty(StackedEngine):
     """One client's first upload of some rounds is not finite."""
 
     bad: dict[int, int]
 
-    def stack(self, request):
-        replies, lost = super().stack(request)
-        if request.round in self.bad:
+    def answer(self, request):
+        replies = super().answer(request)
+        if self.bad.get(request.round) in request.clients and len(request.clients) > 1:
             for reply in replies:
-                mine = np.flatnonzero(reply.clients == self.bad[request.round])
+                mine = np.flatnonzero(np.array(reply.clients) == self.bad[request.round])
                 for value in reply.payload.values():
                     value[mine] = np.nan
-        return replies, lost
+        return replies
 
 
 @pytest.mark.parametrize("rule", [Full(), Sample(count=5)])
@@ -262,24 +269,24 @@ def test_the_gate(rule, caplog):
     strategy, problem = made("scaffold", objectives("quadratic"), **settings)
     calm, exchange = open_run(strategy, problem)
     run = OpenRun(strategy, problem)
-    faulty = Faulty(problem.objectives, run.coordinator.info)
+    faulty = opened(Faulty, run)
     for _ in range(6):
-        calm.coordinator.play(exchange)
+        calm.round(exchange)
     third = [3, 3]
     cohorts = OpenRun(strategy, problem)
     for _ in range(3):
         cohorts.play()
-    third[1] = cohorts.coordinator.cohort[1]
+    third[1] = cohorts.server.cohort[1]
     faulty.bad = {third[0]: third[1]}
     for _ in range(6):
-        run.coordinator.play(faulty)
-    counts = run.coordinator.counts
+        run.round(faulty)
+    counts = run.server.counts
     if isinstance(rule, Full):  # the quorum is there without it: it is left out
         assert (counts["dropped"], counts["retries"]) == (1, 0)
     else:
         assert (counts["dropped"], counts["retries"]) == (1, 1)
         assert run.x == pytest.approx(calm.x, abs=1e-12)
-        assert run.coordinator.uplink_bytes == calm.coordinator.uplink_bytes
+        assert run.server.uplink_bytes == calm.server.uplink_bytes
     assert f"dropped the reply of client {third[1]}" in caplog.text
 
 
@@ -287,26 +294,25 @@ def test_the_gate(rule, caplog):
 def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
     """An oracle refuses what one client computes in two rounds: the others go on."""
     psi, found = L1(0.1), []
-    for engine in (local.LocalExchange, stacked.StackedExchange):
+    for engine in (LocalEngine, StackedEngine):
         rng = np.random.default_rng(0)
         A, b = rng.standard_normal((4, 8, 5)), rng.standard_normal((4, 8))
         problem = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
         strategy = kind(psi, client_lr=0.05, local_steps=2)
-        infos = local.describe(problem.objectives, problem.names, strategy.name)
-        setup = make_setup(infos, 9, problem.layout, strategy.participation, 0)
-        coordinator = Coordinator(strategy, setup, problem.start)
-        exchange = engine(problem.objectives, coordinator.info)
+        run = OpenRun(strategy, problem)
+        clients = opened(engine, run)
         good = A[2, 0, 0]
         for played in range(9):
             A[2, 0, 0] = np.nan if played in (3, 4) else good  # the objectives are views
-            coordinator.play(exchange)
-        assert coordinator.counts == {"dropped": 2}
+            run.round(clients)
+        assert run.server.counts == {"dropped": 2}
         assert caplog.text.count("L1 was given a value that is not finite (nan)") == 2
         caplog.clear()
-        found.append(coordinator)
+        found.append(run)
     assert np.abs(found[0].x - found[1].x).max() <= 1e-12
-    for name in ("acks", "uplink_bytes", "downlink_bytes"):
-        assert getattr(found[0], name) == getattr(found[1], name), name
+    assert found[0].acknowledged == found[1].acknowledged
+    for name in ("uplink_bytes", "downlink_bytes"):
+        assert getattr(found[0].server, name) == getattr(found[1].server, name), name
 
 
 @pytest.mark.parametrize("name", ["fedfw", "scaffold", "compositefl"])
@@ -315,15 +321,15 @@ def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch)
     strategy, problem = made(name, objectives("least squares"))
     expected = simulate(strategy, problem, 8).x
     monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four parts
-    plain, failed = stacked.StackedExchange._step, []
+    plain, failed = StackedEngine._step, []
 
-    def step(self, clients, server_round, *more):
-        if len(clients) == 2 and server_round in (1, 4, 5) and clients[0] == 3:
-            failed.append(server_round)
+    def step(self, clients, request, *more):
+        if len(clients) == 2 and request.round in (1, 4, 5) and clients[0] == 3:
+            failed.append(request.round)
             raise RoundError("half way")
-        return plain(self, clients, server_round, *more)
+        return plain(self, clients, request, *more)
 
-    monkeypatch.setattr(stacked.StackedExchange, "_step", step)
+    monkeypatch.setattr(StackedEngine, "_step", step)
     found = simulate(strategy, problem, 8, engine="stacked")
     assert failed == [1, 4, 5]
     assert np.abs(found.x - expected).max() <= 1e-12

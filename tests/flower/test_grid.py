@@ -23,7 +23,8 @@ from flower_fedcon import (
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.flower import messages
+from flower_fedcon.flower import messages, nodes
+from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedFW
 
@@ -90,7 +91,7 @@ class FakeGrid(Grid):
 def identity(monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(grids, "_POLL", (0.0, 0.0))
+    monkeypatch.setattr(nodes, "POLL", (0.0, 0.0))
     monkeypatch.setattr(grids, "_RETURN", 0.0)
 
 
@@ -143,8 +144,8 @@ def test_layers_are_evaluated_on_a_grid():
 @on_grid
 def test_handshake_waits_for_all_and_sorts_by_number():
     grid = FakeGrid(q6_objectives() * 2, hidden=[1000, 993])
-    run = grids.GridRun(avg(), grid)
-    assert [info.name for info in run.nodes.wait(None, 10.0)] == [str(j) for j in range(12)]
+    engine = grids.GridEngine(avg(), grid, timeout=10.0)
+    assert [info.name for info in engine.describe()] == [str(j) for j in range(12)]
     assert grid.looks > 3
 
 
@@ -300,13 +301,15 @@ def test_a_client_without_an_app():
     arrays, examples, config = client.fit([], {"action": "describe"})
     assert (arrays, examples, config["name"], config["num-examples"]) == ([], 1, "first", 1)
     run = OpenRun(avg(), q6())
-    run.coordinator.begin()
-    request = run.coordinator.requests()[0]
-    named, config = run.coordinator.encoder.encode(request)
+    request = run.server.begin().next_request()
+    named, config = RequestEncoder(run.server.info).encode(request, 0)
     arrays, _, answer = client.fit(list(named.values()), config)
     assert (answer["names"], answer["round"], answer["client"]) == ("delta", 1, 0)
-    assert arrays[0].tobytes() == run.clients[0].handle(request).payload["delta"].tobytes()
-    config = {"layout": run.coordinator.info.layout.to_json(), "client": 0}
+    assert (
+        arrays[0].tobytes()
+        == run.clients[0].handle(request.only([0])).payload["delta"][0].tobytes()
+    )
+    config = {"layout": run.server.info.layout.to_json(), "client": 0}
     loss, examples, answer = client.evaluate([np.ones(8)], config)
     assert loss == q6_objectives()[0].value(np.ones(8))
     assert (examples, answer) == (1, {"client": 0})
@@ -373,7 +376,8 @@ def test_ten_thousand_mutated_replies():
     grid = FakeGrid(problem.objectives)
     strategy = FedFW(problem.constraint, penalty=0.1)
     strategy.start(grid, num_rounds=2, evaluate_every=0)
-    run = strategy._current()
+    run = strategy._current()._run
+    gate = run.server.gate
     configs = [(m, m.content.get("fitins.config", {})) for m in grid.pushed]
     good = [m for m, config in configs if config.get("action") == "train"]
     reply = grid.app(good[-1], grid.nodes[good[-1].metadata.dst_node_id])
@@ -397,11 +401,10 @@ def test_ten_thousand_mutated_replies():
         record = ArrayRecord({"0": FlowerArray("int64", (), "numpy.ndarray", bytes(data))})
         mutant.content["fitres.parameters"] = record
         mutant.content["fitres.metrics"] = ConfigRecord(changed)
-        (found,) = run._replies([mutant])
+        (found,) = run._engine.read([mutant], run.server.round)
         try:
-            payload = strategy.bind(run.coordinator.setup).decode_upload(found.payload, ("atom",))
-            atom = strategy.bind(run.coordinator.setup).accept(payload, ("atom",))["atom"]
+            (atom,) = gate.admit(found, run.server.round, "train", ("atom",))["atom"]
         except FedConError:
             continue
         assert problem.constraint.contains(atom.dense())  # whole by luck: still a vertex
-    assert run.coordinator.x.tobytes() == calm.x.tobytes()
+    assert run.server.x.tobytes() == calm.x.tobytes()

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from harness import OpenRun, wire_exchange
+from harness import OpenRun, reply, request, wire_exchange
 from problems import l1ls
 
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.clients import FedAvgClient, FedFWClient
-from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.protocol import ClientInfo, Request, RunInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import codec, messages
 from flower_fedcon.flower.stores import ContextStore, Versions
@@ -71,7 +71,7 @@ def run_info(**given: Any) -> RunInfo:
 
 def travel(run: RunInfo, request: Request, own: Any = None) -> tuple[RunInfo, Request]:
     """Take a request through Flower's records."""
-    arrays, config = codec.RequestEncoder(run).encode(request)
+    arrays, config = codec.RequestEncoder(run).encode(request, 0)
     message = RecordDict({"a": messages.to_record(arrays.values())})
     context = Context(0, 0, {}, RecordDict(), dict(config))  # the types that Flower lets through
     return codec.decode_request(messages.from_record(message["a"]), context.run_config, own)
@@ -83,7 +83,7 @@ def test_requests(restore):
     box = Box(np.array([-1.0, 0, 0]), np.array([1.0, 2, 3]))
     run, got = travel(
         run_info(constraint=box, regularizer=ElasticNet(0.1, 0.3), k=3, on=True, none=None),
-        Request(client=4, round=9, ack=8, broadcast=down, restore=restore),
+        request(4, 9, 8, down, restore),
     )
     assert (run.algorithm, run.seed, run.layout, run.num_clients) == (
         "fedavg",
@@ -91,15 +91,16 @@ def test_requests(restore):
         LAYOUT,
         7,
     )
-    assert (got.client, got.round, got.ack) == (4, 9, 8)
+    assert (got.clients, got.round, got.acknowledged.tolist()) == ([4], 9, [8])
     assert got.broadcast.keys() == down.keys()
     assert got.broadcast["w"].tobytes() == down["w"].tobytes()
     assert (got.broadcast["step"], got.broadcast["tiny"]) == (0.1, math.nextafter(0, 1))
     if restore is None:
-        assert got.restore is None
+        assert got.restore == {}
     else:
-        assert got.restore.keys() == restore.keys()
-        assert not restore or (got.restore["age"], got.restore["x"].tolist()) == (0.1, [2, 2, 2])
+        given = got.restore[4]
+        assert given.keys() == restore.keys()
+        assert not restore or (given["age"], given["x"].tolist()) == (0.1, [2, 2, 2])
     found = dict(run.settings)
     assert np.array_equal(found["constraint"].lower, box.lower)
     assert np.array_equal(found["constraint"].upper, box.upper)
@@ -110,16 +111,18 @@ def test_requests(restore):
 @pytest.mark.parametrize("lost", [False, True])
 def test_replies(lost):
     atom = CoordinateAtom(-3, 2.0, (9,), np.dtype(np.float64))
-    reply = Reply(3, 5, {"atom": atom, "delta": np.ones((2, 2)), "gap": 0.1}, 40, lost, "why")
-    arrays, examples, config = codec.encode_reply(reply)
+    payload = {"atom": atom, "delta": np.ones((2, 2)), "gap": 0.1}
+    one = reply(3, 5, payload, num_examples=40, lost=lost, error="why")
+    arrays, examples, config = codec.encode_reply(one)
     got = codec.decode_reply(
-        messages.from_record(messages.to_record(arrays)), examples, dict(config)
+        3, messages.from_record(messages.to_record(arrays)), examples, dict(config)
     )
-    assert (got.client, got.round, got.num_examples, got.lost) == (3, 5, 40, lost)
+    assert (got.clients, got.round, got.num_examples, got.lost) == ([3], 5, 40, lost)
+    assert got.remote
     assert got.error == "why"
     assert list(got.payload) == ["atom.code", "delta", "gap"]
-    assert got.payload["gap"] == 0.1
-    again = L1Ball(2.0).decode_atom({"code": got.payload["atom.code"]}, (9,), atom.dtype)
+    assert got.payload["gap"] == [0.1]
+    again = L1Ball(2.0).decode_atom({"code": got.payload["atom.code"][0]}, (9,), atom.dtype)
     assert again.dense().tobytes() == atom.dense().tobytes()
 
 
@@ -148,7 +151,7 @@ def test_descriptions():
     ids=str,
 )  # fmt: skip
 def test_foreign_messages(change):
-    arrays, config = codec.RequestEncoder(run_info()).encode(Request(0, 1, 0, {"w": np.ones(3)}))
+    arrays, config = codec.RequestEncoder(run_info()).encode(request(0, 1, 0, {"w": np.ones(3)}), 0)
     config = {k: v for k, v in {**config, **change}.items() if v is not None}
     words = "not from a flower_fedcon strategy|came under the names|cannot be read"
     with pytest.raises(ConfigError, match=words):
@@ -292,8 +295,11 @@ def test_state_round_trip():
     for versions in (Versions(4, kept[0], 6, kept[1]), Versions(6, kept[1])):
         ContextStore(context).save(run, versions)
         got = ContextStore(context).load(run, Kept)
-        assert (got.version, got.pending_round) == (versions.version, versions.pending_round)
-        for new, old in ((got.committed, versions.committed), (got.pending, versions.pending)):
+        assert (got.round, got.pending_round) == (versions.round, versions.pending_round)
+        for new, old in (
+            (got.acknowledged, versions.acknowledged),
+            (got.pending, versions.pending),
+        ):
             if old is None:
                 assert new is None
                 continue
@@ -312,9 +318,9 @@ def test_client_restarts_at_every_message_and_loses_its_context_once():
     for server_round in range(30):
         if server_round == 15:
             contexts[2].state = RecordDict()
-        run.coordinator.play(exchange)
+        run.round(exchange)
     assert run.x.tobytes() == calm.x.tobytes()
-    assert run.coordinator.counts == {"lost": 1}
+    assert run.server.counts == {"lost": 1}
 
 
 def test_pending_state_waits_for_the_word():
@@ -324,22 +330,24 @@ def test_pending_state_waits_for_the_word():
 
     def ask(server_round: int, ack: int) -> dict[str, Any]:
         down = {"x_bar": np.full(3, 0.1), "step_size": 0.5, "penalty": 1.0}
-        arrays, config = run.coordinator.encoder.encode(Request(0, server_round, ack, down))
+        arrays, config = codec.RequestEncoder(run.server.info).encode(
+            request(0, server_round, ack, down), 0
+        )
         client = FedFWClient(problem.objectives[0], context=context)
         return client.fit(list(arrays.values()), config)[2]
 
     def versions() -> Versions:
-        return ContextStore(context).load(run.coordinator.info, FedFWClient.state_type)
+        return ContextStore(context).load(run.server.info, FedFWClient.state_type)
 
     ask(1, 0)
     first = versions()
     ask(1, 0)
     assert versions().pending.x.tobytes() == first.pending.x.tobytes()
     ask(2, 1)
-    assert versions().committed.x.tobytes() == first.pending.x.tobytes()
+    assert versions().acknowledged.x.tobytes() == first.pending.x.tobytes()
     ask(3, 1)  # the reply of round 2 was not used
-    assert versions().committed.x.tobytes() == first.pending.x.tobytes()
-    assert (versions().version, versions().pending_round) == (1, 3)
+    assert versions().acknowledged.x.tobytes() == first.pending.x.tobytes()
+    assert (versions().round, versions().pending_round) == (1, 3)
     assert "round 2" in ask(2, 1)["error"]  # it comes after round 3
     assert versions().pending_round == 3
     assert ask(4, 2)["lost"] is True

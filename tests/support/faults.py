@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+from harness import Asked
 
-from flower_fedcon.core.protocol import QUERY, Reply, Request
+from flower_fedcon.core.protocol import QUERY, Reply
 
 
 def dense(reply: Reply) -> tuple[str, np.ndarray]:
     """Return the name of an upload's first value, and the value as an array."""
-    name, value = next(iter(reply.payload.items()))
+    name, (value,) = next(iter(reply.payload.items()))
     return name, value if isinstance(value, np.ndarray) else np.asarray(value.dense())
-
-
-def changed(reply: Reply, **fields: object) -> Reply:
-    copy = Reply(reply.client, reply.round, dict(reply.payload), reply.num_examples)
-    for name, value in fields.items():
-        setattr(copy, name, value)
-    return copy
 
 
 def with_value(reply: Reply, change: Callable[[np.ndarray], np.ndarray]) -> Reply:
     name, value = dense(reply)
-    return changed(reply, payload={**reply.payload, name: change(value)})
+    return replace(reply, payload={**reply.payload, name: [change(value)]})
 
 
 def poke(value: float) -> Callable[[np.ndarray], np.ndarray]:
@@ -46,13 +41,13 @@ CORRUPT: dict[str, Callable[[Reply], Reply]] = {
     "one entry": lambda reply: with_value(reply, lambda a: np.zeros(1) if a.size > 1 else a[:0]),
     "huge": lambda reply: with_value(reply, lambda a: np.zeros(a.size * 1000)),
     "dtype": lambda reply: with_value(reply, lambda a: a.astype(np.float16)),
-    "extra key": lambda reply: changed(reply, payload={**reply.payload, "more": dense(reply)[1]}),
-    "missing key": lambda reply: changed(reply, payload={}),
-    "weight NaN": lambda reply: changed(reply, num_examples=float("nan")),
-    "weight 0": lambda reply: changed(reply, num_examples=0),
-    "stale": lambda reply: changed(reply, round=reply.round - 1),
-    "future": lambda reply: changed(reply, round=reply.round + 1),
-    "error": lambda reply: changed(reply, error="the disk is full", payload={}),
+    "extra key": lambda reply: replace(reply, payload={**reply.payload, "more": [dense(reply)[1]]}),
+    "missing key": lambda reply: replace(reply, payload={}),
+    "weight NaN": lambda reply: replace(reply, num_examples=float("nan")),
+    "weight 0": lambda reply: replace(reply, num_examples=0),
+    "stale": lambda reply: replace(reply, round=reply.round - 1),
+    "future": lambda reply: replace(reply, round=reply.round + 1),
+    "error": lambda reply: replace(reply, error="the disk is full", payload={}),
 }
 
 
@@ -74,7 +69,7 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.active = True
 
-    def __call__(self, request: Request, reply: Reply) -> list[Reply]:
+    def __call__(self, asked: Asked, reply: Reply) -> list[Reply]:
         arrived = self._late  # after their time, and out of order
         self._late = []
         if not self.active or reply.lost or not reply.payload:
@@ -90,7 +85,7 @@ class Faults:
         if kind == 2:
             self.counts["twice"] += 1
             return [reply, *arrived, reply]
-        if kind == 3 and request.phase != QUERY:
+        if kind == 3 and asked.phase != QUERY:
             fault = list(CORRUPT)[self._rng.integers(len(CORRUPT))]
             self.counts[fault] += 1
             return [CORRUPT[fault](reply), *arrived]

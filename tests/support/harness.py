@@ -1,20 +1,23 @@
-"""A run in the open: a coordinator and its clients, with any exchange between them."""
+"""A run in the open: a server and its clients, and whatever lies between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
 
-from flower_fedcon.core.coordinator import Coordinator
-from flower_fedcon.core.protocol import Exchange, Reply, Request
-from flower_fedcon.engines import local
+from flower_fedcon.core.protocol import Reply, Request, Setup
+from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
+from flower_fedcon.engines.base import Engine
+from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.flower import codec, messages
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import client_class
-from flower_fedcon.simulation import make_setup
+from flower_fedcon.wire.payloads import Payload, flatten
 
 Command = Callable[..., tuple[int, str, str]]
 """Runs `fedcon` with these arguments; its exit status, output and errors."""
@@ -30,11 +33,48 @@ def refusal(fedcon: Command, *arguments: str) -> str:
     return error
 
 
-Alter = Callable[[Request, Reply], list[Reply]]
+@dataclass(frozen=True)
+class Asked:
+    """What one client is asked."""
+
+    client: int
+    round: int
+    phase: str
+    down: Payload
+
+
+Alter = Callable[[Asked, Reply], list[Reply]]
 """What becomes of a reply on its way: none, another, or several."""
 
 
-class OpenRun:
+def request(
+    client: int, server_round: int, ack: int, down: Payload, restore: Payload | None = None
+) -> Request:
+    """Return a request to one client."""
+    given = {} if restore is None else {client: restore}
+    rounds = np.array([ack]), np.array([0])
+    return Request([client], server_round, rounds[0], down, rounds[1], restore=given)
+
+
+def reply(client: int, server_round: int, payload: Any = None, **more: Any) -> Reply:
+    """Return one client's reply, from its values by name."""
+    columns = {name: [value] for name, value in (payload or {}).items()}
+    return Reply([client], server_round, columns, **more)
+
+
+def values(one: Reply) -> dict[str, Any]:
+    """Return the values of one client's reply, by name."""
+    return {name: value for name, (value,) in one.payload.items()}
+
+
+def sent(one: Reply) -> Reply:
+    """Return a reply as it arrives over a wire: the arrays that its values are made of."""
+    arrays, scalars = flatten(values(one))
+    payload = {name: [part] for name, part in (arrays | scalars).items()}
+    return replace(one, payload=payload, remote=True)
+
+
+class OpenRun(LocalEngine):
     """A run whose rounds a test plays one by one.
 
     Parameters
@@ -44,7 +84,7 @@ class OpenRun:
         How many the strategy is told of.
     seed : int
     alter : callable, optional
-        Sees every request and its reply, and returns what arrives.
+        Sees every client's request and its reply, and returns what arrives over a wire.
     """
 
     def __init__(
@@ -56,43 +96,66 @@ class OpenRun:
         seed: int = 0,
         alter: Alter | None = None,
     ) -> None:
-        infos = local.describe(problem.objectives, problem.names, strategy.name)
-        setup = make_setup(infos, rounds, problem.layout, strategy.participation, seed)
+        super().__init__(problem)
+        rule = strategy.participation
+        setup = Setup.of(self.describe(), rounds, problem.layout, rule, seed)
         self.problem = problem
-        self.coordinator = Coordinator(strategy, setup, problem.start)
-        self.clients = [self.new_client(j) for j in range(problem.num_clients)]
+        self.server = Server(strategy, setup, problem.start)
+        self.open(self.server.info)
+        self.clients = self._clients = list(self._clients.values())
         self.alter = alter
 
     def new_client(self, j: int) -> Any:
         """Return client j as it is after a restart without its state."""
-        client = client_class(self.coordinator.info.algorithm)(self.problem.objectives[j])
-        client.configure(self.coordinator.info)
+        client = client_class(self.server.info.algorithm)(self.problem.objectives[j])
+        client.configure(self.server.info)
         return client
 
-    def exchange(self, requests: list[Request]) -> list[Reply]:
-        replies: list[Reply] = []
-        for request in requests:
-            reply = self.clients[request.client].handle(request)
-            replies += [reply] if self.alter is None else self.alter(request, reply)
-        return replies
+    def answer(self, request: Request) -> list[Reply]:
+        """Return what arrives of the clients' replies."""
+        answers = super().answer(request)
+        if self.alter is None:
+            return answers
+        arriving: list[Reply] = []
+        for one in sorted((s for a in answers for s in a.single()), key=lambda r: r.clients):
+            client = one.clients[0]
+            asked = Asked(client, request.round, request.phase, request.down(client))
+            arriving += map(sent, self.alter(asked, one))
+        return arriving
 
     def play(self, rounds: int = 1) -> OpenRun:
         for _ in range(rounds):
-            self.coordinator.play(self.exchange)
+            self.round(self)
         return self
+
+    def round(self, engine: Engine) -> None:
+        """Play a round with clients of any engine."""
+        complete(self.server.begin(), self.server, engine)
 
     @property
     def x(self) -> Any:
-        return self.coordinator.x
+        return self.server.x
 
     @property
     def state(self) -> Any:
-        return self.coordinator.state
+        return self.server.state
+
+    @property
+    def acknowledged(self) -> list[int]:
+        """For each client, the round of its last reply that was used."""
+        return self.server.acknowledgements.rounds.tolist()
+
+
+def complete(round_: Round, server: Server, engine: Engine) -> None:
+    """Bring a round that has begun to its end."""
+    while (request := round_.next_request()) is not None:
+        round_.take(engine.answer(request))
+    server.finish(round_)
 
 
 def latest(run: OpenRun, j: int) -> Any:
     """Return client j's state after its last reply that was used; None before the first."""
-    versions, ack = run.clients[j].versions, run.coordinator.acks[j]
+    versions, ack = run.clients[j].versions, run.acknowledged[j]
     return versions.at(ack) if ack else None
 
 
@@ -103,32 +166,39 @@ def client_states(run: OpenRun) -> list[Any]:
 
 def settled(run: OpenRun, name: str) -> np.ndarray:
     """Return a field of all clients' states, once the next broadcast has confirmed the round."""
-    down = run.coordinator.strategy.broadcast(run.state)
+    down = run.server.strategy.broadcast(run.state)
     states = [run.clients[j].on_acknowledged(latest(run, j), down) for j in range(len(run.clients))]
     return np.stack([getattr(state, name) for state in states])
 
 
-def wire_exchange(run: OpenRun) -> tuple[Exchange, list[Context]]:
-    """Return an exchange that takes every message through Flower's records, as nodes do.
+class Wire(LocalEngine):
+    """An engine whose messages go through Flower's records, as those of nodes do.
 
     Each message meets a new client object: what a client knows, its context holds.
     """
-    contexts = [
-        Context(run_id=1, node_id=j, node_config={}, state=RecordDict(), run_config={})
-        for j in range(run.problem.num_clients)
-    ]
-    kind = client_class(run.coordinator.info.algorithm)
 
-    def exchange(requests: list[Request]) -> list[Reply]:
+    def __init__(self, run: OpenRun) -> None:
+        super().__init__(run.problem)
+        self._encoder = codec.RequestEncoder(run.server.info)
+        self._kind = client_class(run.server.info.algorithm)
+        self.contexts = [
+            Context(run_id=1, node_id=j, node_config={}, state=RecordDict(), run_config={})
+            for j in range(run.problem.num_clients)
+        ]
+
+    def answer(self, request: Request) -> list[Reply]:
         replies = []
-        for request in requests:
-            arrays, config = run.coordinator.encoder.encode(request)
+        for place, j in enumerate(request.clients):
+            arrays, config = self._encoder.encode(request, place)
             received = messages.from_record(messages.to_record(arrays.values()))
-            objective = run.problem.objectives[request.client]
-            client = kind(objective, context=contexts[request.client])
+            client = self._kind(self._problem.objectives[j], context=self.contexts[j])
             parameters, examples, metrics = client.fit(received, config)
             back = messages.from_record(messages.to_record(parameters))
-            replies.append(codec.decode_reply(back, examples, metrics))
+            replies.append(codec.decode_reply(j, back, examples, metrics))
         return replies
 
-    return exchange, contexts
+
+def wire_exchange(run: OpenRun) -> tuple[Wire, list[Context]]:
+    """Return an engine that takes a run's messages through records, and its contexts."""
+    engine = Wire(run)
+    return engine, engine.contexts

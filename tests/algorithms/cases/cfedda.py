@@ -34,8 +34,8 @@ def cfedda_in_a_ball():
 
 def invariant(run):
     """The model minimises P, W sums the iterates, and all of them are in the ball."""
-    s, (w, z, total, anchor, r) = run.coordinator.strategy, run.state
-    assert r == run.coordinator.round + 1
+    s, (w, z, total, anchor, r) = run.server.strategy, run.state
+    assert r == run.server.round + 1
     mu, k, steps = s.strong_convexity, s.local_steps, (r - 1) * s.local_steps
     curvature = s.damping + mu / 2 * steps
     found = s.regularizer.prox((z - mu / 2 * k * w) / curvature, steps / curvature)

@@ -53,9 +53,9 @@ def dualfl_regularizer():
 def states(run):
     """Return the v_j as the next message will find them; -x0 before the first contact."""
     found = []
-    for client, ack in zip(run.clients, run.coordinator.acks, strict=True):
-        versions = client._versions
-        state = versions.pending if versions.pending_round == ack else versions.committed
+    for client, ack in zip(run.clients, run.acknowledged, strict=True):
+        versions = client.versions
+        state = versions.pending if versions.pending_round == ack else versions.acknowledged
         found.append(-run.problem.start if ack == 0 else state.v)
     return np.array(found)
 

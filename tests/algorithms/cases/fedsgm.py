@@ -31,10 +31,10 @@ def fedsgm_soft():
 
 def invariant(run: OpenRun) -> None:
     """The clients' w is the server's, bit for bit, and it stays near the exact one."""
-    state, c = run.state, run.coordinator
-    for client, ack in zip(run.clients, c.acks, strict=True):
+    state, c = run.state, run.server
+    for client, ack in zip(run.clients, run.acknowledged, strict=True):
         if ack == c.round:
-            assert client.model(client._versions.pending, state.increment).tobytes() == (
+            assert client.model(client.versions.pending, state.increment).tobytes() == (
                 state.w.tobytes()
             )
     assert np.linalg.norm(state.x - state.w) < 0.5

@@ -33,9 +33,9 @@ def mcfedda():
 
 def invariant(run):
     """The stage follows from the round, and at its start nothing but w is remembered."""
-    s, (stage, inner) = run.coordinator.strategy, run.state
+    s, (stage, inner) = run.server.strategy, run.state
     begins = [sum(x.rounds for x in s.stages[:k]) for k in range(len(s.stages))]
-    done = run.coordinator.round
+    done = run.server.round
     assert stage == max(k for k, begin in enumerate(begins) if begin <= done)
     assert inner.r == done - begins[stage] + 1
     if inner.r == 1:

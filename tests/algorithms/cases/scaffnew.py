@@ -35,7 +35,7 @@ def randprox():
 def h_is_a_subgradient(run: OpenRun) -> None:
     """The mean of the h_i is minus a subgradient of psi at x_bar: 0 without psi."""
     mean = settled(run, "h").mean(0)
-    psi = run.coordinator.strategy.regularizer
+    psi = run.server.strategy.regularizer
     assert psi.subdifferential_distance(run.x, mean) < 1e-13
 
 
