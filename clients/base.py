@@ -15,7 +15,8 @@ from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Reque
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store, Versions
-from flower_fedcon.layout import Layout, PackedObjective
+from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload

@@ -1,11 +1,11 @@
-"""The shape of a model: one array of any shape, or a list of arrays (a network's layers)."""
+"""The shape of a model, one array or a list of them (a network's layers), and an array's bytes."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
@@ -126,54 +126,3 @@ def array_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     description = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, description)
     return len(header.getvalue()) + math.prod(shape) * dtype.itemsize
-
-
-class PackedObjective:
-    """An objective of a list of arrays, seen as one of the packed vector.
-
-    Parameters
-    ----------
-    objective : object
-        The user's objective: `value` and `gradient` take and give a list of arrays.
-    layout : Layout
-        The model's layout.
-    """
-
-    def __init__(self, objective: Any, layout: Layout) -> None:
-        self._objective = objective
-        self._layout = layout
-        self.num_examples = int(getattr(objective, "num_examples", 1))
-        self.smoothness = getattr(objective, "smoothness", None)
-        self.strong_convexity = getattr(objective, "strong_convexity", None)
-        self.shape = layout.shape
-
-    def value(self, x: Array) -> float:
-        """Return f(x)."""
-        return float(self._objective.value(self._layout.unpack(x)))
-
-    def gradient(self, x: Array) -> Array:
-        """Return the gradient, packed."""
-        return self._layout.pack(self._objective.gradient(self._layout.unpack(x)), "a gradient")
-
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Return f(x) and the packed gradient."""
-        return self.value(x), self.gradient(x)
-
-    @property
-    def constraint_value(self) -> Callable[[Array], float]:
-        """The user's functional constraint; there if the objective has one."""
-        constraint = self._objective.constraint_value
-        return lambda x: float(constraint(self._layout.unpack(x)))
-
-    @property
-    def constraint_gradient(self) -> Callable[[Array], Array]:
-        """The gradient of `constraint_value`, packed."""
-        gradient = self._objective.constraint_gradient
-        return lambda x: self._layout.pack(gradient(self._layout.unpack(x)), "a gradient")
-
-    def stochastic_gradient(
-        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
-    ) -> Array:
-        """Return the user's minibatch gradient, packed."""
-        gradient = self._objective.stochastic_gradient(self._layout.unpack(x), rng, batch_size)
-        return self._layout.pack(gradient, "a gradient")

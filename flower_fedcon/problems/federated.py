@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.layout import Layout, Model, PackedObjective
+from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import Scaled
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
