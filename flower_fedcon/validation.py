@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,4 +69,29 @@ def float_array(name: str, value: object, ndim: int | None = None) -> Array:
             f"{name} holds a value that is not finite ({array[where]}) at {where}: "
             "remove or impute such rows first"
         )
+    return array
+
+
+def expect_names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
+    """Raise unless a message holds the arrays with these names, and no others."""
+    if set(arrays) != set(names):
+        raise ConfigError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}")
+
+
+def expect_array(
+    arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Return an array of a message if it has this shape and dtype, and is finite."""
+    array = arrays[name]
+    if array.shape != shape or array.dtype != dtype:
+        raise ConfigError(
+            f"{name!r} has shape {array.shape} and dtype {array.dtype}, expected {shape}, {dtype}"
+        )
+    return finite(name, array)
+
+
+def finite(name: str, array: Array) -> Array:
+    """Return `array` if all its values are finite."""
+    if not np.isfinite(array).all():
+        raise ConfigError(f"{name!r} holds values that are not finite")
     return array

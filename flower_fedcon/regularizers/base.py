@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.base import expect_finite
+from flower_fedcon.sets.arrays import expect_finite
 from flower_fedcon.validation import Array, float_array, nonnegative
 
 

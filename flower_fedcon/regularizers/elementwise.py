@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
-from flower_fedcon.sets.base import ByValue
+from flower_fedcon.sets.arrays import ByValue
 from flower_fedcon.validation import Array, nonnegative
 
 

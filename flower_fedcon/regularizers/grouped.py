@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft
-from flower_fedcon.sets.base import ByValue, each, size_of
+from flower_fedcon.sets.arrays import ByValue, each, size_of
 from flower_fedcon.sets.grouped import (
     Groups,
     check_groups,

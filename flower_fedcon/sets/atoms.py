@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -307,3 +307,11 @@ class StackedAtom(Atom):
         """Add s to `out`, model by model."""
         for i, atom in enumerate(self.atoms):
             atom.add_to(out[np.unravel_index(i, self.lead)])
+
+
+def each_atom(g: Array, batch: int, function: Callable[[Array], Atom]) -> Atom:
+    """Return the atom that `function` finds for every model in a stack."""
+    if batch == 0:
+        return function(g)
+    atoms = [function(model) for model in g.reshape((-1, *g.shape[batch:]))]
+    return StackedAtom(atoms, g.shape[:batch])

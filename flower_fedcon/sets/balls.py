@@ -10,8 +10,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.sets.arrays import expect_finite, only_array, rows, size_of
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, rows, size_of
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.box import decode_corner
 from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, positive
@@ -89,7 +90,7 @@ class L1Ball(ConstraintSet):
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
         """Return the vertex of a signed index."""
-        code = int(expect_array(arrays, "code", (), _INT))
+        code = int(only_array(arrays, "code", (), _INT))
         size = size_of(shape)
         if not 1 <= abs(code) <= size:
             raise ConfigError(f"index {abs(code) - 1} is outside a model of {size} entries")
@@ -152,7 +153,7 @@ class L2Ball(ConstraintSet):
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
         """Return the dense point, which must lie in the ball."""
-        value = expect_array(arrays, "value", shape, dtype)
+        value = only_array(arrays, "value", shape, dtype)
         if self.excess(value) > 1e-6 * self.radius:
             raise ConfigError(f"an atom lies outside {self!r}")
         return DenseAtom(value)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import ConstraintSet, each, each_atom, expect_array, expect_finite
+from flower_fedcon.sets.arrays import each, expect_finite, only_array
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import PermutationAtom
+from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, count
 
 _STEPS = 200
@@ -148,7 +150,7 @@ class Birkhoff(ConstraintSet):
         """Return the matrix of a permutation."""
         self.check_shape(shape)
         code = PermutationAtom.code(self.size)
-        columns = expect_array(arrays, "columns", (self.size,), code).astype(np.intp)
+        columns = only_array(arrays, "columns", (self.size,), code).astype(np.intp)
         if not np.array_equal(np.sort(columns), np.arange(self.size)):
             raise ConfigError(f"the columns {columns} are no permutation of 0 to {self.size - 1}")
         return PermutationAtom(columns, dtype)
@@ -156,8 +158,6 @@ class Birkhoff(ConstraintSet):
 
 def _row_levels(x: Array) -> Array:
     """Return for each row what brings the sum of its positive part to 1."""
-    from flower_fedcon.sets.simplex import simplex_projection
-
     projected = simplex_projection(x, 1.0)
     best = projected.argmax(axis=1)
     rows = np.arange(len(x))

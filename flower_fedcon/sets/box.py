@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.arrays import expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, CornerAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, size_of
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, float_array
 
 
@@ -92,6 +93,6 @@ def decode_corner(
 ) -> CornerAtom:
     """Return the corner whose bits came over the wire."""
     size = size_of(shape)
-    bits = expect_array(arrays, "bits", ((size + 7) // 8,), np.dtype(np.uint8))
+    bits = only_array(arrays, "bits", ((size + 7) // 8,), np.dtype(np.uint8))
     upper_side = np.unpackbits(bits, count=size).astype(bool).reshape(shape)
     return CornerAtom(upper_side, lower, upper, dtype)

@@ -10,20 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import (
-    ByValue,
-    ConstraintSet,
-    each,
-    each_atom,
-    expect_array,
-    expect_finite,
-    expect_names,
-    expect_unit,
-)
+from flower_fedcon.sets.arrays import ByValue, each, expect_finite, expect_unit
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import GroupAtom
 from flower_fedcon.sets.simplex import simplex_projection
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, expect_array, expect_names, positive
 
 Groups: TypeAlias = "int | str | Array"
 
@@ -174,10 +166,10 @@ class GroupL2Ball(ByValue, ConstraintSet):
         """Return the vertex of a group's number and a unit vector."""
         labels = labels_for(self.groups, shape)
         expect_names(arrays, ("group", "unit"))
-        group = int(expect_array({"group": arrays["group"]}, "group", (), np.dtype(np.int32)))
+        group = int(expect_array(arrays, "group", (), np.dtype(np.int32)))
         if not 0 <= group <= labels.max():
             raise ConfigError(f"group {group} is outside 0 to {labels.max()}")
         index = np.flatnonzero(labels == group)
-        unit = expect_array({"unit": arrays["unit"]}, "unit", index.shape, dtype)
+        unit = expect_array(arrays, "unit", index.shape, dtype)
         expect_unit(unit)
         return GroupAtom(group, unit, index, self.radius, shape)

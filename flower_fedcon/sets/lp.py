@@ -10,16 +10,10 @@ from functools import cached_property
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.atoms import Atom, DenseAtom
+from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
+from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
-from flower_fedcon.sets.base import (
-    ConstraintSet,
-    each,
-    each_atom,
-    expect_array,
-    expect_finite,
-    size_of,
-)
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, positive
 
 _GAP = 1e-10
@@ -163,7 +157,7 @@ class LpBall(ConstraintSet):
         """Return the vertex, which must lie in the ball."""
         if self._closed is not None:
             return self._closed.decode_atom(arrays, shape, dtype)
-        value = expect_array(arrays, "value", shape, dtype)
+        value = only_array(arrays, "value", shape, dtype)
         if self.excess(value) > 1e-6 * self.radius:
             raise ConfigError(f"an atom lies outside {self!r}")
         return DenseAtom(value)

@@ -9,15 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.arrays import expect_finite, expect_floats, only_array, rows, size_of
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
-from flower_fedcon.sets.base import (
-    ConstraintSet,
-    expect_array,
-    expect_finite,
-    expect_floats,
-    rows,
-    size_of,
-)
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, positive
 
 _SORT_UP_TO = 4096
@@ -167,7 +161,7 @@ class Simplex(ConstraintSet):
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
         """Return the vertex of an index."""
-        code = int(expect_array(arrays, "code", (), np.dtype(np.int64)))
+        code = int(only_array(arrays, "code", (), np.dtype(np.int64)))
         if not 1 <= code <= size_of(shape):
             raise ConfigError(f"index {code - 1} is outside a model of {size_of(shape)} entries")
         return CoordinateAtom(code, self.radius, shape, dtype)

@@ -9,15 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import (
-    ConstraintSet,
-    each,
-    each_atom,
-    expect_array,
-    expect_finite,
-    size_of,
-)
+from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import SparseSignAtom
 from flower_fedcon.validation import Array, count, positive
 
@@ -55,7 +49,7 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
 def _decode(arrays: Mapping[str, Array], atom: SparseSignAtom, *, signed: bool) -> Atom:
     """Return `atom` with the codes that came over the wire."""
     size = size_of(atom.shape)
-    codes = expect_array(arrays, "codes", atom.codes.shape, SparseSignAtom.code(size))
+    codes = only_array(arrays, "codes", atom.codes.shape, SparseSignAtom.code(size))
     index = np.abs(codes.astype(np.int64))
     if not ((index >= 1) & (index <= size)).all() or not (signed or (codes > 0).all()):
         raise ConfigError(f"an index is outside a model of {size} entries")

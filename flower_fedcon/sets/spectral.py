@@ -10,23 +10,21 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import (
-    ConstraintSet,
+from flower_fedcon.sets.arrays import (
     each,
-    each_atom,
-    expect_array,
     expect_finite,
     expect_floats,
     expect_matrix,
-    expect_names,
     expect_unit,
+    only_array,
 )
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import RankOneAtom, SquareAtom
 from flower_fedcon.sets.lanczos import DENSE_BELOW, top_eigenpair
 from flower_fedcon.sets.operators import MatrixOperator
 from flower_fedcon.sets.simplex import simplex_projection
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, expect_array, expect_names, positive
 
 Product: TypeAlias = Callable[[Array], Array]
 
@@ -196,8 +194,8 @@ class NuclearNormBall(ConstraintSet):
         """Return the rank-one matrix of two unit vectors."""
         self.check_shape(shape)
         expect_names(arrays, ("u", "v"))
-        u = expect_array({"u": arrays["u"]}, "u", shape[:1], dtype)
-        v = expect_array({"v": arrays["v"]}, "v", shape[1:], dtype)
+        u = expect_array(arrays, "u", shape[:1], dtype)
+        v = expect_array(arrays, "v", shape[1:], dtype)
         expect_unit(u)
         expect_unit(v)
         return RankOneAtom(u, v, self.radius)
@@ -305,7 +303,7 @@ class SpectrahedronTraceBall(ConstraintSet):
     ) -> Atom:
         """Return the matrix of a unit vector, or of the zero vector."""
         self.check_shape(shape)
-        u = expect_array(arrays, "u", shape[:1], dtype)
+        u = only_array(arrays, "u", shape[:1], dtype)
         if u.any():
             expect_unit(u)
         return SquareAtom(u, self.radius)
