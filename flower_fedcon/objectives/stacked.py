@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.client_axis import Which, per_client, places, together
+from flower_fedcon.objectives.compiled_rows import CompiledRows
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.validation import Array
-
-Which: TypeAlias = "slice | Array"
-"""Some of the clients of a stack: a run of them, or their places."""
 
 # Data that are read twice should still be in the cache the second time.
 _CACHED = 2**17  # entries, 1 MB of doubles
@@ -146,11 +145,8 @@ class Table(Stack):
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
-        if isinstance(which, slice):
-            places = np.arange(which.start, which.stop)[:, None]
-        else:
-            places = which[:, None]
-        piece = self._piece(x, self.tables[places, rows], self.targets[places, rows], which)
+        clients = places(which)[:, None]
+        piece = self._piece(x, self.tables[clients, rows], self.targets[clients, rows], which)
         return self._with_l2(piece, x, which)
 
     def _with_l2(self, gradient: Array, x: Array, which: Which, scale: float = 1.0) -> Array:
@@ -168,7 +164,7 @@ class StackedRows(Table):
         super().__init__([o.rows for o in objectives], [o.targets for o in objectives])
         first = objectives[0]
         self.shape, self.num_examples = first.shape, first.num_examples
-        self.l2 = constant([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
+        self.l2 = per_client([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
 
     @abstractmethod
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
@@ -187,94 +183,71 @@ class StackedRows(Table):
         return gradient.reshape(count, *self.shape)
 
 
-class Compilable(StackedRows):
-    """With one score a row: where there is much to read, by the compiled form, if it is there."""
+class CompilableRows(StackedRows):
+    """Losses of one score for each row: by the compiled kernels where they pay, else by NumPy."""
 
     logistic = False
 
-    def __init__(self, objectives: Sequence[Any]) -> None:
-        super().__init__(objectives)
-        self._kernels = kernels(self.tables)
-        # What multiplies each client's gradient.
-        self._factors = np.ones(len(objectives), self.tables.dtype)
+    def _compile(self, factors: Any) -> None:
+        """Prepare the compiled form, in which `factors` multiply the clients' gradients."""
+        compiled = kernels(self.tables)
+        factors = np.full(len(self.tables), factors, self.tables.dtype)
+        self._compiled = (
+            CompiledRows(compiled, self.tables, self.targets, factors, self.logistic)
+            if compiled
+            else None
+        )
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
-        if not self._takes(x):
+        if self._compiled is None or not self._compiled.takes(x):
             return super().gradient(x, which)
-        return self._new(x, which)
+        return self._new(self._compiled, x, which)
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
         """Add scale times the gradients of some clients to `out` in place."""
-        if not (self._takes(x, out) and out.flags.c_contiguous):
+        compiled = self._compiled
+        if compiled is None or not (compiled.takes(x, out) and out.flags.c_contiguous):
             super().add_gradient(x, out, scale, which)
             return
-        self._add(x, out, scale, _places(which))
+        compiled.add(x, out, scale, places(which))
         self._with_l2(out, x, which, scale)
 
     def pulled_gradient(
         self, x: Array, scale: float, center: Array, pull: float, which: Which
     ) -> Array:
         """Return scale times the gradients of some clients, plus pull * (x - center)."""
-        if not (self._takes(x, center) and center.ndim == len(self.shape)):
+        compiled = self._compiled
+        if compiled is None or not (compiled.takes(x, center) and center.ndim == len(self.shape)):
             return super().pulled_gradient(x, scale, center, pull, which)
-        places = _places(which)
-        gradient = np.empty((len(places), *self.shape), x.dtype)
-        self._add(x, gradient, scale, places, center=center, pull=pull)
+        clients = places(which)
+        gradient = np.empty((len(clients), *self.shape), x.dtype)
+        compiled.add(x, gradient, scale, clients, center=center, pull=pull)
         return self._with_l2(gradient, x, which, scale)
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
-        if not self._takes(x):
+        if self._compiled is None or not self._compiled.takes(x):
             return super().batch_gradient(x, which, rows)
-        return self._new(x, which, np.ascontiguousarray(rows))
+        return self._new(self._compiled, x, which, np.ascontiguousarray(rows))
 
-    def _takes(self, *arrays: Array) -> bool:
-        """Return whether the compiled form is there, and made for these arrays."""
-        return self._kernels is not None and all(a.dtype == self.tables.dtype for a in arrays)
-
-    def _new(self, x: Array, which: Which, rows: Array | None = None) -> Array:
-        places = _places(which)
-        gradient = np.zeros((len(places), *self.shape), x.dtype)
-        self._add(x, gradient, 1.0, places, rows)
+    def _new(
+        self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None
+    ) -> Array:
+        clients = places(which)
+        gradient = np.zeros((len(clients), *self.shape), x.dtype)
+        compiled.add(x, gradient, 1.0, clients, rows)
         return self._with_l2(gradient, x, which)
 
-    def _add(
-        self,
-        x: Array,
-        out: Array,
-        scale: float,
-        places: Array,
-        rows: Array | None = None,
-        center: Array | None = None,
-        pull: float = 0.0,
-    ) -> None:
-        compiled = self._kernels
-        assert compiled is not None  # noqa: S101  (the callers' case)
-        d = self.tables.shape[-1]
-        compiled.add_gradients(
-            self.tables,
-            self.targets,
-            places,
-            compiled.ALL_ROWS if rows is None else rows,
-            compiled.constant(x.reshape(-1, d)),
-            out.reshape(len(places), d),
-            self._factors,
-            scale,
-            self.logistic,
-            compiled.constant(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
-            pull,
-        )
 
-
-class StackedLeastSquares(Compilable):
+class StackedLeastSquares(CompilableRows):
     """Of `LeastSquares`."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
         scales = [o.scale for o in objectives]
-        self.scale = constant(scales, self.tables.dtype, 1)
-        self._factors *= scales
+        self.scale = per_client(scales, self.tables.dtype, 1)
+        self._compile(scales)
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         own = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
@@ -283,14 +256,14 @@ class StackedLeastSquares(Compilable):
         return scores
 
 
-class StackedLogisticRegression(Compilable):
+class StackedLogisticRegression(CompilableRows):
     """Of `LogisticRegression`."""
 
     logistic = True
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
-        self._factors *= 0.5
+        self._compile(0.5)
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         scores *= 0.5
@@ -350,7 +323,7 @@ class StackedScaled(Stack):
         self.inner = stack([o.objective for o in objectives])
         self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
         factors = [o.factor for o in objectives]
-        self.factor = constant(factors, objectives[0].dtype, len(self.shape))
+        self.factor = per_client(factors, objectives[0].dtype, len(self.shape))
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the factors times the gradients."""
@@ -372,32 +345,3 @@ _KINDS: dict[type[Any], type[Any]] = {
     SoftmaxRegression: StackedSoftmaxRegression,
     Quadratic: StackedQuadratic,
 }
-
-
-def _places(which: Which) -> Array:
-    return np.arange(which.start, which.stop) if isinstance(which, slice) else which
-
-
-def constant(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:
-    """Return the clients' constants: a number if they agree, else (clients, 1, ...)."""
-    if len(set(values)) == 1:
-        return values[0]
-    return np.array(values, dtype).reshape(-1, *[1] * axes)
-
-
-def together(arrays: Sequence[Array]) -> Array:
-    """Return arrays of one shape with a new leading axis.
-
-    Those that follow one another in one array already are not copied.
-    """
-    first = arrays[0]
-    starts = [array.ctypes.data for array in arrays] if first.base is not None else []
-    if starts and all(
-        array.base is first.base
-        and array.flags.c_contiguous
-        and start == starts[0] + i * first.nbytes
-        for i, (array, start) in enumerate(zip(arrays, starts, strict=True))
-    ):
-        shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
-        return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
-    return np.stack(arrays)
