@@ -33,6 +33,12 @@ class Layout:
         "float64" or "float32".
     layered : bool
         Whether the model is a list.
+
+    Examples
+    --------
+    >>> layout = Layout.of([np.zeros(1), np.ones((1, 2))])
+    >>> layout.shape, layout.pack([np.zeros(1), np.ones((1, 2))])
+    ((3,), array([0., 1., 1.]))
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -55,9 +61,9 @@ class Layout:
 
     @classmethod
     def for_objective(cls, objective: Any) -> Layout | None:
-        """Return the layout that an objective's `shape` and `dtype` state; None without one.
+        """Return the layout that an objective's `shape` and `dtype` state; None without `shape`.
 
-        A `shape` that is a list of tuples is that of a list of layers.
+        A list of tuples as `shape` stands for a model that is a list of layers.
         """
         shape = getattr(objective, "shape", None)
         if shape is None:
@@ -88,7 +94,13 @@ class Layout:
         return sum(self.sizes)
 
     def pack(self, model: Model | Sequence[Array], name: str = "the model") -> Array:
-        """Return `model` as one array of this layout's dtype; its shapes must match."""
+        """Return `model` as one array of this layout's dtype.
+
+        Raises
+        ------
+        ConfigError
+            If its shapes are not the layout's, or a value is not finite; `name` names it.
+        """
         arrays = list(model) if self.layered else [model]
         shapes = tuple(np.shape(a) for a in arrays)
         if shapes != self.shapes:
@@ -97,7 +109,7 @@ class Layout:
         return np.concatenate([p.ravel() for p in packed]) if self.layered else packed[0]
 
     def unpack(self, packed: Array) -> Model:
-        """Return the user's form of a packed array (views where possible)."""
+        """Return a packed array in the user's form, as views where possible."""
         if not self.layered:
             return packed
         ends = np.cumsum(self.sizes)[:-1]
@@ -105,7 +117,7 @@ class Layout:
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def to_json(self) -> str:
-        """Return a text form for the wire."""
+        """Return the layout as JSON text, for the wire."""
         return json.dumps([self.shapes, self.dtype, self.layered])
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the value, or raises an error that says what to do."""
+"""Validation of arguments and messages: return the value, or raise an error with the remedy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,27 @@ def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
 
 
 def float_array(name: str, value: object, ndim: int | None = None) -> Array:
-    """Return `value` as a contiguous, finite array: float32 stays, all else is float64."""
+    """Return `value` as a contiguous array of finite floats.
+
+    Parameters
+    ----------
+    name : str
+        What the error calls the value.
+    value : object
+        An array of numbers, or what NumPy makes one of.
+    ndim : int, optional
+        The number of axes that it must have.
+
+    Returns
+    -------
+    array of float32 or float64
+        float32 if `value` is of that type, else float64.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is not such an array, or a value is not finite.
+    """
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":

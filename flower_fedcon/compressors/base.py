@@ -1,4 +1,4 @@
-"""The interface of a compressor, and the one that leaves all as it is."""
+"""The interface of a compressor, and the identity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def compress(self, x: Array, rng: np.random.Generator) -> Compressed | Array:
-        """Return C(x), for a finite x of any shape; draws come from `rng` alone."""
+        """Return C(x), for a finite x of any shape; random draws come from `rng`."""
 
     @abstractmethod
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Compressed | Array:
@@ -39,7 +39,7 @@ class Compressor(ABC):
         Raises
         ------
         ConfigError
-            If they are not what this compressor would send.
+            If they are not what this compressor sends.
         """
 
 

@@ -16,7 +16,7 @@ from flower_fedcon.validation import Array, count, expect_array, expect_names, f
 
 @dataclass(frozen=True)
 class _Entries(Compressor):
-    """Some of the entries: as many as `fraction` or `count` says."""
+    """Compressors that keep K entries, where `fraction` or `count` gives K."""
 
     fraction: float | None = None
     count: int | None = None
@@ -90,7 +90,7 @@ class RandK(_Entries):
         return self.scaled
 
     def q(self, size: int) -> float:
-        """Return d/K - 1, or K/d for entries that are not scaled."""
+        """Return d/K - 1, or K/d if the entries are not scaled."""
         kept = self.kept(size)
         return size / kept - 1 if self.scaled else kept / size
 

@@ -55,7 +55,7 @@ class QSGD(Compressor):
             scale = float(np.linalg.norm(wide.reshape(-1)))
         if not math.isfinite(scale):
             raise ConfigError("QSGD cannot quantise x: its norm overflows")
-        # Rounding up with the probability of the fraction is what makes the mean exact.
+        # Rounding up with a probability equal to the fraction makes the mean exact.
         position = np.abs(wide) * (self.levels / scale if scale else 0.0)
         level = np.floor(position)
         level += rng.random(x.shape) < position - level
@@ -64,7 +64,7 @@ class QSGD(Compressor):
         return Quantized(np.array(scale), signed, self.levels, x.dtype)
 
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Quantized:
-        """Return the value of a norm >= 0 and levels between -s and s."""
+        """Return the array of a norm >= 0 and levels between -s and s."""
         expect_names(arrays, ("levels", "norm"))
         scale = expect_array(arrays, "norm", (), np.dtype(np.float64))
         signed = expect_array(arrays, "levels", shape, self._type)

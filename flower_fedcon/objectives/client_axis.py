@@ -37,9 +37,9 @@ def per_client(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:
 
 
 def together(arrays: Sequence[Array]) -> Array:
-    """Return arrays of one shape with a new leading axis.
+    """Return arrays of one shape, stacked along a new leading axis.
 
-    Those that follow one another in one array already are not copied.
+    Nothing is copied if they already follow one another in one array.
     """
     first = arrays[0]
     starts = [array.ctypes.data for array in arrays] if first.base is not None else []

@@ -1,6 +1,6 @@
-"""Objectives of many clients in arrays with a leading client axis: one pass serves them all.
+"""Objectives of many clients, stacked in arrays with a leading client axis: one pass serves all.
 
-Each class repeats the gradient of the objective that it is named after, for a stack.
+Each class repeats, for a stack, the gradient of the objective that it is named after.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.validation import Array
 
-# Data that are read twice should still be in the cache the second time.
+__all__ = ["Stack", "Which", "key", "stack"]
+
+# Data are read twice, and should still be in the cache the second time.
 _CACHED = 2**17  # entries, 1 MB of doubles
-_COPIED = 2**12  # entries of one client that are cheaper to copy than to visit on their own
+_COPIED = 2**12  # entries of a client, up to which a copy is cheaper than a pass of its own
 
 
 def key(objective: Any) -> Hashable | None:
-    """Return what two objectives must share to be in one stack; None for an unknown type."""
+    """Return what objectives in one stack must share; None for a type that cannot be stacked."""
     if type(objective) is Scaled:
         inner = key(objective.objective)
         return None if inner is None else ("Scaled", inner)
@@ -52,7 +54,7 @@ class Stack(ABC):
     shape : tuple of int
         Shape of one client's model.
     num_examples : int
-        Of each client.
+        Number of rows of each client.
     """
 
     shape: tuple[int, ...]
@@ -66,6 +68,7 @@ class Stack(ABC):
         ----------
         x : array, shape (clients, *shape), or of `shape` for one point
         which : slice, or array of int
+            The clients.
         """
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
@@ -87,14 +90,14 @@ class Stack(ABC):
 
 
 class Table(Stack):
-    """A stack of objectives that read each client's table of numbers."""
+    """A stack of objectives whose data are a table of numbers for each client."""
 
     l2: Any = 0.0
 
     def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
         self.tables, self.targets = together(tables), together(targets)
         for array in (self.tables, self.targets):
-            array.flags.writeable = False  # for the kernels: of one type, stacked here or a view
+            array.flags.writeable = False  # as in a view, so that the kernels meet one type
         self._entries = self.tables[0].size
 
     @abstractmethod
@@ -126,7 +129,7 @@ class Table(Stack):
         self._with_l2(out, x, which, scale)
 
     def _parts(self, which: Which) -> list[tuple[slice, Which]]:
-        """Cut some clients into parts whose tables fit into the cache: their rows, and places."""
+        """Cut some clients into parts that fit into the cache: their rows in `x`, and which."""
         first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
         at_once = max(1, _CACHED // self._entries)
         if not isinstance(which, slice) and self._entries > _COPIED:
@@ -158,7 +161,7 @@ class Table(Stack):
 
 
 class StackedRows(Table):
-    """Means over rows of a loss of the score <a_i, x>."""
+    """A stack of means over rows a_i of a loss of the score <a_i, x>."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__([o.rows for o in objectives], [o.targets for o in objectives])
@@ -168,7 +171,7 @@ class StackedRows(Table):
 
     @abstractmethod
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
-        """Return scale times what the rows are weighted with; overwrites the scores."""
+        """Return scale times the rows' weights in the gradient; overwrites the scores."""
 
     def _piece(
         self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
@@ -241,7 +244,7 @@ class CompilableRows(StackedRows):
 
 
 class StackedLeastSquares(CompilableRows):
-    """Of `LeastSquares`."""
+    """A stack of `LeastSquares`."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
@@ -257,7 +260,7 @@ class StackedLeastSquares(CompilableRows):
 
 
 class StackedLogisticRegression(CompilableRows):
-    """Of `LogisticRegression`."""
+    """A stack of `LogisticRegression`."""
 
     logistic = True
 
@@ -274,7 +277,7 @@ class StackedLogisticRegression(CompilableRows):
 
 
 class StackedSoftmaxRegression(StackedRows):
-    """Of `SoftmaxRegression`."""
+    """A stack of `SoftmaxRegression`."""
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         count, _, m = scores.shape
@@ -296,7 +299,7 @@ class StackedSoftmaxRegression(StackedRows):
 
 
 class StackedQuadratic(Table):
-    """Of `Quadratic`."""
+    """A stack of `Quadratic`."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__([o.Q for o in objectives], [o.b for o in objectives])
@@ -317,7 +320,7 @@ class StackedQuadratic(Table):
 
 
 class StackedScaled(Stack):
-    """Of `Scaled` objectives."""
+    """A stack of `Scaled` objectives."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         self.inner = stack([o.objective for o in objectives])

@@ -1,4 +1,4 @@
-"""Models as arrays: their sizes, stacks of them, and what sets and messages may hold."""
+"""Arrays of models: their sizes, stacks of them, and the validation of what sets are given."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(x: Array, batch: int) -> Array:
 
 
 def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
-    """Return `function` of every model in a stack, stacked again; of `x` itself if batch = 0."""
+    """Return `function` of every model in a stack, stacked again; if batch = 0, of `x` itself."""
     if batch == 0:
         return function(x)
     models = x.reshape((-1, *x.shape[batch:]))
@@ -32,7 +32,7 @@ def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
 
 
 def expect_floats(owner: str, x: Array) -> None:
-    """Raise unless `x` is of floats: in whole numbers a result would be cut off."""
+    """Raise unless `x` holds floats: an array of integers would truncate the result."""
     if x.dtype.kind != "f":
         raise ConfigError(
             f"{owner} takes arrays of floats, got {x.dtype}: pass np.asarray(x, dtype=float)"

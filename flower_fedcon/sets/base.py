@@ -20,7 +20,7 @@ class ConstraintSet(ABC):
 
     `batch` is the number of leading axes of an argument that index clients: with `batch=1` the
     same call serves a stack of models. Sets are immutable, and their parameters are the fields of
-    a dataclass: that is what crosses the wire.
+    a dataclass, which cross the wire.
     """
 
     iterative: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class ConstraintSet(ABC):
 
     @abstractmethod
     def excess(self, x: Array) -> float:
-        """Return by how much `x` breaks the set's own inequality; <= 0 inside D."""
+        """Return by how much `x` violates the set's own inequality; <= 0 inside D."""
 
     @abstractmethod
     def diameter_for(self, shape: tuple[int, ...]) -> float:
@@ -44,12 +44,12 @@ class ConstraintSet(ABC):
 
     @property
     def diameter(self) -> float:
-        """The diameter where it does not depend on the model's dimension.
+        """The diameter, if it does not depend on the model's dimension.
 
         Raises
         ------
         ConfigError
-            If it does: `diameter_for(shape)` answers then.
+            If it does: use `diameter_for(shape)`.
         """
         first, second = self.diameter_for((1,)), self.diameter_for((2,))
         if first != second:
@@ -60,7 +60,7 @@ class ConstraintSet(ABC):
 
     @property
     def scale(self) -> float:
-        """A length that tolerances are relative to (a radius)."""
+        """The length, such as a radius, to which tolerances are relative."""
         return 1.0
 
     def check_shape(self, shape: tuple[int, ...]) -> None:  # noqa: B027  (a set of any shape)
@@ -121,7 +121,7 @@ class AffineAtom(Atom):
 
     @classmethod
     def sum(cls, atoms: Sequence[Any]) -> Array:
-        """Return the sum of several, from that of the atoms that they move."""
+        """Return the sum of several, from the sum of their atoms s."""
         first = atoms[0]
         total = type(first.atom).sum([atom.atom for atom in atoms])
         moved: Array = first.factor * total + len(atoms) * first.shift
@@ -163,7 +163,7 @@ class _Moved(ByValue, ConstraintSet):
 
     @property
     def scale(self) -> float:
-        """The inner set's, times the factor."""
+        """The inner set's scale, times the factor."""
         return self._affine[0] * self.inner.scale
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -174,13 +174,14 @@ class _Moved(ByValue, ConstraintSet):
         self.inner.check_shape(shape)
 
     def _back(self, x: Array, batch: int = 0) -> Array:
-        """Return what `x` is in the inner set's place."""
+        """Return (x - shift) / factor, the point of the inner set's space."""
         self.check_shape(x.shape[batch:])
         factor, shift = self._affine
         back: Array = ((x - shift) / factor).astype(x.dtype, copy=False)
         return back
 
     def _forth(self, y: Array) -> Array:
+        """Return factor * y + shift."""
         factor, shift = self._affine
         forth: Array = (factor * y + shift).astype(y.dtype, copy=False)
         return forth
@@ -203,18 +204,18 @@ class _Moved(ByValue, ConstraintSet):
         return self._affine[0] * self.inner.diameter
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
-        """Project in the inner set's place."""
+        """Return factor * p + shift, for the inner set's projection p of (x - shift) / factor."""
         return self._forth(self.inner.project(self._back(x, batch), batch=batch))
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Return the inner set's vertex, moved."""
+        """Return the inner set's vertex s as factor * s + shift."""
         self.check_shape(g.shape[batch:])
         return AffineAtom(self.inner.lmo(g, batch=batch), *self._affine)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the inner set's atom, moved."""
+        """Return the inner set's atom s as factor * s + shift."""
         self.check_shape(shape)
         return AffineAtom(self.inner.decode_atom(arrays, shape, dtype), *self._affine)
 

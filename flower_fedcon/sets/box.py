@@ -47,7 +47,7 @@ class Box(ConstraintSet):
 
     @property
     def scale(self) -> float:
-        """The largest bound, or 1."""
+        """The largest bound in absolute value, at least 1."""
         return max(1.0, float(np.abs(self.lower).max()), float(np.abs(self.upper).max()))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -57,7 +57,7 @@ class Box(ConstraintSet):
                 raise ConfigError(f"Box has bounds of shape {bound.shape}, the model {shape}")
 
     def excess(self, x: Array) -> float:
-        """Return the largest amount by which a bound is broken."""
+        """Return the largest amount by which a bound is violated."""
         return float(max(np.max(self.lower - x), np.max(x - self.upper)))
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
@@ -80,7 +80,7 @@ class Box(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the corner of a row of bits."""
+        """Return the corner that these bits describe."""
         return decode_corner(arrays, shape, dtype, self.lower, self.upper)
 
 

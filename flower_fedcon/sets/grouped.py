@@ -74,7 +74,7 @@ def group_norms(flat: Array, labels: Array) -> Array:
 
 
 def rescale_groups(x: Array, labels: Array, norms: Array, new: Array) -> Array:
-    """Return `x` with each group brought from its norm to a new one."""
+    """Return `x` with each group rescaled from its norm to a new one."""
     factors = np.divide(new, norms, out=np.zeros_like(norms), where=norms > 0)
     return (x.reshape(-1) * factors[labels]).astype(x.dtype).reshape(x.shape)
 
@@ -88,8 +88,9 @@ class GroupL2Ball(ByValue, ConstraintSet):
     radius : float
         > 0.
     groups : int, "rows" or array of int
-        The size of equal, contiguous groups of the flattened model; each index of the first axis
-        a group; or the label 0, 1, 2, ... of each entry's group, in the model's shape.
+        An int is the size of equal, contiguous groups of the flattened model. With "rows", each
+        index of the first axis is a group. An array of the model's shape holds the label 0, 1, 2,
+        ... of each entry's group.
 
     Examples
     --------
@@ -163,7 +164,7 @@ class GroupL2Ball(ByValue, ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a group's number and a unit vector."""
+        """Return the vertex with this group's number and unit vector."""
         labels = labels_for(self.groups, shape)
         expect_names(arrays, ("group", "unit"))
         group = int(expect_array(arrays, "group", (), np.dtype(np.int32)))

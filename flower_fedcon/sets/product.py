@@ -23,7 +23,7 @@ def check_parts(name: str, parts: Any, kind: Any) -> tuple[tuple[Any, tuple[int,
     Raises
     ------
     ConfigError
-        If it is no sequence of such pairs.
+        If `parts` is not a sequence of such pairs.
     """
     hint = f"{name} must be pairs such as (L1Ball(1.0), (3, 2)), one for each layer; got {parts!r}"
     if not isinstance(parts, list | tuple) or not parts:
@@ -113,7 +113,7 @@ class ProductAtom(Atom):
 class Product(ByValue, ConstraintSet):
     """One set for each layer of a model that is a list of arrays.
 
-    Layers are packed one after another into a vector, as for every algorithm.
+    The layers are packed one after another into a vector, as for every algorithm.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Product(ByValue, ConstraintSet):
 
     @property
     def scale(self) -> float:
-        """The largest of the parts."""
+        """The largest scale of a part."""
         return max(part.scale for part, _ in self.parts)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:

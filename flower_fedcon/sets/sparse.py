@@ -100,7 +100,7 @@ class CappedSimplex(ConstraintSet):
             )
 
     def _full(self, size: int) -> tuple[int, float]:
-        """Return how many entries of a vertex are not 0, and the last one."""
+        """Return how many entries of a vertex are not 0, and the value of the last one."""
         ratio = self.radius / self.cap
         entries = max(1, round(ratio))
         if abs(ratio - entries) <= 1e-12 * ratio:
@@ -119,10 +119,10 @@ class CappedSimplex(ConstraintSet):
         return 0.0 if self.contains(x) else super().violation(x)
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
-        """Return the distance of two vertices that overlap as little as possible."""
+        """Return the distance between two vertices that overlap as little as possible."""
         self.check_shape(shape)
         size = size_of(shape)
-        # Seen from x = cap instead, the radius is what is missing: the smaller of the two counts.
+        # x -> cap - x turns the radius into cap * size - radius: the smaller of the two counts.
         total = min(self.radius, max(size * self.cap - self.radius, 0.0)) / self.cap
         whole = math.floor(total * (1 + 1e-12))
         rest = max(total - whole, 0.0)
@@ -142,7 +142,7 @@ class CappedSimplex(ConstraintSet):
         )
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Fill the entries with the smallest g, in order, up to the radius."""
+        """Return the vertex that fills the entries of smallest g up to the cap, in order."""
         self.check_shape(g.shape[batch:])
         expect_finite(self, g)
         return each_atom(g, batch, self._vertex)
@@ -159,7 +159,7 @@ class CappedSimplex(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a row of indices, the one with the rest last."""
+        """Return the vertex with these indices, of which the last takes the rest."""
         self.check_shape(shape)
         return _decode(arrays, self._atom(shape, dtype), signed=False)
 
@@ -233,7 +233,7 @@ class KSparsePolytope(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a row of signed indices."""
+        """Return the vertex with these signed indices."""
         return _decode(arrays, self._atom(shape, dtype), signed=True)
 
 
