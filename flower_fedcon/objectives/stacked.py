@@ -129,7 +129,10 @@ class Table(Stack):
         self._with_l2(out, x, which, scale)
 
     def _parts(self, which: Which) -> list[tuple[slice, Which]]:
-        """Cut some clients into parts that fit into the cache: their rows in `x`, and which."""
+        """Cut some clients into parts whose tables fit into the cache.
+
+        Of each part, return its slice of `which` and the clients in it.
+        """
         first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
         at_once = max(1, _CACHED // self._entries)
         if not isinstance(which, slice) and self._entries > _COPIED:

@@ -21,7 +21,7 @@ _UNSIGNED_BYTES = 0x08  # the type code of MNIST's files, the only one that is r
 
 
 def folder(data: str, files: str) -> Path:
-    """Return a folder that exists; `files` tells the error what it must hold."""
+    """Return the path of an existing folder; `files` says in the error what it must hold."""
     path = Path(data).expanduser()
     if not path.is_dir():
         raise ConfigError(f"{data} is not a folder: data must be a folder with {files}")

@@ -87,9 +87,8 @@ def _l1(weight: float, v: Array, step: float, center: Array, radius: float) -> A
 
     def point(theta: float) -> Array:
         outside = step * (weight + theta)
-        between = v64 - side * step * (
-            weight - theta
-        )  # |w| and |w - center| pull in opposite directions
+        # Between 0 and its center, |w| and |w - center| pull an entry in opposite directions.
+        between = v64 - side * step * (weight - theta)
         inner = np.maximum(low, np.minimum(between, np.maximum(high, v64 - outside)))
         result: Array = np.minimum(v64 + outside, inner)
         return result

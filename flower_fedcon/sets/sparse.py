@@ -122,7 +122,7 @@ class CappedSimplex(ConstraintSet):
         """Return the distance between two vertices that overlap as little as possible."""
         self.check_shape(shape)
         size = size_of(shape)
-        # x -> cap - x turns the radius into cap * size - radius: the smaller of the two counts.
+        # By the symmetry x -> cap - x, use the smaller of radius and cap * size - radius.
         total = min(self.radius, max(size * self.cap - self.radius, 0.0)) / self.cap
         whole = math.floor(total * (1 + 1e-12))
         rest = max(total - whole, 0.0)
