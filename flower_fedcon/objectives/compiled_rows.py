@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.validation import Array
 
 
@@ -14,7 +16,7 @@ class CompiledRows:
 
     Parameters
     ----------
-    kernels : module
+    module : module
         `flower_fedcon.kernels.compiled`.
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
@@ -25,9 +27,9 @@ class CompiledRows:
     """
 
     def __init__(
-        self, kernels: ModuleType, tables: Array, targets: Array, factors: Array, logistic: bool
+        self, module: ModuleType, tables: Array, targets: Array, factors: Array, logistic: bool
     ) -> None:
-        self.kernels, self.tables, self.targets = kernels, tables, targets
+        self.module, self.tables, self.targets = module, tables, targets
         self.factors, self.logistic = factors, logistic
 
     def takes(self, *arrays: Array) -> bool:
@@ -58,17 +60,37 @@ class CompiledRows:
             If given, `out` is overwritten by pull * (x - center) first.
         pull : float
         """
-        kernels, d = self.kernels, self.tables.shape[-1]
-        kernels.add_gradients(
+        module, d = self.module, self.tables.shape[-1]
+        module.add_gradients(
             self.tables,
             self.targets,
             clients,
-            kernels.ALL_ROWS if rows is None else rows,
-            kernels.read_only(x.reshape(-1, d)),
+            module.ALL_ROWS if rows is None else rows,
+            module.read_only(x.reshape(-1, d)),
             out.reshape(len(clients), d),
             self.factors,
             scale,
             self.logistic,
-            kernels.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
+            module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
             float(pull),
         )
+
+
+def compiled_rows(
+    tables: Array, targets: Array, factors: Any, logistic: bool
+) -> CompiledRows | None:
+    """Return the compiled form of a stack; None where NumPy is to be used.
+
+    Parameters
+    ----------
+    tables, targets, logistic
+        See `CompiledRows`.
+    factors : float or sequence of float
+        What multiplies each client's gradient.
+    """
+    module = kernels(tables)
+    if module is None:
+        return None
+    return CompiledRows(
+        module, tables, targets, np.full(len(tables), factors, tables.dtype), logistic
+    )

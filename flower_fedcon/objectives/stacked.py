@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.client_axis import Which, per_client, places, together
-from flower_fedcon.objectives.compiled_rows import CompiledRows
+from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.validation import Array
@@ -196,13 +195,7 @@ class CompilableRows(StackedRows):
 
     def _compile(self, factors: Any) -> None:
         """Prepare the compiled form, in which `factors` multiply the clients' gradients."""
-        compiled = kernels(self.tables)
-        factors = np.full(len(self.tables), factors, self.tables.dtype)
-        self._compiled = (
-            CompiledRows(compiled, self.tables, self.targets, factors, self.logistic)
-            if compiled
-            else None
-        )
+        self._compiled = compiled_rows(self.tables, self.targets, factors, self.logistic)
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
