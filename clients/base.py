@@ -14,7 +14,8 @@ from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Reque
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
-from flower_fedcon.layout import Layout, PackedObjective
+from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.solvers import LocalProblem
 from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload

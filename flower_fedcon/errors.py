@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class FedConError(Exception):
-    """A user error: its text names the value, the valid range and the remedy."""
+    """An error that the user can mend: its text names the value, the valid range and the remedy."""
 
 
 class ConfigError(FedConError):
@@ -15,7 +15,7 @@ class ConfigError(FedConError):
 
 
 class ParticipationError(FedConError):
-    """A cohort rule that the algorithm cannot work with."""
+    """A participation rule that the algorithm cannot work with."""
 
 
 class RoundError(FedConError):
@@ -27,11 +27,11 @@ class AlgorithmError(FedConError):
 
 
 class StateLostError(FedConError):
-    """A client is asked to go on, but its state is gone."""
+    """A client is asked to continue, but its state is lost."""
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """Return a hint naming the valid word nearest to `word`, then all of them.
+    """Return a hint: the valid word nearest to `word`, if one is near, then all valid words.
 
     >>> nearest("penality", ["penalty", "schedule"])
     "did you mean 'penalty'? Valid: penalty, schedule"

@@ -1,11 +1,11 @@
-"""The shape of a model: one array of any shape, or a list of arrays (a network's layers)."""
+"""The shape of a model, one array or a list of them (a network's layers), and an array's bytes."""
 
 from __future__ import annotations
 
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
@@ -33,6 +33,12 @@ class Layout:
         "float64" or "float32".
     layered : bool
         Whether the model is a list.
+
+    Examples
+    --------
+    >>> layout = Layout.of([np.zeros(1), np.ones((1, 2))])
+    >>> layout.shape, layout.pack([np.zeros(1), np.ones((1, 2))])
+    ((3,), array([0., 1., 1.]))
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -55,9 +61,9 @@ class Layout:
 
     @classmethod
     def for_objective(cls, objective: Any) -> Layout | None:
-        """Return the layout that an objective's `shape` and `dtype` state; None without one.
+        """Return the layout that an objective's `shape` and `dtype` state; None without `shape`.
 
-        A `shape` that is a list of tuples is that of a list of layers.
+        A list of tuples as `shape` stands for a model that is a list of layers.
         """
         shape = getattr(objective, "shape", None)
         if shape is None:
@@ -88,7 +94,13 @@ class Layout:
         return sum(self.sizes)
 
     def pack(self, model: Model | Sequence[Array], name: str = "the model") -> Array:
-        """Return `model` as one array of this layout's dtype; its shapes must match."""
+        """Return `model` as one array of this layout's dtype.
+
+        Raises
+        ------
+        ConfigError
+            If its shapes are not the layout's, or a value is not finite; `name` names it.
+        """
         arrays = list(model) if self.layered else [model]
         shapes = tuple(np.shape(a) for a in arrays)
         if shapes != self.shapes:
@@ -97,7 +109,7 @@ class Layout:
         return np.concatenate([p.ravel() for p in packed]) if self.layered else packed[0]
 
     def unpack(self, packed: Array) -> Model:
-        """Return the user's form of a packed array (views where possible)."""
+        """Return a packed array in the user's form, as views where possible."""
         if not self.layered:
             return packed
         ends = np.cumsum(self.sizes)[:-1]
@@ -105,7 +117,7 @@ class Layout:
         return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def to_json(self) -> str:
-        """Return a text form for the wire."""
+        """Return the layout as JSON text, for the wire."""
         return json.dumps([self.shapes, self.dtype, self.layered])
 
     @classmethod
@@ -126,54 +138,3 @@ def array_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     description = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, description)
     return len(header.getvalue()) + math.prod(shape) * dtype.itemsize
-
-
-class PackedObjective:
-    """An objective of a list of arrays, seen as one of the packed vector.
-
-    Parameters
-    ----------
-    objective : object
-        The user's objective: `value` and `gradient` take and give a list of arrays.
-    layout : Layout
-        The model's layout.
-    """
-
-    def __init__(self, objective: Any, layout: Layout) -> None:
-        self._objective = objective
-        self._layout = layout
-        self.num_examples = int(getattr(objective, "num_examples", 1))
-        self.smoothness = getattr(objective, "smoothness", None)
-        self.strong_convexity = getattr(objective, "strong_convexity", None)
-        self.shape = layout.shape
-
-    def value(self, x: Array) -> float:
-        """Return f(x)."""
-        return float(self._objective.value(self._layout.unpack(x)))
-
-    def gradient(self, x: Array) -> Array:
-        """Return the gradient, packed."""
-        return self._layout.pack(self._objective.gradient(self._layout.unpack(x)), "a gradient")
-
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Return f(x) and the packed gradient."""
-        return self.value(x), self.gradient(x)
-
-    @property
-    def constraint_value(self) -> Callable[[Array], float]:
-        """The user's functional constraint; there if the objective has one."""
-        constraint = self._objective.constraint_value
-        return lambda x: float(constraint(self._layout.unpack(x)))
-
-    @property
-    def constraint_gradient(self) -> Callable[[Array], Array]:
-        """The gradient of `constraint_value`, packed."""
-        gradient = self._objective.constraint_gradient
-        return lambda x: self._layout.pack(gradient(self._layout.unpack(x)), "a gradient")
-
-    def stochastic_gradient(
-        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
-    ) -> Array:
-        """Return the user's minibatch gradient, packed."""
-        gradient = self._objective.stochastic_gradient(self._layout.unpack(x), rng, batch_size)
-        return self._layout.pack(gradient, "a gradient")

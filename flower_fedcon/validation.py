@@ -1,8 +1,9 @@
-"""Checks of arguments: each returns the value, or raises an error that says what to do."""
+"""Validation of arguments and messages: return the value, or raise an error with the remedy."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,7 +51,27 @@ def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
 
 
 def float_array(name: str, value: object, ndim: int | None = None) -> Array:
-    """Return `value` as a contiguous, finite array: float32 stays, all else is float64."""
+    """Return `value` as a contiguous array of finite floats.
+
+    Parameters
+    ----------
+    name : str
+        What the error calls the value.
+    value : object
+        An array of numbers, or what NumPy makes one of.
+    ndim : int, optional
+        The number of axes that it must have.
+
+    Returns
+    -------
+    array of float32 or float64
+        float32 if `value` is of that type, else float64.
+
+    Raises
+    ------
+    ConfigError
+        If `value` is not such an array, or a value is not finite.
+    """
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf":
@@ -68,4 +89,29 @@ def float_array(name: str, value: object, ndim: int | None = None) -> Array:
             f"{name} holds a value that is not finite ({array[where]}) at {where}: "
             "remove or impute such rows first"
         )
+    return array
+
+
+def expect_names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
+    """Raise unless a message holds the arrays with these names, and no others."""
+    if set(arrays) != set(names):
+        raise ConfigError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}")
+
+
+def expect_array(
+    arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Return an array of a message if it has this shape and dtype, and is finite."""
+    array = arrays[name]
+    if array.shape != shape or array.dtype != dtype:
+        raise ConfigError(
+            f"{name!r} has shape {array.shape} and dtype {array.dtype}, expected {shape}, {dtype}"
+        )
+    return finite(name, array)
+
+
+def finite(name: str, array: Array) -> Array:
+    """Return `array` if all its values are finite."""
+    if not np.isfinite(array).all():
+        raise ConfigError(f"{name!r} holds values that are not finite")
     return array

@@ -1,4 +1,4 @@
-"""The interface of a compressor, and the one that leaves all as it is."""
+"""The interface of a compressor, and the identity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.compressors.values import Compressed, DType, Shape
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, expect_array
 
 
 class Compressor(ABC):
@@ -30,7 +30,7 @@ class Compressor(ABC):
 
     @abstractmethod
     def compress(self, x: Array, rng: np.random.Generator) -> Compressed | Array:
-        """Return C(x), for a finite x of any shape; draws come from `rng` alone."""
+        """Return C(x), for a finite x of any shape; random draws come from `rng`."""
 
     @abstractmethod
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Compressed | Array:
@@ -39,7 +39,7 @@ class Compressor(ABC):
         Raises
         ------
         ConfigError
-            If they are not what this compressor would send.
+            If they are not what this compressor sends.
         """
 
 
@@ -64,7 +64,7 @@ class Identity(Compressor):
         """Return the one array there is."""
         if len(arrays) != 1:
             raise ConfigError(f"expected one array, got {sorted(arrays)}")
-        return expect(arrays, next(iter(arrays)), shape, np.dtype(dtype))
+        return expect_array(arrays, next(iter(arrays)), shape, np.dtype(dtype))
 
 
 def as_compressor(value: object) -> Compressor:
@@ -88,26 +88,3 @@ def as_compressor(value: object) -> Compressor:
         "a compressor is Identity(), RandK(fraction=...), TopK(fraction=...) or QSGD(levels=...), "
         f"got {value!r}"
     )
-
-
-def names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
-    """Raise unless these arrays have come, in alphabetical order."""
-    if sorted(arrays) != list(names):
-        raise ConfigError(f"expected the arrays {', '.join(names)}, got {sorted(arrays)}")
-
-
-def expect(arrays: Mapping[str, Array], name: str, shape: Shape, dtype: DType) -> Array:
-    """Return an array of a message if it has this shape and dtype, and is finite."""
-    array = arrays[name]
-    if array.shape != shape or array.dtype != dtype:
-        raise ConfigError(
-            f"{name!r} has shape {array.shape} and dtype {array.dtype}, expected {shape}, {dtype}"
-        )
-    return finite(name, array)
-
-
-def finite(name: str, array: Array) -> Array:
-    """Return `array` if all its values are finite."""
-    if not np.isfinite(array).all():
-        raise ConfigError(f"{name!r} holds values that are not finite")
-    return array

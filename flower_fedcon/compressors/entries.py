@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.compressors.base import Compressor, expect, finite, names
+from flower_fedcon.compressors.base import Compressor
 from flower_fedcon.compressors.values import DType, Shape, Sparse
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.validation import Array, count, expect_array, expect_names, finite, positive
 
 
 @dataclass(frozen=True)
 class _Entries(Compressor):
-    """Some of the entries: as many as `fraction` or `count` says."""
+    """Compressors that keep K entries, where `fraction` or `count` gives K."""
 
     fraction: float | None = None
     count: int | None = None
@@ -54,9 +54,9 @@ class _Entries(Compressor):
         """Return the entries in a message; their indices must be in range and increasing."""
         size = math.prod(shape)
         length = (self.kept(size),)
-        names(arrays, ("indices", "values"))
-        indices = expect(arrays, "indices", length, _index_type(size))
-        values = expect(arrays, "values", length, np.dtype(dtype))
+        expect_names(arrays, ("indices", "values"))
+        indices = expect_array(arrays, "indices", length, _index_type(size))
+        values = expect_array(arrays, "values", length, np.dtype(dtype))
         if indices[0] < 0 or indices[-1] >= size or (indices[1:] <= indices[:-1]).any():
             raise ConfigError(f"indices must increase strictly within 0 to {size - 1}")
         return Sparse(indices, values, shape)
@@ -90,7 +90,7 @@ class RandK(_Entries):
         return self.scaled
 
     def q(self, size: int) -> float:
-        """Return d/K - 1, or K/d for entries that are not scaled."""
+        """Return d/K - 1, or K/d if the entries are not scaled."""
         kept = self.kept(size)
         return size / kept - 1 if self.scaled else kept / size
 

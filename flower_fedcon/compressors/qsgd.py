@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.compressors.base import Compressor, expect, finite, names
+from flower_fedcon.compressors.base import Compressor
 from flower_fedcon.compressors.values import DType, Quantized, Shape
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import Array, count
+from flower_fedcon.validation import Array, count, expect_array, expect_names, finite
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class QSGD(Compressor):
             scale = float(np.linalg.norm(wide.reshape(-1)))
         if not math.isfinite(scale):
             raise ConfigError("QSGD cannot quantise x: its norm overflows")
-        # Rounding up with the probability of the fraction is what makes the mean exact.
+        # Rounding up with a probability equal to the fraction makes the mean exact.
         position = np.abs(wide) * (self.levels / scale if scale else 0.0)
         level = np.floor(position)
         level += rng.random(x.shape) < position - level
@@ -64,10 +64,10 @@ class QSGD(Compressor):
         return Quantized(np.array(scale), signed, self.levels, x.dtype)
 
     def decode(self, arrays: Mapping[str, Array], shape: Shape, dtype: DType) -> Quantized:
-        """Return the value of a norm >= 0 and levels between -s and s."""
-        names(arrays, ("levels", "norm"))
-        scale = expect(arrays, "norm", (), np.dtype(np.float64))
-        signed = expect(arrays, "levels", shape, self._type)
+        """Return the array of a norm >= 0 and levels between -s and s."""
+        expect_names(arrays, ("levels", "norm"))
+        scale = expect_array(arrays, "norm", (), np.dtype(np.float64))
+        signed = expect_array(arrays, "levels", shape, self._type)
         if scale < 0:
             raise ConfigError(f"'norm' must be >= 0, got {float(scale):g}")
         if signed.size and (signed.min() < -self.levels or signed.max() > self.levels):

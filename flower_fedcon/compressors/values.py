@@ -1,4 +1,4 @@
-"""Compressed arrays, as they cross the wire."""
+"""Compressed arrays, in the form in which they cross the wire."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DType: TypeAlias = np.dtype[Any]
 
 
 class Compressed(ABC):
-    """C(x), as small as it crosses the wire.
+    """C(x), in the compact form that crosses the wire.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Quantized(Compressed):
     signed : array of int8 or int16
         The level of each entry, with its sign; the shape of x.
     levels : int
-        The level that stands for the norm itself.
+        s, the level that stands for the norm itself.
     dtype : dtype
         Type of x.
     """

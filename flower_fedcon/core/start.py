@@ -21,7 +21,7 @@ def common_layout(
     Raises
     ------
     ConfigError
-        If they differ, or none is known.
+        If they differ, or no shape is known.
     """
     known = [(name, lay) for name, lay in zip(names, layouts, strict=True) if lay is not None]
     if not known and x0 is None:
@@ -49,7 +49,7 @@ def common_layout(
 
 
 def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:
-    """Return the packed start: x0, or zeros moved into the constraint set."""
+    """Return the packed start: x0, or zeros projected onto the constraint set."""
     if x0 is not None:
         return layout.pack(x0, "x0").copy()
     zeros = np.zeros(layout.shape, dtype=layout.dtype)

@@ -1,1 +1,1 @@
-"""Compiled loops, where numba is installed."""
+"""Compiled loops: `compiled` holds them, and `dispatch` decides whether they are used."""

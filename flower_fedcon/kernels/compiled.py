@@ -1,8 +1,11 @@
-"""Steps of many clients, compiled: each client's on one core, which reads its data once.
+"""Gradients and Frank-Wolfe steps of many clients, compiled by numba.
 
-NumPy reads them twice, copies each minibatch, and works on one core. This module needs numba (the
-extra "fast"); `accelerate` finds it, and what it finds missing is done by NumPy, up to rounding.
-A client's sums are all one core's: the number of cores changes no bit.
+The clients are spread over numba's threads (NUMBA_NUM_THREADS, by default one for each core). A
+client's data are read once; NumPy reads them twice, copies each minibatch, and works on one core.
+One thread takes all of a client's sums, so that the number of threads changes no bit.
+
+This module needs numba (the extra "fast"). `dispatch` decides whether it is used; NumPy finds the
+same without it, up to rounding in the gradients and bit for bit in the steps.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ ALL_ROWS = np.empty((0, 0), np.intp)
 def _add_mean(
     table: Array, targets: Array, rows: Array, x: Array, out: Array, factor: float, logistic: bool
 ) -> None:
-    """Add factor times the mean over `rows` of (link(<a, x>) - b) a to `out`."""
+    """Add factor times the mean over `rows` of (link(<a, x>) - target) a to `out`."""
     d, count, number = len(x), len(rows), x.dtype.type
     factor /= count
     whole = count - count % 4
-    # Four rows at a time: they are in the first cache when the gradient takes them.
+    # Four rows at a time: they are still in the first-level cache when they are added to `out`.
     for k in range(0, whole, 4):
         i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
         a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
@@ -67,9 +70,30 @@ def _add_gradients(
     center: Array,
     pull: float,
 ) -> None:
+    """Add the gradients of some clients to `out`; all floats in arrays have one dtype.
+
+    Parameters
+    ----------
+    tables, targets : array, shape (N, m, d) and (N, m)
+        Of all clients.
+    places : array of int, shape (n,)
+        The clients.
+    rows : array of int, shape (n, batch size), or ALL_ROWS
+        The rows of each of them that count.
+    x : array, shape (n, d) or (1, d)
+    out : array, shape (n, d)
+    factors : array, shape (N,)
+    scale : float
+        Client i's gradient is multiplied by factors[i] and scale.
+    logistic : bool
+        Whether the link of a score s is tanh(s / 2); else it is s.
+    center : array, shape (d,) or (0,)
+    pull : float
+        If there is a center, `out` is overwritten by pull * (x - center) first.
+    """
     every, strength = np.arange(tables.shape[1]), x.dtype.type(pull)
     for i in numba.prange(len(places)):
-        client, at = places[i], np.int64(i)  # else numba's unsigned i makes a float of i + 0
+        client, at = places[i], np.int64(i)  # numba's i is unsigned, and i + 0 a float
         own = rows[at] if len(rows) else every
         model, gradient = x[at if len(x) > 1 else 0], out[at]
         for j in range(len(center)):
@@ -103,26 +127,28 @@ def _mix_coordinates(x: Array, codes: Array, rest: Any, amount: Any, out: Array)
 
 
 def _jit(function: Callable[..., None], **options: Any) -> Callable[..., None]:
-    """Compile at the first call, and keep the result on disk where there is a place for it."""
+    """Compile at the first call; keep the result on disk if a folder there is writable."""
     compiled: Callable[..., None]
     try:
         compiled = numba.njit(function, cache=True, **options)
-    except RuntimeError:  # nowhere to write
+    except RuntimeError:  # no writable folder
         compiled = numba.njit(function, **options)
     return compiled
 
 
-# Sums may be taken in any order, as BLAS does; what is not finite stays so.
+# Sums may be taken in any order, as in BLAS; non-finite values propagate.
 _add_mean = _jit(_add_mean, fastmath={"reassoc", "contract", "nsz"})
 _PARALLEL = (_add_gradients, _steepest, _mix_coordinates)
 _loops: list[Any] = [_jit(function, parallel=True) for function in _PARALLEL]
-_lock = threading.Lock()  # not every threading layer of numba can be entered twice
+_lock = (
+    threading.Lock()
+)  # not all of numba's threading layers are safe to call from two threads at once
 
 
 def _after_fork() -> None:
-    """Work on one core in a forked child: a parallel region of OpenMP would end it.
+    """Use one thread in a forked child, which a parallel region of OpenMP would end.
 
-    Not from numba's files, which hold the parallel form under the same name.
+    Compiled anew: numba's files on disk hold the parallel form under the same name.
     """
     global _loops, _lock
     _loops, _lock = [numba.njit(function) for function in _PARALLEL], threading.Lock()
@@ -132,44 +158,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def add_gradients(
-    tables: Array,
-    targets: Array,
-    places: Array,
-    rows: Array,
-    x: Array,
-    out: Array,
-    factors: Array,
-    scale: float,
-    logistic: bool,
-    center: Array,
-    pull: float,
-) -> None:
-    """Add the gradients of some clients to `out`; all arrays but integers have one dtype.
-
-    Parameters
-    ----------
-    tables, targets : array, shape (N, m, d) and (N, m)
-        Of all clients.
-    places : array of int, shape (n,)
-        The clients.
-    rows : array of int, shape (n, batch size), or ALL_ROWS
-        Of each of them.
-    x : array, shape (n, d) or (1, d)
-    out : array, shape (n, d)
-    factors : array, shape (N,)
-    scale : float
-        Client i's gradient is multiplied by factors[i] and scale.
-    logistic : bool
-        Whether a score s counts as tanh(s / 2), else as s.
-    center : array, shape (d,) or (0,)
-    pull : float
-        If there is a center, `out` is overwritten by pull * (x - center) first.
-    """
+def add_gradients(*arguments: Any) -> None:
+    """Call `_add_gradients`, which describes the arguments, one thread at a time."""
     with _lock:
-        _loops[0](
-            tables, targets, places, rows, x, out, factors, scale, logistic, center, float(pull)
-        )
+        _loops[0](*arguments)
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
@@ -187,7 +179,7 @@ def steepest(g: Array) -> tuple[Array, Array]:
     """
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
     with _lock:
-        _loops[1](constant(g), codes, tops)
+        _loops[1](read_only(g), codes, tops)
     return codes, tops
 
 
@@ -202,12 +194,12 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
     """
     out, number = np.empty(x.shape, x.dtype), x.dtype.type
     with _lock:
-        _loops[2](constant(x), codes, number(1.0 - step), number(step) * number(magnitude), out)
+        _loops[2](read_only(x), codes, number(1.0 - step), number(step) * number(magnitude), out)
     return out
 
 
-def constant(x: Array) -> Array:
-    """Return a contiguous view not to be written to: one type for what is compiled, not several."""
+def read_only(x: Array) -> Array:
+    """Return a read-only, contiguous view, so that numba compiles for one type of array only."""
     view = np.ascontiguousarray(x).view()
     view.flags.writeable = False
     return view

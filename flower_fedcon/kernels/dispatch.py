@@ -1,4 +1,4 @@
-"""Whether compiled kernels are there, and worth their start."""
+"""Whether the compiled kernels are used: they need numba, and arrays large enough to pay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 from flower_fedcon.validation import Array
 
-# Entries from which on loading them (a third of a second) and entering them (5 us) pays.
+# The number of entries from which loading (a third of a second) and calling them (5 us) pays.
 WORTHWHILE: int = 2**15
 
 
@@ -28,7 +28,7 @@ def _load() -> ModuleType | None:
 
 @contextmanager
 def numpy_only() -> Iterator[None]:
-    """Do without the kernels for a while."""
+    """Use NumPy instead of the kernels inside a `with` block."""
     global WORTHWHILE
     before, WORTHWHILE = WORTHWHILE, sys.maxsize
     try:
@@ -38,10 +38,10 @@ def numpy_only() -> Iterator[None]:
 
 
 def kernels(x: Array) -> ModuleType | None:
-    """Return the compiled kernels for an array like this; None where NumPy has to do.
+    """Return the compiled kernels for arrays such as `x`, or None if NumPy is to be used.
 
-    None without numba, with NUMBA_DISABLE_JIT=1, for small arrays, and for those of other types
-    than the machine's own float32 and float64.
+    None without numba, with NUMBA_DISABLE_JIT=1, for arrays of fewer than `WORTHWHILE` entries,
+    and for dtypes other than float32 and float64 in the machine's byte order.
     """
     if x.size < WORTHWHILE or x.dtype.char not in "fd" or not x.dtype.isnative:
         return None
@@ -49,7 +49,7 @@ def kernels(x: Array) -> ModuleType | None:
 
 
 def describe() -> str:
-    """Return what there is, in a line."""
+    """Return in one line which kernels there are, and on how many threads."""
     if _load() is None:
         return "none: NumPy alone"
     import numba

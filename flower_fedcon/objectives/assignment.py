@@ -10,21 +10,21 @@ from flower_fedcon.validation import Array, float_array
 
 
 class QuadraticAssignment(Objective):
-    """f(X) = the sum over a client's entries (i, j) of X_ij (A X B')_ij.
+    """f(X) = sum over the client's entries (i, j) of X_ij (A X B')_ij.
 
-    Over disjoint clients that have all entries, the f sum to trace(A X B' X'). It is not convex,
-    and no smoothness constant is stated.
+    Over clients that partition the entries, the f sum to trace(A X B' X'). f is not convex, and
+    states no smoothness.
 
     Parameters
     ----------
     A, B : arrays, shape (q, q)
     entries : array of int, shape (k, 2), optional
-        The pairs (i, j), each once; by default all.
+        The pairs (i, j), each at most once; by default all.
 
     Raises
     ------
     ConfigError
-        If A and B are not square and of one shape, or an entry is outside or occurs twice.
+        If A and B are not square and of one shape, or a pair is out of range or occurs twice.
 
     Examples
     --------
@@ -60,9 +60,9 @@ class QuadraticAssignment(Objective):
         self.entries = pairs.astype(np.intp)
         self._i, self._j = self.entries.T
         if len(np.unique(self._i * size + self._j)) < len(pairs):
-            raise ConfigError(f"{name}(entries) has a pair twice")
+            raise ConfigError(f"{name}(entries) holds a pair twice")
         self.num_examples = len(pairs)
-        # A few entries need rows of A and B only; many, whole products.
+        # Few entries need only their rows of A and B; for many, the whole product is faster.
         self._few = len(pairs) <= size
         self._A, self._B = self.A[self._i], self.B[self._j]
 

@@ -1,4 +1,4 @@
-"""The interface of an objective, what those with rows of data share, and scaling."""
+"""The interface of an objective, linear models over rows of data, and scaled objectives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flower_fedcon.validation import Array, count, float_array, nonnegative
 
 
 class SmoothFunction(Protocol):
-    """The least that a user's own objective must have."""
+    """What a user's own objective must have at least."""
 
     def value(self, x: Array) -> float:
         """Return f(x)."""
@@ -27,7 +27,7 @@ class Objective(ABC):
     """A differentiable function f of a model x.
 
     A subclass defines `value` and `gradient`; one that is a mean over examples also sets
-    `num_examples` and defines `batch_gradient`. One that does it faster may define
+    `num_examples` and defines `batch_gradient`. Where it is faster, it may also define
     `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place.
 
     Attributes
@@ -37,7 +37,7 @@ class Objective(ABC):
     num_examples : int
         Number of rows of data; 1 where there are none.
     dtype : dtype
-        Type of the data, and so of the gradient at an x of that type.
+        Type of the data, and of the gradient at an x of the same type.
     """
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class Objective(ABC):
         return self.value(x), self.gradient(x)
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
-        """Return the gradient at x of the mean over `rows` (integers) alone.
+        """Return the gradient at x of the mean over `rows` (integers) only.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Objective(ABC):
         x : array of `shape`
         rng : numpy.random.Generator
         batch_size : int, optional
-            >= 1. All rows if None or if there are no more; nothing is drawn then.
+            >= 1. If None, or at least `num_examples`, all rows are used and nothing is drawn.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Objective(ABC):
 
     @property
     def smoothness(self) -> float | None:
-        """L, the Lipschitz constant of the gradient (or a bound); None if unknown."""
+        """L, the Lipschitz constant of the gradient (or an upper bound); None if unknown."""
         return self._constants[0]
 
     @property
@@ -105,7 +105,7 @@ class Objective(ABC):
         return self._curvature()
 
     def _curvature(self) -> tuple[float | None, float | None]:
-        """Return L and mu; called once, when first asked for."""
+        """Return L and mu; called once, when one of them is first asked for."""
         return None, None
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class LinearModel(Objective):
 
     @property
     def A(self) -> Array:  # noqa: N802
-        """The data in the shape they were given in."""
+        """The data, in the shape in which they were given."""
         return self.rows.reshape((self.num_examples, *self._row_shape))
 
     def _match(self, name: str, targets: Array) -> Array:
@@ -175,7 +175,7 @@ class LinearModel(Objective):
         return self._gradient(x, self.rows[rows], self.targets[rows])
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Return f(x) and the gradient at x, at one product with the data less."""
+        """Return f(x) and the gradient at x, which share a product with the data."""
         self._expect(x)
         scores = self._scores(x, self.rows)
         value = self._loss(scores) + self._ridge(x)
@@ -199,12 +199,12 @@ class LinearModel(Objective):
             raise ConfigError(f"{type(self).__name__} takes x of shape {self.shape}, got {x.shape}")
 
     def _singular_squares(self) -> tuple[float, float]:
-        """Return sigma_max^2 and sigma_min^2 of the rows (0 if x has more entries than rows)."""
+        """Return sigma_max^2 and sigma_min^2 of the rows (0 with fewer rows than entries of x)."""
         rows = self.rows.astype(np.float64, copy=False)
         m, d = rows.shape
         squares = np.linalg.eigvalsh(rows @ rows.T if m < d else rows.T @ rows)
         top = max(float(squares[-1]), 0.0)
-        # Below the rounding of the product, the smallest one is not known to differ from 0.
+        # Below the product's rounding errors the smallest one cannot be told from 0.
         known = m >= d and squares[0] > d * np.finfo(np.float64).eps * top
         return top, float(squares[0]) if known else 0.0
 
@@ -215,7 +215,7 @@ class Scaled(Objective):
     Parameters
     ----------
     objective : object
-        f: anything with `value` and `gradient`.
+        f, any object with `value` and `gradient`.
     factor : float
         >= 0, for example a client's weight.
 
@@ -268,19 +268,19 @@ class Scaled(Objective):
 
     @property
     def add_gradient(self) -> Callable[[Array, Array, float], None]:
-        """What adds a multiple of the gradient to an array; there if the objective has it."""
+        """The `add_gradient` of f, times factor; missing if f has none."""
         add = self.objective.add_gradient
         return lambda x, out, scale: add(x, out, self.factor * scale)
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:
-        """The functional constraint, times factor; there if the objective has one."""
+        """The functional constraint of f, times factor; missing if f has none."""
         constraint = self.objective.constraint_value
         return lambda x: self.factor * float(constraint(x))
 
     @property
     def constraint_gradient(self) -> Callable[[Array], Array]:
-        """The gradient of `constraint_value`."""
+        """The gradient of `constraint_value`; missing if f has no constraint."""
         gradient = self.objective.constraint_gradient
         return lambda x: self._times(gradient(x))
 

@@ -1,4 +1,4 @@
-"""Matrix completion: squares of the errors at observed entries."""
+"""Matrix completion: squared errors at the observed entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class MatrixCompletion(Objective):
     Parameters
     ----------
     rows, cols : arrays of int, shape (k,)
-        The observed entries, counted from 0. One that occurs twice counts twice.
+        The observed entries, counted from 0. An entry that occurs twice counts twice.
     values : array, shape (k,)
         Y_ij. Its dtype is the objective's.
     shape : tuple of int
@@ -79,7 +79,7 @@ class MatrixCompletion(Objective):
         return residual
 
     def rmse(self, x: Array) -> float:
-        """Return the root of the mean square of the residual."""
+        """Return the root mean square of the residual."""
         residual = self.residual(x)
         return float(np.sqrt(residual.dot(residual) / residual.size))
 

@@ -50,7 +50,7 @@ class LeastSquares(LinearModel):
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x, in the shape of x."""
-        # By fewer calls than the general form: where data are few, they cost as much as arithmetic.
+        # With fewer calls than the general form: for small data, calls cost as much as arithmetic.
         if x.shape != self.shape:
             self._expect(x)
         rows = self.rows
@@ -58,7 +58,7 @@ class LeastSquares(LinearModel):
         return self._pull_back(scores, rows, self.targets)
 
     def add_gradient(self, x: Array, out: Array, scale: float) -> None:
-        """Add scale times the gradient at x to `out` in place; the factor costs nothing."""
+        """Add scale times the gradient at x to `out` in place; the factor adds no pass."""
         if x.shape != self.shape:
             self._expect(x)
         rows = self.rows
@@ -76,7 +76,7 @@ class LeastSquares(LinearModel):
     def _pull_back(self, scores: Array, rows: Array, targets: Array, scale: float = 1.0) -> Array:
         m, d = rows.shape
         scores -= targets
-        # The factor goes where there are fewer entries.
+        # The factor multiplies the smaller of the two arrays.
         if m < d:
             scores *= scale * self.scale / m
         gradient: Array = scores.dot(rows)

@@ -1,4 +1,4 @@
-"""Logistic regression, of two classes and of many."""
+"""Logistic regression with two classes, and softmax regression with many."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SoftmaxRegression(LinearModel):
         """The classes, shape (m,)."""
         return self.targets
 
-    # Scores are kept as (classes, rows): sums over classes then run along whole rows of memory.
+    # Scores have shape (classes, rows), so that sums over the classes read memory in order.
 
     def _scores(self, x: Array, rows: Array) -> Array:
         scores: Array = x.T.dot(rows.T)

@@ -1,4 +1,4 @@
-"""Neyman-Pearson classification: one class's loss, the other's as a functional constraint."""
+"""Neyman-Pearson classification: the loss of one class, with that of the other as constraint."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from flower_fedcon.validation import Array, float_array
 class NeymanPearson(LogisticRegression):
     """f(x) = mean log(1 + exp(-<a_i, x>)) over A0, g(x) = mean log(1 + exp(<a_i, x>)) over A1.
 
-    To minimise f under g(x) <= tolerance bounds the loss on one class and does the best for the
-    other. `value`, `gradient`, the minibatches, `num_examples` and the constants are those of f.
+    Minimising f subject to g(x) <= tolerance bounds the loss on one class and makes that on the
+    other as small as it can be. `value`, `gradient`, the minibatches, `num_examples` and the
+    constants are those of f.
 
     Parameters
     ----------

@@ -1,32 +1,32 @@
-"""Objectives of many clients in arrays with a leading client axis: one pass serves them all.
+"""Objectives of many clients, stacked in arrays with a leading client axis: one pass serves all.
 
-Each class repeats the gradient of the objective that it is named after, for a stack.
+Each class repeats, for a stack, the gradient of the objective that it is named after.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.client_axis import Which, per_client, places, together
+from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.validation import Array
 
-Which: TypeAlias = "slice | Array"
-"""Some of the clients of a stack: a run of them, or their places."""
+__all__ = ["Stack", "Which", "key", "stack"]
 
-# Data that are read twice should still be in the cache the second time.
+# Data are read twice, and should still be in the cache the second time.
 _CACHED = 2**17  # entries, 1 MB of doubles
-_COPIED = 2**12  # entries of one client that are cheaper to copy than to visit on their own
+_COPIED = 2**12  # entries of a client, up to which a copy is cheaper than a pass of its own
 
 
 def key(objective: Any) -> Hashable | None:
-    """Return what two objectives must share to be in one stack; None for an unknown type."""
+    """Return what objectives in one stack must share; None for a type that cannot be stacked."""
     if type(objective) is Scaled:
         inner = key(objective.objective)
         return None if inner is None else ("Scaled", inner)
@@ -53,7 +53,7 @@ class Stack(ABC):
     shape : tuple of int
         Shape of one client's model.
     num_examples : int
-        Of each client.
+        Number of rows of each client.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +67,7 @@ class Stack(ABC):
         ----------
         x : array, shape (clients, *shape), or of `shape` for one point
         which : slice, or array of int
+            The clients.
         """
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
@@ -88,14 +89,14 @@ class Stack(ABC):
 
 
 class Table(Stack):
-    """A stack of objectives that read each client's table of numbers."""
+    """A stack of objectives whose data are a table of numbers for each client."""
 
     l2: Any = 0.0
 
     def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
         self.tables, self.targets = together(tables), together(targets)
         for array in (self.tables, self.targets):
-            array.flags.writeable = False  # for the kernels: of one type, stacked here or a view
+            array.flags.writeable = False  # as in a view, so that the kernels meet one type
         self._entries = self.tables[0].size
 
     @abstractmethod
@@ -127,7 +128,10 @@ class Table(Stack):
         self._with_l2(out, x, which, scale)
 
     def _parts(self, which: Which) -> list[tuple[slice, Which]]:
-        """Cut some clients into parts whose tables fit into the cache: their rows, and places."""
+        """Cut some clients into parts whose tables fit into the cache.
+
+        Of each part, return its slice of `which` and the clients in it.
+        """
         first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
         at_once = max(1, _CACHED // self._entries)
         if not isinstance(which, slice) and self._entries > _COPIED:
@@ -146,11 +150,8 @@ class Table(Stack):
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
-        if isinstance(which, slice):
-            places = np.arange(which.start, which.stop)[:, None]
-        else:
-            places = which[:, None]
-        piece = self._piece(x, self.tables[places, rows], self.targets[places, rows], which)
+        clients = places(which)[:, None]
+        piece = self._piece(x, self.tables[clients, rows], self.targets[clients, rows], which)
         return self._with_l2(piece, x, which)
 
     def _with_l2(self, gradient: Array, x: Array, which: Which, scale: float = 1.0) -> Array:
@@ -162,17 +163,17 @@ class Table(Stack):
 
 
 class StackedRows(Table):
-    """Means over rows of a loss of the score <a_i, x>."""
+    """A stack of means over rows a_i of a loss of the score <a_i, x>."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__([o.rows for o in objectives], [o.targets for o in objectives])
         first = objectives[0]
         self.shape, self.num_examples = first.shape, first.num_examples
-        self.l2 = constant([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
+        self.l2 = per_client([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
 
     @abstractmethod
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
-        """Return scale times what the rows are weighted with; overwrites the scores."""
+        """Return scale times the rows' weights in the gradient; overwrites the scores."""
 
     def _piece(
         self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
@@ -187,94 +188,65 @@ class StackedRows(Table):
         return gradient.reshape(count, *self.shape)
 
 
-class Compilable(StackedRows):
-    """With one score a row: where there is much to read, by the compiled form, if it is there."""
+class CompilableRows(StackedRows):
+    """Losses of one score for each row: by the compiled kernels where they pay, else by NumPy."""
 
     logistic = False
 
-    def __init__(self, objectives: Sequence[Any]) -> None:
-        super().__init__(objectives)
-        self._kernels = kernels(self.tables)
-        # What multiplies each client's gradient.
-        self._factors = np.ones(len(objectives), self.tables.dtype)
+    def _compile(self, factors: Any) -> None:
+        """Prepare the compiled form, in which `factors` multiply the clients' gradients."""
+        self._compiled = compiled_rows(self.tables, self.targets, factors, self.logistic)
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
-        if not self._takes(x):
+        if self._compiled is None or not self._compiled.takes(x):
             return super().gradient(x, which)
-        return self._new(x, which)
+        return self._new(self._compiled, x, which)
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
         """Add scale times the gradients of some clients to `out` in place."""
-        if not (self._takes(x, out) and out.flags.c_contiguous):
+        compiled = self._compiled
+        if compiled is None or not (compiled.takes(x, out) and out.flags.c_contiguous):
             super().add_gradient(x, out, scale, which)
             return
-        self._add(x, out, scale, _places(which))
+        compiled.add(x, out, scale, places(which))
         self._with_l2(out, x, which, scale)
 
     def pulled_gradient(
         self, x: Array, scale: float, center: Array, pull: float, which: Which
     ) -> Array:
         """Return scale times the gradients of some clients, plus pull * (x - center)."""
-        if not (self._takes(x, center) and center.ndim == len(self.shape)):
+        compiled = self._compiled
+        if compiled is None or not (compiled.takes(x, center) and center.ndim == len(self.shape)):
             return super().pulled_gradient(x, scale, center, pull, which)
-        places = _places(which)
-        gradient = np.empty((len(places), *self.shape), x.dtype)
-        self._add(x, gradient, scale, places, center=center, pull=pull)
+        clients = places(which)
+        gradient = np.empty((len(clients), *self.shape), x.dtype)
+        compiled.add(x, gradient, scale, clients, center=center, pull=pull)
         return self._with_l2(gradient, x, which, scale)
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
-        if not self._takes(x):
+        if self._compiled is None or not self._compiled.takes(x):
             return super().batch_gradient(x, which, rows)
-        return self._new(x, which, np.ascontiguousarray(rows))
+        return self._new(self._compiled, x, which, np.ascontiguousarray(rows))
 
-    def _takes(self, *arrays: Array) -> bool:
-        """Return whether the compiled form is there, and made for these arrays."""
-        return self._kernels is not None and all(a.dtype == self.tables.dtype for a in arrays)
-
-    def _new(self, x: Array, which: Which, rows: Array | None = None) -> Array:
-        places = _places(which)
-        gradient = np.zeros((len(places), *self.shape), x.dtype)
-        self._add(x, gradient, 1.0, places, rows)
+    def _new(
+        self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None
+    ) -> Array:
+        clients = places(which)
+        gradient = np.zeros((len(clients), *self.shape), x.dtype)
+        compiled.add(x, gradient, 1.0, clients, rows)
         return self._with_l2(gradient, x, which)
 
-    def _add(
-        self,
-        x: Array,
-        out: Array,
-        scale: float,
-        places: Array,
-        rows: Array | None = None,
-        center: Array | None = None,
-        pull: float = 0.0,
-    ) -> None:
-        compiled = self._kernels
-        assert compiled is not None  # noqa: S101  (the callers' case)
-        d = self.tables.shape[-1]
-        compiled.add_gradients(
-            self.tables,
-            self.targets,
-            places,
-            compiled.ALL_ROWS if rows is None else rows,
-            compiled.constant(x.reshape(-1, d)),
-            out.reshape(len(places), d),
-            self._factors,
-            scale,
-            self.logistic,
-            compiled.constant(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
-            pull,
-        )
 
-
-class StackedLeastSquares(Compilable):
-    """Of `LeastSquares`."""
+class StackedLeastSquares(CompilableRows):
+    """A stack of `LeastSquares`."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
         scales = [o.scale for o in objectives]
-        self.scale = constant(scales, self.tables.dtype, 1)
-        self._factors *= scales
+        self.scale = per_client(scales, self.tables.dtype, 1)
+        self._compile(scales)
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         own = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
@@ -283,14 +255,14 @@ class StackedLeastSquares(Compilable):
         return scores
 
 
-class StackedLogisticRegression(Compilable):
-    """Of `LogisticRegression`."""
+class StackedLogisticRegression(CompilableRows):
+    """A stack of `LogisticRegression`."""
 
     logistic = True
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
-        self._factors *= 0.5
+        self._compile(0.5)
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         scores *= 0.5
@@ -301,7 +273,7 @@ class StackedLogisticRegression(Compilable):
 
 
 class StackedSoftmaxRegression(StackedRows):
-    """Of `SoftmaxRegression`."""
+    """A stack of `SoftmaxRegression`."""
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         count, _, m = scores.shape
@@ -323,7 +295,7 @@ class StackedSoftmaxRegression(StackedRows):
 
 
 class StackedQuadratic(Table):
-    """Of `Quadratic`."""
+    """A stack of `Quadratic`."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__([o.Q for o in objectives], [o.b for o in objectives])
@@ -344,13 +316,13 @@ class StackedQuadratic(Table):
 
 
 class StackedScaled(Stack):
-    """Of `Scaled` objectives."""
+    """A stack of `Scaled` objectives."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         self.inner = stack([o.objective for o in objectives])
         self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
         factors = [o.factor for o in objectives]
-        self.factor = constant(factors, objectives[0].dtype, len(self.shape))
+        self.factor = per_client(factors, objectives[0].dtype, len(self.shape))
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the factors times the gradients."""
@@ -372,32 +344,3 @@ _KINDS: dict[type[Any], type[Any]] = {
     SoftmaxRegression: StackedSoftmaxRegression,
     Quadratic: StackedQuadratic,
 }
-
-
-def _places(which: Which) -> Array:
-    return np.arange(which.start, which.stop) if isinstance(which, slice) else which
-
-
-def constant(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:
-    """Return the clients' constants: a number if they agree, else (clients, 1, ...)."""
-    if len(set(values)) == 1:
-        return values[0]
-    return np.array(values, dtype).reshape(-1, *[1] * axes)
-
-
-def together(arrays: Sequence[Array]) -> Array:
-    """Return arrays of one shape with a new leading axis.
-
-    Those that follow one another in one array already are not copied.
-    """
-    first = arrays[0]
-    starts = [array.ctypes.data for array in arrays] if first.base is not None else []
-    if starts and all(
-        array.base is first.base
-        and array.flags.c_contiguous
-        and start == starts[0] + i * first.nbytes
-        for i, (array, start) in enumerate(zip(arrays, starts, strict=True))
-    ):
-        shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
-        return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
-    return np.stack(arrays)

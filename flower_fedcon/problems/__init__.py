@@ -1,8 +1,13 @@
-"""The problems that an experiment file can name.
+"""Federated problems, and the builders of those that an experiment file can name.
 
-A builder is a function of keyword arguments, annotated, that returns a `FederatedProblem`. To add
-one, write it in a module here and enter it in `BUILDERS`: its arguments are the keys that
-``[problem]`` then accepts.
+`federated` has `FederatedProblem`, the clients' objectives with their constraint or regularizer;
+`reference` has the independent solver that finds its optimum. Every other module has one builder,
+or reads data for several: `images` (softmax regression of images), `image_files` (the files of
+MNIST and CIFAR-10) and `hub` (sets loaded by flwr-datasets).
+
+A builder is a function that returns a `FederatedProblem`; its arguments are annotated, and given by
+keyword. To add one, write it in a module here and enter it in `BUILDERS`: its arguments are the
+keys that ``[problem]`` then accepts.
 """
 
 from __future__ import annotations
@@ -72,6 +77,11 @@ __all__ = [
 
 def builder(name: object) -> Builder:
     """Return the builder of that name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
 
     >>> builder("lasso") is lasso
     True

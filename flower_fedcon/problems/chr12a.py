@@ -21,8 +21,8 @@ def chr12a(*, clients: int = 72) -> FederatedProblem:
 
     Client c holds a block of consecutive entries (i, j) of X, row by row, and f_c is the sum over
     them of X_ij (A X B')_ij: two entries each for 72 clients. F is the mean of the f_c. It is not
-    convex. Metrics: "total", the trace (N F); "permutation_cost", that of the permutation nearest
-    to X, at best 9552.
+    convex. Metrics: "total", the trace (N F); "permutation_cost", the trace at the permutation
+    nearest to X, at best 9552.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def chr12a(*, clients: int = 72) -> FederatedProblem:
 
 
 def instance() -> tuple[Array, Array]:
-    """Return the two matrices of the file."""
+    """Return the two matrices of the file, each of shape (12, 12)."""
     text = (files("flower_fedcon.problems") / "data" / "chr12a.dat").read_text(encoding="ascii")
     size, *numbers = (float(word) for word in text.split())
     both = np.array(numbers).reshape(2, int(size), int(size))

@@ -26,7 +26,7 @@ def cifar10(
     test_size: int | None = None,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return softmax regression of 32 x 32 colour images, pixels in [0, 1], on 10 classes.
+    """Return softmax regression of 32 x 32 colour images, pixels in [0, 1], into 10 classes.
 
     The model has shape (3073, 10), the last row for the bias. The 50,000 training images take
     1.2 GB.
@@ -35,7 +35,7 @@ def cifar10(
     ----------
     data : str, optional
         A folder with CIFAR-10's binary version: ``data_batch_1.bin`` to ``data_batch_5.bin`` and
-        ``test_batch.bin``. Without it the set comes through flwr-datasets, the extra `datasets`.
+        ``test_batch.bin``. By default flwr-datasets (the extra `datasets`) loads the set.
     part : {"train", "test"}
         Which images to train on: the 50,000 of "train", or the 10,000 of "test".
     clients : int
@@ -47,7 +47,7 @@ def cifar10(
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included.
     l1_radius : float, optional
-        Radius of an l1 ball as constraint, instead of `l1`.
+        Radius of an l1 ball, a constraint instead of `l1`.
     bias : bool
         Append a column of ones.
     l2 : float
@@ -56,7 +56,7 @@ def cifar10(
         Images of `part` that are held out. By default none: the test images are then those of
         "test", if they are not trained on.
     seed : int
-        Of the shuffling and of the shards.
+        Seeds the shuffling and the shards.
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.
@@ -75,7 +75,7 @@ def cifar10(
     ...     cifar10(data="nowhere")
     ... except ConfigError as error:
     ...     print(str(error)[:61])
-    nowhere is no folder: data is a folder with the binary versio
+    nowhere is not a folder: data must be a folder with the binar
     """
     return two_part_problem(
         lambda name: _load(data, name),
@@ -96,7 +96,7 @@ def _load(data: str | None, part: Part) -> Images:
     if data is None:
         rows = hub.load_split("uoft-cs/cifar10", part, hint=hub.or_folder(FILES))
         images = hub.as_images(rows, "img", "label")
-        # The files hold one colour after the other: the same order of features both ways.
+        # As in the files, which hold one colour after the other.
         return Images(np.moveaxis(images.pixels, -1, 1), images.labels)
     names = ["test_batch"] if part == "test" else [f"data_batch_{i}" for i in range(1, 6)]
     batches = [read_cifar(folder(data, FILES) / f"{name}.bin") for name in names]

@@ -19,7 +19,7 @@ def digits(
     test_size: int = 297,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return softmax regression of 8 x 8 images, pixels in [0, 1], on 10 classes.
+    """Return softmax regression of 8 x 8 images, pixels in [0, 1], into 10 classes.
 
     The model has shape (65, 10), the last row for the bias. The 1,797 images are shuffled, and
     the last `test_size` are held out.
@@ -31,11 +31,11 @@ def digits(
     split : {"label-skew", "even", "writer-like"}
         "label-skew": the training images sorted by label and cut into 2 N shards, two random
         shards for each client. "even": N blocks of (almost) the same size. "writer-like": such
-        blocks in the order in which the images are shipped, series of some 130 by one writer.
+        blocks in the order in which the images are shipped, some 130 in a row by one writer.
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included.
     l1_radius : float, optional
-        Radius of an l1 ball as constraint, instead of `l1`.
+        Radius of an l1 ball, a constraint instead of `l1`.
     bias : bool
         Append a column of ones.
     l2 : float
@@ -44,7 +44,7 @@ def digits(
         From 0 to 1,796. With 0 all images are for training, in the order in which they are
         shipped.
     seed : int
-        Of the shuffling and of the shards.
+        Seeds the shuffling and the shards.
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.

@@ -39,11 +39,11 @@ def emnist(
     test_size: int = 0,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return softmax regression of 28 x 28 images, pixels in [0, 1], on 10 or 62 classes.
+    """Return softmax regression of 28 x 28 images, pixels in [0, 1], into 10 or 62 classes.
 
     The model has shape (784, classes). The images of `clients` writers are taken, drawn at random
-    from all who wrote any of the classes. They come through flwr-datasets, the extra `datasets`,
-    some hundred MB.
+    from all who wrote any of the classes. flwr-datasets (the extra `datasets`) loads them, some
+    hundred MB.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def emnist(
     classes : {10, 62}
         Digits only, or digits, capitals and small letters.
     clients : int
-        N >= 1, also the number of writers; the paper's tenth of them is 367, and 379 for 62
+        N >= 1, also the number of writers. The paper takes a tenth of them: 367, or 379 for 62
         classes.
     split : {"writer-like", "label-skew", "even"}
         "writer-like": each client is one writer, and has the weight of its number of images, as in
@@ -61,15 +61,15 @@ def emnist(
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included; the paper's is 1e-4.
     l1_radius : float, optional
-        Radius of an l1 ball as constraint, instead of `l1`.
+        Radius of an l1 ball, a constraint instead of `l1`.
     bias : bool
         Append a column of ones.
     l2 : float
         Each client's f_j has l2/2 ||X||^2, bias included.
     test_size : int
-        Images held out, drawn at random from all writers'.
+        Images held out, drawn at random from those of all writers.
     seed : int
-        Of the draw of writers, the shuffling and the shards.
+        Seeds the draw of writers, the shuffling and the shards.
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.
@@ -118,7 +118,7 @@ def emnist(
 
 
 def _load(dataset: str, classes: int, clients: int, seed: int) -> tuple[Images, Array]:
-    """Return the images of so many writers, and each image's writer, from 0 to clients - 1."""
+    """Return the images of `clients` writers, and each image's writer, 0 to clients - 1."""
     rows = hub.load_split(dataset, "train", hint=HINT)
     for column in ("writer_id", "character"):
         if column not in rows.column_names:

@@ -1,4 +1,4 @@
-"""A federated problem: the clients' objectives, what binds them, and the start."""
+"""A federated problem: the clients' objectives, a constraint or regularizer, and the start."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.layout import Layout, Model, PackedObjective
+from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import Scaled
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
@@ -36,11 +37,11 @@ class FederatedProblem:
         w_j >= 0, summing to anything > 0: the mean becomes sum_j w_j f_j / sum_j w_j. Client j's
         objective is scaled by N w_j / sum w; the algorithms see plain means.
     x0 : array or list of arrays, optional
-        The start; by default zeros, moved into D where there is one.
+        The start; by default zeros, projected onto D where there is one.
     names : sequence of str, optional
-        Names of the clients, for messages.
+        Names of the clients, for error messages.
     metrics : dict of callables, optional
-        Recorded beside the objective: name -> (x -> float).
+        Functions of x that are recorded beside the objective, by name.
     optimum : Reference, optional
         The optimum, where it is known; by default a solver finds it when first asked for.
 
@@ -142,11 +143,11 @@ class FederatedProblem:
 
     @property
     def has_optimum(self) -> bool:
-        """Whether the optimum has been computed: residuals are recorded then."""
+        """Whether the optimum is known, so that residuals are recorded."""
         return self._optimum is not None
 
     def evaluate(self, packed: Array) -> Record:
-        """Return what a round's record says of a packed model."""
+        """Return the record of a packed model: objective, residual, violation and metrics."""
         record: Record = {"objective": self._objective(packed)}
         if self._optimum is not None:
             record["residual"] = record["objective"] - self._optimum.value

@@ -32,13 +32,18 @@ def files(
         The files, in client order, or a pattern such as "clients/*.npz" (sorted, numbers as
         numbers), relative to the working directory.
     num_classes : int, optional
-        For integer labels: the number of classes; by default two labels -1 and 1 are expected.
+        The number of classes, for labels 0, 1, ...; by default the labels must be -1 and 1.
     l1 : float, optional
         Weight of an l1 regularizer.
     l1_radius : float, optional
-        Radius of an l1 ball as constraint, instead of `l1`.
+        Radius of an l1 ball, a constraint instead of `l1`.
     l2 : float
         Each client's f_j has l2/2 ||x||^2; for labels only.
+
+    Raises
+    ------
+    ConfigError
+        If no file matches, a file cannot be used, or an argument is out of range.
     """
     if l1 is not None and l1_radius is not None:
         raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
@@ -58,13 +63,13 @@ def files(
 def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0.0) -> Objective:
     """Return the objective of one client's `.npz` file.
 
-    It holds `A`, shape (rows, features), and either `b` (least squares) or `y`: labels -1 and 1
-    (logistic regression), or with `num_classes` 0, 1, ... (softmax regression).
+    The file holds `A`, shape (rows, features), and either `b` (least squares) or `y`: labels -1
+    and 1 (logistic regression), or with `num_classes` 0, 1, ... (softmax regression).
 
     Raises
     ------
     ConfigError
-        If the file cannot be read, or holds something else; the text names the file.
+        If the file cannot be read, or holds something else; the error names the file.
     """
     try:
         with np.load(path, allow_pickle=False) as content:
@@ -84,6 +89,6 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
-    """Sort 2.npz before 10.npz."""
+    """Return a key that sorts 2.npz before 10.npz."""
     parts = re.split(r"(\d+)", path)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -33,18 +33,18 @@ def fmri(
 
     A client is a session: the images seen under two kinds of stimuli, 9 of each, and what was
     shown. The last subject's sessions are held out. f_j is the mean logistic loss of session j,
-    without a bias. Start 0. Metrics: "train_accuracy", "test_accuracy" and "density", the share of
-    the entries that are not 0.
+    without a bias. Start 0. Metrics: "train_accuracy", "test_accuracy" and "density", the fraction
+    of entries that are not 0.
 
     Parameters
     ----------
     data : str, optional
         nilearn's data folder, for the Haxby study of 2001; what is not in it is downloaded, 300 MB
         for each subject. The images are masked to the brain (some 40,000 voxels), and each voxel
-        is standardised within each session. It needs the extra ``flower-fedcon[fmri]``. Without
-        `data` a synthetic stand-in, no brain's: images of size^3 voxels of smooth noise, each
-        session's with a shift of its own; each class raises a few voxels around a place of its
-        own, which lies a little elsewhere in each subject.
+        is standardised within each session. It needs the extra ``flower-fedcon[fmri]``. By
+        default a synthetic stand-in, not from brains: images of size^3 voxels of smooth noise, with
+        a shift for each session. Each class raises a few voxels around a place of its own, which
+        differs a little between subjects.
     classes : sequence of str
         The two kinds of stimuli of the study, labelled 1 and -1.
     subjects : int
@@ -56,7 +56,7 @@ def fmri(
     l1 : float
         Weight of the regularizer.
     seed : int
-        Of the synthetic images.
+        Seeds the synthetic images.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _synthetic(subjects: int, size: int, rng: np.random.Generator) -> list[list[
     from scipy.ndimage import gaussian_filter
 
     def smooth(number: int) -> Array:
-        """Return random fields that vary over a voxel or two, of variance 1."""
+        """Return random fields of variance 1 that vary over a voxel or two."""
         fields = gaussian_filter(
             rng.standard_normal((number, size, size, size)), (0, 1, 1, 1), mode="wrap"
         )

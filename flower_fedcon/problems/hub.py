@@ -1,4 +1,4 @@
-"""Image sets through flwr-datasets, the extra `datasets`."""
+"""Image sets loaded by flwr-datasets (the extra `datasets`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def or_folder(files: str) -> str:
 
 
 def load_split(dataset: str, split: str, *, hint: str) -> Any:
-    """Return a split of a dataset of the Hugging Face Hub, or of a folder that holds a copy.
+    """Return a split of a dataset from the Hugging Face Hub, or from a folder that holds a copy.
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ def load_split(dataset: str, split: str, *, hint: str) -> Any:
         Such as "ylecun/mnist".
     split : str
     hint : str
-        What else the user can do, for the errors' texts.
+        What else the user can do, for the error messages.
 
     Raises
     ------
     ConfigError
-        If flwr-datasets is not installed, or the dataset cannot be had.
+        If flwr-datasets is not installed, or the dataset cannot be loaded.
     """
     try:
         from flwr_datasets import FederatedDataset
@@ -44,7 +44,7 @@ def load_split(dataset: str, split: str, *, hint: str) -> Any:
         ) from None
     try:
         return FederatedDataset(dataset=dataset, partitioners={}, shuffle=False).load_split(split)
-    except Exception as error:  # the network's, the Hub's and the file formats' are of many kinds
+    except Exception as error:  # the network, the Hub and the files raise many
         lines = str(error).splitlines() or [type(error).__name__]
         raise ConfigError(f"cannot load {dataset}, split {split!r} ({lines[0]}): {hint}") from None
 

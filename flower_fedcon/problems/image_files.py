@@ -17,14 +17,14 @@ from flower_fedcon.validation import Array
 
 CIFAR_SHAPE = (3, 32, 32)
 _GZIP = b"\x1f\x8b"
-_UNSIGNED_BYTES = 0x08  # the code of the only type of numbers that MNIST's files hold
+_UNSIGNED_BYTES = 0x08  # the type code of MNIST's files, the only one that is read
 
 
 def folder(data: str, files: str) -> Path:
-    """Return a folder that exists; `files` says what should be in it."""
+    """Return the path of an existing folder; `files` says in the error what it must hold."""
     path = Path(data).expanduser()
     if not path.is_dir():
-        raise ConfigError(f"{data} is no folder: data is a folder with {files}")
+        raise ConfigError(f"{data} is not a folder: data must be a folder with {files}")
     return path
 
 
@@ -59,7 +59,7 @@ def read_mnist(folder: Path, part: str) -> Images:
         path = find(folder, name)
         if path is None:
             raise ConfigError(
-                f"{folder} holds no {name} or {name}.gz: data is a folder with MNIST's files"
+                f"{folder} holds no {name} or {name}.gz: data must be a folder with MNIST's files"
             )
         paths.append(path)
     pixels, labels = read_idx(paths[0], (28, 28)), read_idx(paths[1], ())
@@ -87,7 +87,8 @@ def read_idx(path: Path, item: tuple[int, ...]) -> Array:
     Raises
     ------
     ConfigError
-        If the file cannot be read, or is not exactly such a file. No more is read than it says.
+        If the file cannot be read, or is not exactly such a file. No more is read than it
+        announces.
     """
     try:
         with path.open("rb") as raw:
@@ -116,7 +117,7 @@ def _read_idx(path: Path, file: BinaryIO, item: tuple[int, ...]) -> Array:
 
 
 def _exactly(path: Path, file: BinaryIO, size: int) -> bytes:
-    """Return so many bytes; memory grows with what is there, not with what is announced."""
+    """Return `size` bytes; memory grows with what the file holds, not with what it announces."""
     found = io.BytesIO()
     while found.tell() < size:
         block = file.read(min(size - found.tell(), 1 << 20))

@@ -1,4 +1,4 @@
-"""Softmax regression of images: what the digits, MNIST, CIFAR-10 and EMNIST share."""
+"""Softmax regression of images, for the digits, MNIST, CIFAR-10 and EMNIST."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Images(NamedTuple):
     labels: Array
 
     def take(self, rows: Array) -> Images:
-        """Return some of the images."""
+        """Return the images at `rows`."""
         return Images(self.pixels[rows], self.labels[rows])
 
     def features(self, bias: bool) -> Array:
@@ -56,7 +56,7 @@ def hold_out(total: int, test_size: int, seed: int, *, shuffle: bool) -> tuple[A
     test_size : int
         >= 0 and < `total`.
     seed : int
-        >= 0, of the draw.
+        >= 0, seeds the draw.
     shuffle : bool
         Whether the rows to train on are shuffled; else they keep their order.
 
@@ -87,7 +87,7 @@ def shares(labels: Array, clients: int, split: Split, seed: int) -> list[Array]:
         "label-skew": the rows sorted by label and cut into 2 N shards, two random shards for each
         client. "even" and "writer-like": N blocks of consecutive rows, of (almost) the same size.
     seed : int
-        Of the shards.
+        Seeds the shards.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def shares(labels: Array, clients: int, split: Split, seed: int) -> list[Array]:
     if pieces > len(labels):
         raise ConfigError(
             f"{clients} clients with split={split!r} need at least {pieces} training images, "
-            f"there are {len(labels)}: fewer clients, or a smaller test_size"
+            f"got {len(labels)}: take fewer clients, or a smaller test_size"
         )
     if split != "label-skew":
         return list(np.array_split(np.arange(len(labels)), clients))
@@ -181,13 +181,13 @@ def softmax_problem(
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included.
     l1_radius : float, optional
-        Radius of an l1 ball as constraint, instead of `l1`.
+        Radius of an l1 ball, a constraint instead of `l1`.
     bias : bool
         Append a column of ones.
     l2 : float
         Each client's f_j has l2/2 ||X||^2, bias included.
     weights : array, shape (N,), optional
-        Of the clients.
+        The clients' weights.
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.
@@ -212,7 +212,7 @@ def softmax_problem(
     if len(test.labels):
         metrics = {"test_accuracy": _accuracy(test, bias), **metrics}
     objectives = []
-    for share in rows:  # one at a time: the floats of a large set are needed only once
+    for share in rows:  # one at a time: only one copy of a large set as floats is made
         part = train.take(share)
         objectives.append(SoftmaxRegression(part.features(bias), part.labels, num_classes, l2))
     return FederatedProblem(

@@ -1,4 +1,4 @@
-"""Synthetic sparse logistic regression over clients that differ."""
+"""Synthetic sparse logistic regression over heterogeneous clients."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def l1_logistic(
     clients : int
         N >= 1.
     rows : int
-        Of each client.
+        Rows of each client.
     columns : int
         d.
     nonzeros : int
         Entries of the truth that are not 0, from 1 to `columns`.
     shift : float
-        >= 0; 0 for clients alike.
+        >= 0; 0 makes the clients alike.
     l1 : float
         Weight of the regularizer.
     l2 : float
         Each client's f_j has l2/2 ||x||^2.
     seed : int
-        Of the data.
+        Seeds the data.
 
     >>> problem = l1_logistic(clients=3, rows=5, columns=8, nonzeros=2)
     >>> problem.num_clients, problem.x0.shape, problem.metrics["nonzeros"](problem.x0)

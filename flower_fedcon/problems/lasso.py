@@ -30,7 +30,7 @@ def lasso(
     nonzeros : int
         Entries of x_true that are not 0, from 1 to `columns`.
     seed : int
-        Of A and x_true.
+        Seeds A and x_true.
 
     Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", 2022, Figure 1(a).
 

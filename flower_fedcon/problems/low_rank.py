@@ -35,17 +35,17 @@ def low_rank(
     clients : int
         N >= 1.
     rows : int
-        Of each client.
+        Rows of each client.
     size : int
         The model is size x size.
     rank : int
-        Of the truth, from 1 to `size`.
+        Rank of the truth, from 1 to `size`.
     weight : float
-        Of the nuclear norm.
+        Weight of the nuclear norm.
     start : float
         Standard deviation of the start's entries; 0 starts at 0.
     seed : int
-        Of the data and the start.
+        Seeds the data and the start.
 
     Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in
     Federated Learning", ICML 2022, Figure 2; Yuan, Zaheer, Reddi, "Federated Composite

@@ -24,7 +24,7 @@ def mnist(
     test_size: int | None = None,
     seed: int = 0,
 ) -> FederatedProblem:
-    """Return softmax regression of 28 x 28 images, pixels in [0, 1], on 10 classes.
+    """Return softmax regression of 28 x 28 images, pixels in [0, 1], into 10 classes.
 
     The model has shape (785, 10), the last row for the bias.
 
@@ -33,7 +33,7 @@ def mnist(
     data : str, optional
         A folder with MNIST's files, gzipped or not: ``t10k-images-idx3-ubyte`` and
         ``t10k-labels-idx1-ubyte``, ``train-images-idx3-ubyte`` and ``train-labels-idx1-ubyte``.
-        Without it the set comes through flwr-datasets, the extra `datasets`.
+        By default flwr-datasets (the extra `datasets`) loads the set.
     part : {"train", "test"}, optional
         Which images to train on: the 60,000 of "train", or the 10,000 of "test". By default
         "train", and "test" for a folder that has no others.
@@ -42,11 +42,11 @@ def mnist(
     split : {"label-skew", "even", "writer-like"}
         "label-skew": the training images sorted by label and cut into 2 N shards, two random
         shards for each client. "even": N blocks of (almost) the same size of the shuffled images.
-        "writer-like": such blocks in the files' order, in which one source follows the other.
+        "writer-like": such blocks in the files' order, one source after the other.
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included.
     l1_radius : float, optional
-        Radius of an l1 ball as constraint, instead of `l1`.
+        Radius of an l1 ball, a constraint instead of `l1`.
     bias : bool
         Append a column of ones.
     l2 : float
@@ -55,7 +55,7 @@ def mnist(
         Images of `part` that are held out. By default none: the test images are then those of
         "test", if they are not trained on.
     seed : int
-        Of the shuffling and of the shards.
+        Seeds the shuffling and the shards.
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.
@@ -73,8 +73,8 @@ def mnist(
     >>> try:
     ...     mnist(data="nowhere")
     ... except ConfigError as error:
-    ...     print(error)
-    nowhere is no folder: data is a folder with MNIST's files, such as t10k-images-idx3-ubyte.gz
+    ...     print(str(error)[:63])
+    nowhere is not a folder: data must be a folder with MNIST's fil
     """
     if part is None:
         bare = data is not None and not find(folder(data, FILES), "train-images-idx3-ubyte")

@@ -28,8 +28,9 @@ def movielens(
 ) -> FederatedProblem:
     """Return min sum over ratings of (X_ij - Y_ij)^2 over a nuclear-norm ball, from 0.
 
-    The ratings are shuffled, a part held out, and the rest split evenly. f_c is the client's own
-    sum, and F the mean of the f_c. Metrics: "train_rmse" and "test_rmse"; nothing is clipped.
+    The ratings are shuffled, a part is held out, and the rest is split evenly. f_c is the sum over
+    the ratings of client c, and F the mean of the f_c. Metrics: "train_rmse" and
+    "test_rmse"; nothing is clipped.
 
     Parameters
     ----------
@@ -39,13 +40,13 @@ def movielens(
     clients : int
         N >= 1.
     radius : float
-        Of the ball; the paper's is 7000.
+        Radius of the ball; the paper's is 7000.
     test_fraction : float
-        The part held out, at least 0 and below 1.
+        The fraction held out, at least 0 and below 1.
     users, items, ratings : int
-        Size of the synthetic set; with `data` its own counts.
+        Size of the synthetic set; the counts of `data`, if it is given, take their place.
     seed : int
-        Of the synthetic set and the shuffling.
+        Seeds the synthetic set and the shuffling.
 
     Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", 2022, Figure 1(c).
 

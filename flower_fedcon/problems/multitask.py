@@ -1,4 +1,4 @@
-"""Multi-task regression with features that all tasks share or all leave out."""
+"""Multi-task regression with features that all tasks use or none does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def multitask(
 
     The model has shape (features, tasks): column t is the weights of task t, and a row is a group,
     one feature's weights in all tasks. A client is a site that has measured all tasks on rows of
-    its own; what makes clients differ is their features' mean. The truth has `nonzeros` rows
+    its own; clients differ in the mean of their features. The truth has `nonzeros` rows
     ~ N(0, 1), then zeros. A row of client m is x = mu_m + delta, mu_m ~ N(0, shift^2 I) and
     delta ~ N(0, I); y = x truth + N(0, noise^2), one number for each task. f_m is half the mean
     squared residual over the client's rows and tasks. The start is 0.
@@ -42,21 +42,21 @@ def multitask(
     clients : int
         N >= 1.
     rows : int
-        Of each client.
+        Rows of each client.
     features, tasks : int
         Shape of the model.
     nonzeros : int
         Rows of the truth that are not 0, from 1 to `features`.
     weight : float, optional
-        Of the group lasso.
+        Weight of the group lasso.
     radius : float, optional
-        Of a ball of the sum of the rows' norms, as constraint instead of `weight`.
+        Radius of a ball of the sum of the rows' norms, a constraint instead of `weight`.
     shift : float
         Standard deviation of the clients' means; 0 makes their data alike.
     noise : float
         Standard deviation of the noise.
     seed : int
-        Of the data.
+        Seeds the data.
 
     Source of the model: Obozinski, Wainwright, Jordan, "Support union recovery in high-dimensional
     multivariate regression", Annals of Statistics 39, 2011.

@@ -11,18 +11,18 @@ from flower_fedcon.validation import count
 
 
 def neyman_pearson(*, clients: int = 10, seed: int = 0) -> FederatedProblem:
-    """Return the logistic loss of the benign tumours (f) and of the malignant ones (g).
+    """Return the logistic losses of the benign tumours (f) and of the malignant ones (g).
 
     569 tumours (357 benign, 212 malignant) with 30 features, each standardised over all tumours;
     no bias. Every client gets the same number of each class, 35 and 21 for ten clients; the rest
-    is dropped. The functional constraint g(x) <= tolerance is the algorithm's affair.
+    is dropped. The algorithm sets the tolerance of the functional constraint g(x) <= tolerance.
 
     Parameters
     ----------
     clients : int
         N, from 1 to 212.
     seed : int
-        Of the shuffling within each class.
+        Seeds the shuffling within each class.
 
     Source: Upadhyay, Moon, Hashemi, "Switching Gradient Methods for Constrained Federated
     Optimization", 2025, Figure 1.

@@ -1,6 +1,6 @@
 """Certified minimisers of centralised problems, to measure the federated algorithms against.
 
-Nothing here shares code with the algorithms: only the objectives and the proximal operators.
+The only code shared with the algorithms is that of the objectives and the proximal operators.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def solve(
     tolerance : float
         The residual must come down to tolerance * max(1, ||gradient of F at x0||).
     max_iterations : int
-        Limit of each iterative stage.
+        The most iterations of each iterative stage.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def solve(
 
 
 class _Mean:
-    """(1/N) sum_j f_j, in fewer evaluations where the f_j are of one kind."""
+    """(1/N) sum_j f_j, by fewer evaluations where the f_j are of one type."""
 
     def __init__(self, objectives: Sequence[SmoothFunction]) -> None:
         if not objectives:
@@ -146,7 +146,7 @@ class _Mean:
 
 
 def _stack(objectives: Sequence[Any]) -> Objective | None:
-    """Return the mean of `objectives` as one objective on all rows, or None if it is not one."""
+    """Return the mean of `objectives` as one objective over all rows; None if there is none."""
     cores, factors = [], []
     for f in objectives:
         factors.append(1.0)
@@ -160,7 +160,7 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     if kinds or kind not in known or len({f.shape for f in cores}) > 1:
         return None
     sizes = np.array([f.num_examples for f in cores])
-    # The weight of each row in the sum over all rows that the mean is.
+    # The mean is a weighted sum over all rows; these are the weights of each client's rows.
     weights = np.array(factors) / sizes / len(cores)
     A = np.concatenate([f.A.astype(np.float64) for f in cores])
     targets = np.concatenate([f.targets for f in cores])
@@ -224,14 +224,14 @@ def _lbfgs(smooth: _Mean, ridge: float, x: Array, target: float, limit: int) -> 
         value = smooth.value(x_now) + 0.5 * ridge * float(flat @ flat)
         return value, smooth.gradient(x_now).ravel() + ridge * flat
 
-    gtol = target / math.sqrt(x.size)  # of the largest entry
+    gtol = target / math.sqrt(x.size)  # a bound on the largest entry
     options = {"maxiter": limit, "maxfun": 2 * limit, "gtol": gtol, "ftol": 0.0, "maxcor": 20}
     found = minimize(both, x.ravel(), jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x, dtype=np.float64).reshape(x.shape)
 
 
 class _ProximalSteps:
-    """Proximal gradient steps of length 1/L on F + psi."""
+    """Proximal gradient steps of step size 1/L on F + psi."""
 
     def __init__(self, smooth: _Mean, psi: Regularizer, x: Array) -> None:
         self.gradient: Callable[[Array], Array] = smooth.gradient
@@ -257,7 +257,7 @@ class _ProximalSteps:
     def fista(self, x: Array, target: float, limit: int) -> tuple[Array, float]:
         """Accelerate, and restart whenever the momentum points uphill; return x, residual.
 
-        O'Donoghue and Candes (2015). Without a known L each step is checked, and L doubled until
+        O'Donoghue and Candes (2015). Without a known L each step is tested, and L is doubled until
         the step is short enough.
         """
         y, momentum = x, 1.0
@@ -286,7 +286,7 @@ class _ProximalSteps:
     def _too_long(self, y: Array, gradient: Array, new: Array, target: float) -> bool:
         """Return whether F's curvature from y to new exceeds L.
 
-        By gradients: near the minimiser a difference of values is rounding alone.
+        It compares gradients: near the minimiser a difference of values is mere rounding error.
         """
         move = (new - y).ravel()
         square = float(move @ move)

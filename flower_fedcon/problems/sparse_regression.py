@@ -28,7 +28,7 @@ def sparse_regression(
     squared residual.
 
     Metrics: "error" and "error_l1", ||x - truth||_2 and ||x - truth||_1; "f1", of the support
-    |x_j| > 0.01, and "f1_exact", of x_j != 0; "density", the share of x_j != 0; "mse", the mean
+    |x_j| > 0.01, and "f1_exact", of x_j != 0; "density", the fraction of x_j != 0; "mse", the mean
     squared residual over all rows.
 
     Parameters
@@ -36,7 +36,7 @@ def sparse_regression(
     clients : int
         N >= 1.
     rows : int
-        Of each client.
+        Rows of each client.
     columns : int
         d.
     nonzeros : int
@@ -46,7 +46,7 @@ def sparse_regression(
     start : float
         Standard deviation of the start's entries: 1 is far from the truth, 0 starts at 0.
     seed : int
-        Of the data and the start.
+        Seeds the data and the start.
 
     Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in
     Federated Learning", ICML 2022, Figure 1; Yuan, Zaheer, Reddi, "Federated Composite

@@ -1,4 +1,4 @@
-"""The interface of a regularizer, and what those of single entries share."""
+"""The interface of a regularizer, and functions that several of them use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.base import expect_finite
+from flower_fedcon.sets.arrays import expect_finite
 from flower_fedcon.validation import Array, float_array, nonnegative
 
 
@@ -27,7 +27,7 @@ class Regularizer(ABC):
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Return the minimiser w of psi(w) + ||w - v||^2 / (2 step), in the dtype of `v`.
 
-        At step = 0 that is `v` itself (not a copy).
+        At step = 0 it is `v` itself, not a copy.
 
         Raises
         ------
@@ -45,11 +45,10 @@ class Regularizer(ABC):
         Raises
         ------
         ConfigError
-            If psi has no usable one.
+            If psi has none that can be used.
         """
         raise ConfigError(
-            f"{self!r} has no subgradient to offer: use an algorithm that works with its proximal "
-            "operator"
+            f"{self!r} has no subgradient: use an algorithm that works with its proximal operator"
         )
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
@@ -57,7 +56,7 @@ class Regularizer(ABC):
 
         Where psi's subdifferential has a closed form this is the least ||grad + q|| over its
         elements q. Elsewhere (`Indicator`, foreign operators) it is ||x - prox(x - grad)|| with
-        step 1 (for a set: with its projection). Both are 0 exactly at stationary points.
+        step 1 (for a set, its projection). Both are 0 exactly at stationary points.
         """
         return norm(x - self.prox(x - grad, 1.0))
 
@@ -77,15 +76,15 @@ def check_step(step: float) -> float:
 
 
 def check_prox(psi: object, v: Array, step: float) -> float:
-    """Return the step of a proximal point as a float, if it is one and `v` is finite."""
-    # A NaN is the largest and the smallest entry; twice as fast as to look at each.
+    """Return the step size of a prox as a float, if it is valid and `v` is finite."""
+    # argmax and argmin return a NaN if there is one: twice as fast as a test of every entry.
     if not (math.isfinite(v.item(v.argmax())) and math.isfinite(v.item(v.argmin()))):
         expect_finite(psi, v)
     return check_step(step)
 
 
 def norm(x: Array) -> float:
-    """Return the l2 norm over all entries."""
+    """Return the l2 norm of all entries."""
     return float(np.linalg.norm(np.reshape(x, -1)))
 
 

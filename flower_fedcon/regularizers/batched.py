@@ -1,4 +1,4 @@
-"""Sets and regularizers as a local step sees them that serves many clients at once."""
+"""Sets and regularizers for local steps that serve one client or many at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BatchedSet:
     ----------
     inner : ConstraintSet
     axes : int
-        Of one model.
+        Number of axes of one model.
     """
 
     def __init__(self, inner: Any, axes: int) -> None:
@@ -46,7 +46,7 @@ class BatchedRegularizer:
     ----------
     inner : Regularizer
     axes : int
-        Of one model.
+        Number of axes of one model.
     """
 
     def __init__(self, inner: Any, axes: int) -> None:
@@ -58,7 +58,7 @@ class BatchedRegularizer:
 
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""
-        if isinstance(self.inner, L1 | L2Squared | ElasticNet | Zero):  # entry by entry
+        if isinstance(self.inner, L1 | L2Squared | ElasticNet | Zero):  # they act entry by entry
             return self.inner.subgradient(x)
         return self.each(x, self.inner.subgradient)
 

@@ -1,4 +1,4 @@
-"""The prox of a norm over a ball of that same norm around a point of one's own choice."""
+"""The prox of a norm, restricted to a ball of the same norm around any point."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ def constrained_prox(
 ) -> Array:
     """Return argmin of psi(w) + ||w - v||^2 / (2 step) over ||w - center||_psi <= radius.
 
-    Exact to rounding for L1; else by Dykstra's alternation of the prox of psi and the projection
-    on the ball, which converges to it. (One prox followed by one projection is another point.)
+    It is exact to rounding for L1. Otherwise Dykstra's algorithm alternates the prox of psi and
+    the projection onto the ball, and converges to it. (One prox followed by one projection gives
+    another point.)
 
     Parameters
     ----------
     psi : Regularizer
-        One that `norm_ball` knows.
+        One for which `norm_ball` has a ball.
     v, center : array
         Of the model's shape.
     step : float
@@ -86,7 +87,8 @@ def _l1(weight: float, v: Array, step: float, center: Array, radius: float) -> A
 
     def point(theta: float) -> Array:
         outside = step * (weight + theta)
-        between = v64 - side * step * (weight - theta)  # where |w| and |w - center| pull apart
+        # Between 0 and its center, |w| and |w - center| pull an entry in opposite directions.
+        between = v64 - side * step * (weight - theta)
         inner = np.maximum(low, np.minimum(between, np.maximum(high, v64 - outside)))
         result: Array = np.minimum(v64 + outside, inner)
         return result
@@ -127,7 +129,7 @@ def _dykstra(psi: Regularizer, ball: ConstraintSet, v: Array, step: float, cente
         before, x = x, center + ball.project(y + from_ball - center)
         from_ball = y + from_ball - x
         size = max(1.0, float(np.abs(x).max()))
-        # Both: x can rest for a while as the corrections grow, but not at y.
+        # Both tests: while the corrections grow x can stay where it is, but then it is not y.
         if max(np.abs(x - y).max(), np.abs(x - before).max()) <= tolerance * size:
             break
     return x

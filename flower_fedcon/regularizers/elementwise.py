@@ -1,4 +1,4 @@
-"""Regularizers of single entries."""
+"""Regularizers that act on each entry by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
-from flower_fedcon.sets.base import ByValue
+from flower_fedcon.sets.arrays import ByValue
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -23,7 +23,7 @@ class _Penalty(ByValue, Regularizer):
     """
 
     def __post_init__(self) -> None:
-        # Python floats: a NumPy one would turn a float32 model into float64.
+        # Python floats: a NumPy float would turn a float32 model into float64.
         for f in fields(self):
             weight = nonnegative(f"{type(self).__name__}({f.name})", getattr(self, f.name))
             object.__setattr__(self, f.name, weight)
@@ -156,7 +156,7 @@ class Nonnegative(Regularizer):
     """
 
     def value(self, x: Array) -> float:
-        """Return 0 if no entry is below -1e-9 (-1e-5 in float32) of the largest, or infinity."""
+        """Return 0 if every x_i >= -1e-9 max |x| (-1e-5 max |x| in float32), else infinity."""
         tolerance = 1e-5 if x.dtype == np.float32 else 1e-9
         return 0.0 if float(x.min()) >= -tolerance * float(np.abs(x).max()) else math.inf
 
@@ -166,7 +166,7 @@ class Nonnegative(Regularizer):
         return np.maximum(v, 0)
 
     def subgradient(self, x: Array) -> Array:
-        """Raise: an indicator's subgradients are no directions to step along."""
+        """Raise: an indicator's subgradients give no direction to step along."""
         raise ConfigError(
             "Nonnegative() has no subgradient to step along: use an algorithm that works with its "
             "proximal operator"

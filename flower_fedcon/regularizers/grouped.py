@@ -1,4 +1,4 @@
-"""Regularizers of the norms of groups of entries."""
+"""Regularizers that are sums of the norms of groups of entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft
-from flower_fedcon.sets.base import ByValue, each, size_of
+from flower_fedcon.sets.arrays import ByValue, each, size_of
 from flower_fedcon.sets.grouped import (
     Groups,
     check_groups,
@@ -70,7 +70,7 @@ class _GroupPenalty(ByValue, Regularizer):
         weight, l1 = self._weights()
         labels = self._labels(x.shape)
         norms = group_norms(x.reshape(-1), labels)
-        # Entry by entry, the subgradient of the l1 part that is the best there.
+        # In each entry, with the subgradient of the l1 part that brings the sum nearest to 0.
         smooth = grad + weight * rescale_groups(x, labels, norms, np.ones_like(norms))
         rest = np.where(x == 0, soft(smooth, l1), smooth + l1 * np.sign(x)).reshape(-1)
         left = group_norms(rest, labels)
@@ -139,8 +139,9 @@ class GroupLasso(_Grouped):
     weight : float
         >= 0, the same for groups of all sizes.
     groups : int, "rows" or array of int
-        The size of equal, contiguous groups of the flattened model; each index of the first axis
-        a group; or the label 0, 1, 2, ... of each entry's group, in the model's shape.
+        An int is the size of equal, contiguous groups of the flattened model. With "rows", each
+        index of the first axis is a group. An array of the model's shape holds the label 0, 1, 2,
+        ... of each entry's group.
 
     Examples
     --------

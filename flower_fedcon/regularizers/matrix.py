@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
-from flower_fedcon.sets.base import each, expect_finite, expect_matrix
+from flower_fedcon.sets.arrays import each, expect_finite, expect_matrix
 from flower_fedcon.sets.spectral import svd
 from flower_fedcon.validation import Array, nonnegative
 
@@ -83,7 +83,7 @@ class NuclearNorm(Regularizer):
 
 
 def _support(x: Array) -> tuple[Array, Array]:
-    """Return U and V' for the singular values that are not rounding."""
+    """Return U and V' for the singular values above rounding."""
     u, s, vt = svd(x)
     rank = int(np.count_nonzero(s > 10 * max(x.shape) * np.finfo(x.dtype).eps * s[0]))
     return u[:, :rank], vt[:rank]

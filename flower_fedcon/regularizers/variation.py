@@ -87,11 +87,11 @@ def _denoise(values: Array, level: float) -> list[float]:
     gives the bounds between which the entry follows its successor.
     """
     mean = float(values.mean(dtype=np.float64))
-    y = [float(number) - mean for number in values]  # less is lost to rounding
+    y = [float(number) - mean for number in values]  # fewer digits are lost to rounding
     n = len(y)
     if n == 1 or level == 0:
         return [number + mean for number in y]
-    if max(map(abs, accumulate(y))) <= level:  # a far larger one would drown them below
+    if max(map(abs, accumulate(y))) <= level:  # a far larger level would swamp y
         return [mean] * n
     x, a, b = [0.0] * (2 * n), [0.0] * (2 * n), [0.0] * (2 * n)
     low, high = [0.0] * (n - 1), [0.0] * (n - 1)

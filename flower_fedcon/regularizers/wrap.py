@@ -1,4 +1,4 @@
-"""Regularizers made of other things: sets, foreign operators, layers."""
+"""Regularizers made from other objects: sets, foreign operators, layers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, check_step
 from flower_fedcon.regularizers.elementwise import Zero
 from flower_fedcon.sets import ConstraintSet
-from flower_fedcon.sets.base import ByValue, size_of
-from flower_fedcon.sets.composed import check_packed, check_parts, join, split
+from flower_fedcon.sets.arrays import ByValue, size_of
+from flower_fedcon.sets.product import check_packed, check_parts, join, split
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -47,7 +47,7 @@ class Indicator(Regularizer):
         return self.constraint.project(v, batch=batch)
 
     def subgradient(self, x: Array) -> Array:
-        """Raise: an indicator's subgradients are no directions to step along."""
+        """Raise: an indicator's subgradients give no direction to step along."""
         raise ConfigError(
             f"Indicator({self.constraint!r}) has no subgradient to step along: use an algorithm "
             "that projects or calls the linear minimization oracle"
@@ -67,7 +67,7 @@ class Indicator(Regularizer):
 class Foreign(Regularizer):
     """factor * operator, for an operator with `prox(v, step)` and `__call__(v)` on vectors.
 
-    These are pyproximal's conventions: its indicators answer True or False.
+    These are pyproximal's conventions, whose indicators return True or False.
     """
 
     operator: Any
@@ -98,7 +98,7 @@ class Foreign(Regularizer):
 class Separable(ByValue, Regularizer):
     """psi(x) = the sum of one regularizer for each layer of a model that is a list of arrays.
 
-    Layers are packed one after another into a vector, as for every algorithm.
+    The layers are packed one after another into a vector, as for every algorithm.
 
     Parameters
     ----------
@@ -165,8 +165,8 @@ def as_regularizer(obj: object) -> Regularizer:
     Parameters
     ----------
     obj : None, Regularizer, ConstraintSet or object
-        None is zero, a set its indicator; any object with `prox(v, step)` and `__call__(v)` on
-        vectors (such as a pyproximal operator) is wrapped.
+        None becomes `Zero`, and a set its `Indicator`. Any object with `prox(v, step)` and
+        `__call__(v)` on vectors (such as a pyproximal operator) is wrapped.
 
     Raises
     ------

@@ -6,7 +6,7 @@ Each set has `contains(x)`, `project(x)`, `lmo(g)` (an `Atom`, the compact form 
 
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom, StackedAtom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
-from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.base import AffineAtom, ConstraintSet, ScaledSet, ShiftedSet
 from flower_fedcon.sets.birkhoff import Birkhoff
 from flower_fedcon.sets.box import Box
 from flower_fedcon.sets.compact import (
@@ -16,11 +16,11 @@ from flower_fedcon.sets.compact import (
     SparseSignAtom,
     SquareAtom,
 )
-from flower_fedcon.sets.composed import AffineAtom, Product, ProductAtom, ScaledSet, ShiftedSet
 from flower_fedcon.sets.flats import HalfSpace, Hyperplane
 from flower_fedcon.sets.grouped import GroupL2Ball
 from flower_fedcon.sets.lp import LpBall
 from flower_fedcon.sets.operators import MatrixOperator
+from flower_fedcon.sets.product import Product, ProductAtom
 from flower_fedcon.sets.simplex import Simplex
 from flower_fedcon.sets.sparse import CappedSimplex, KSparsePolytope
 from flower_fedcon.sets.spectral import NuclearNormBall, SpectrahedronTraceBall

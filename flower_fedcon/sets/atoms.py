@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 
 
 class Atom(ABC):
-    """A point s of a constraint set, as small as the set allows.
+    """A point s of a constraint set, in the most compact form that the set allows.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Atom(ABC):
             atom.add_to(total)
         return total
 
-    # A stack along one leading axis:
+    # For a stack along one leading axis:
 
     def part(self, index: int) -> Atom:
         """Return the atom of one client."""
@@ -77,7 +77,7 @@ class Atom(ABC):
 
 
 class DenseAtom(Atom):
-    """A point with no form smaller than its entries."""
+    """A point with no form more compact than its entries."""
 
     __slots__ = ("dtype", "shape", "value")
 
@@ -184,7 +184,7 @@ class CoordinateAtom(Atom):
             else:
                 out[-code - 1] -= change
             return
-        # In the type of `out`, as the dense form would be; `flat` serves every memory layout.
+        # In the dtype of `out`, as the dense form would be; `flat` works for every memory layout.
         number = out.dtype.type
         amount = number(step) * number(self.magnitude)
         if isinstance(code, np.ndarray):
@@ -231,7 +231,7 @@ class CornerAtom(Atom):
         return np.where(self.upper_side, self.upper, self.lower).astype(self.dtype, copy=False)
 
     def arrays(self) -> dict[str, Array]:
-        """Return one bit an entry."""
+        """Return one bit for each entry."""
         return {"bits": np.packbits(self.upper_side.ravel())}
 
     @property
@@ -245,7 +245,7 @@ class CornerAtom(Atom):
 
 
 def number_arrays(atoms: Sequence[Atom]) -> dict[str, Array]:
-    """Return the arrays of several atoms: the third's u is "2.u"."""
+    """Return the arrays of several atoms, numbered: "2.u" is the array u of the third."""
     found: dict[str, Array] = {}
     for i, atom in enumerate(atoms):
         found |= {f"{i}.{name}": array for name, array in atom.arrays().items()}
@@ -272,7 +272,7 @@ class StackedAtom(Atom):
         self.dtype = self.atoms[0].dtype
 
     def dense(self) -> Array:
-        """Return all of them."""
+        """Return all of them in one array."""
         return np.stack([atom.dense() for atom in self.atoms]).reshape(self.shape)
 
     def arrays(self) -> dict[str, Array]:
@@ -307,3 +307,11 @@ class StackedAtom(Atom):
         """Add s to `out`, model by model."""
         for i, atom in enumerate(self.atoms):
             atom.add_to(out[np.unravel_index(i, self.lead)])
+
+
+def each_atom(g: Array, batch: int, function: Callable[[Array], Atom]) -> Atom:
+    """Return the atom that `function` finds for every model in a stack."""
+    if batch == 0:
+        return function(g)
+    atoms = [function(model) for model in g.reshape((-1, *g.shape[batch:]))]
+    return StackedAtom(atoms, g.shape[:batch])

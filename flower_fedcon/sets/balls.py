@@ -10,8 +10,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.sets.arrays import expect_finite, only_array, rows, size_of
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, rows, size_of
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.box import decode_corner
 from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, positive
@@ -67,7 +68,7 @@ class L1Ball(ConstraintSet):
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
         if batch == 0:
-            index = int(np.absolute(g).argmax())  # of a NaN, if there is one
+            index = int(np.absolute(g).argmax())  # a NaN, if there is one
             top = g.item(index)
             if not math.isfinite(top):
                 expect_finite(self, g)
@@ -78,7 +79,7 @@ class L1Ball(ConstraintSet):
         if compiled is not None:
             codes, tops = compiled.steepest(flat)
         else:
-            best = np.abs(flat).argmax(axis=1)  # of a NaN, if there is one
+            best = np.abs(flat).argmax(axis=1)  # a NaN, if there is one
             tops = flat[np.arange(len(best)), best]
             codes = np.where(tops > 0, -1, 1) * (best + 1)
         if np.count_nonzero(np.isfinite(tops)) < tops.size:
@@ -88,8 +89,8 @@ class L1Ball(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a signed index."""
-        code = int(expect_array(arrays, "code", (), _INT))
+        """Return the vertex with this signed index."""
+        code = int(only_array(arrays, "code", (), _INT))
         size = size_of(shape)
         if not 1 <= abs(code) <= size:
             raise ConfigError(f"index {abs(code) - 1} is outside a model of {size} entries")
@@ -125,7 +126,7 @@ class L2Ball(ConstraintSet):
         return 2.0 * self.radius
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
-        """Scale back to the radius where the norm exceeds it."""
+        """Shrink to the radius where the norm exceeds it."""
         expect_finite(self, x)
         flat = rows(x, batch)
         units = flat / self.radius
@@ -138,11 +139,11 @@ class L2Ball(ConstraintSet):
         return projected.reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Return -radius g / ||g||; for g = 0 the first axis' +radius."""
+        """Return -radius g / ||g||; for g = 0, +radius in the first entry."""
         expect_finite(self, g)
         flat = rows(g, batch)
         largest = np.abs(flat).max(axis=-1, keepdims=True)
-        # Scaling first keeps the norm of a tiny or huge gradient from under- or overflowing.
+        # Scaled first, so that the norm of a tiny or huge gradient does not under- or overflow.
         direction = flat / np.where(largest > 0, largest, 1)
         direction[..., 0] = np.where(largest[..., 0] > 0, direction[..., 0], -1)
         norm = np.linalg.norm(direction, axis=-1, keepdims=True)
@@ -152,7 +153,7 @@ class L2Ball(ConstraintSet):
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
         """Return the dense point, which must lie in the ball."""
-        value = expect_array(arrays, "value", shape, dtype)
+        value = only_array(arrays, "value", shape, dtype)
         if self.excess(value) > 1e-6 * self.radius:
             raise ConfigError(f"an atom lies outside {self!r}")
         return DenseAtom(value)
@@ -199,5 +200,5 @@ class LInfBall(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the corner of a row of bits."""
+        """Return the corner that these bits describe."""
         return decode_corner(arrays, shape, dtype, -self.radius, self.radius)

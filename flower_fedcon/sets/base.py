@@ -1,84 +1,18 @@
-"""The interface of a constraint set, and what every set shares."""
+"""The interface of a constraint set, and the scaled and shifted sets that each set can become."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom, StackedAtom
-from flower_fedcon.validation import Array
-
-if TYPE_CHECKING:
-    from flower_fedcon.sets.composed import ScaledSet, ShiftedSet
-
-
-def rows(x: Array, batch: int) -> Array:
-    """Return `x` with the axes behind the first `batch` flattened into one: (..., d)."""
-    return x.reshape((*x.shape[:batch], -1))
-
-
-def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
-    """Return `function` of every model in a stack, stacked again; of `x` itself if batch = 0."""
-    if batch == 0:
-        return function(x)
-    models = x.reshape((-1, *x.shape[batch:]))
-    return np.stack([function(model) for model in models]).reshape(x.shape)
-
-
-def each_atom(g: Array, batch: int, function: Callable[[Array], Atom]) -> Atom:
-    """Return the atom that `function` finds for every model in a stack."""
-    if batch == 0:
-        return function(g)
-    atoms = [function(model) for model in g.reshape((-1, *g.shape[batch:]))]
-    return StackedAtom(atoms, g.shape[:batch])
-
-
-def expect_floats(owner: str, x: Array) -> None:
-    """Raise unless `x` is of floats: in whole numbers a result would be cut off."""
-    if x.dtype.kind != "f":
-        raise ConfigError(
-            f"{owner} takes arrays of floats, got {x.dtype}: pass np.asarray(x, dtype=float)"
-        )
-
-
-def expect_finite(owner: object, x: Array) -> None:
-    """Raise if an entry of `x` is not a finite float."""
-    expect_floats(type(owner).__name__, x)
-    if not np.isfinite(x).all():
-        where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise ConfigError(
-            f"{type(owner).__name__} was given a value that is not finite ({x[where]}) at {where}: "
-            "has the run diverged? Check the data and the step sizes"
-        )
-
-
-class ByValue:
-    """Equality by fields, for dataclasses that may hold arrays."""
-
-    def _key(self) -> tuple[Any, ...]:
-        return tuple(_hashable(getattr(self, f.name)) for f in fields(self))  # type: ignore[arg-type]
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, type(self))
-            and type(self) is type(other)
-            and (self._key() == other._key())
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self).__name__, self._key()))
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.shape, value.dtype.str, value.tobytes()
-    return value
+from flower_fedcon.sets.arrays import ByValue
+from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.validation import Array, float_array, positive
 
 
 class ConstraintSet(ABC):
@@ -86,7 +20,7 @@ class ConstraintSet(ABC):
 
     `batch` is the number of leading axes of an argument that index clients: with `batch=1` the
     same call serves a stack of models. Sets are immutable, and their parameters are the fields of
-    a dataclass: that is what crosses the wire.
+    a dataclass, which cross the wire.
     """
 
     iterative: ClassVar[bool] = False
@@ -102,7 +36,7 @@ class ConstraintSet(ABC):
 
     @abstractmethod
     def excess(self, x: Array) -> float:
-        """Return by how much `x` breaks the set's own inequality; <= 0 inside D."""
+        """Return by how much `x` violates the set's own inequality; <= 0 inside D."""
 
     @abstractmethod
     def diameter_for(self, shape: tuple[int, ...]) -> float:
@@ -110,12 +44,12 @@ class ConstraintSet(ABC):
 
     @property
     def diameter(self) -> float:
-        """The diameter where it does not depend on the model's dimension.
+        """The diameter, if it does not depend on the model's dimension.
 
         Raises
         ------
         ConfigError
-            If it does: `diameter_for(shape)` answers then.
+            If it does: use `diameter_for(shape)`.
         """
         first, second = self.diameter_for((1,)), self.diameter_for((2,))
         if first != second:
@@ -126,7 +60,7 @@ class ConstraintSet(ABC):
 
     @property
     def scale(self) -> float:
-        """A length that tolerances are relative to (a radius)."""
+        """The length, such as a radius, to which tolerances are relative."""
         return 1.0
 
     def check_shape(self, shape: tuple[int, ...]) -> None:  # noqa: B027  (a set of any shape)
@@ -145,14 +79,10 @@ class ConstraintSet(ABC):
 
     def scaled(self, factor: float) -> ScaledSet:
         """Return the set {factor x : x in D}, for factor > 0."""
-        from flower_fedcon.sets.composed import ScaledSet
-
         return ScaledSet(self, factor)
 
     def shifted(self, shift: float | Array) -> ShiftedSet:
         """Return the set {x + shift : x in D}."""
-        from flower_fedcon.sets.composed import ShiftedSet
-
         return ShiftedSet(self, shift)
 
     @abstractmethod
@@ -168,41 +98,179 @@ class ConstraintSet(ABC):
         """
 
 
-def expect_matrix(owner: object, shape: tuple[int, ...]) -> None:
-    """Raise unless `shape` is that of a matrix."""
-    if len(shape) != 2:
-        raise ConfigError(f"{owner!r} is a set of matrices, the model has shape {shape}")
+class AffineAtom(Atom):
+    """The point factor * s + shift, for an atom s.
+
+    Only s crosses the wire.
+    """
+
+    __slots__ = ("atom", "dtype", "factor", "shape", "shift")
+
+    def __init__(self, atom: Atom, factor: float, shift: float | Array) -> None:
+        self.atom = atom
+        self.factor = factor
+        self.shift = shift
+        self.shape = atom.shape
+        self.dtype = atom.dtype
+
+    def dense(self) -> Array:
+        """Return factor * s + shift."""
+        dense = self.atom.dense()
+        moved: Array = (self.factor * dense + self.shift).astype(dense.dtype, copy=False)
+        return moved
+
+    @classmethod
+    def sum(cls, atoms: Sequence[Any]) -> Array:
+        """Return the sum of several, from the sum of their atoms s."""
+        first = atoms[0]
+        total = type(first.atom).sum([atom.atom for atom in atoms])
+        moved: Array = first.factor * total + len(atoms) * first.shift
+        return moved.astype(first.dtype, copy=False)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays of s."""
+        return self.atom.arrays()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, those of s."""
+        return self.atom.nbytes
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes on the wire, each atom in a message of its own."""
+        return self.atom.stack_bytes
+
+    def part(self, index: int) -> Atom:
+        """Return the atom of one client."""
+        return AffineAtom(self.atom.part(index), self.factor, self.shift)
 
 
-def expect_names(arrays: Mapping[str, Array], names: tuple[str, ...]) -> None:
-    """Raise unless a message has the arrays with these names, and no others."""
-    if set(arrays) != set(names):
-        raise ConfigError(f"expected the arrays {sorted(names)}, got {sorted(arrays)}")
+@dataclass(frozen=True, eq=False)
+class _Moved(ByValue, ConstraintSet):
+    """What scaled and shifted sets share."""
+
+    inner: ConstraintSet
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, ConstraintSet):
+            raise ConfigError(f"{type(self).__name__} needs a constraint set, got {self.inner!r}")
+
+    @property
+    def _affine(self) -> tuple[float, float | Array]:
+        """The factor and the shift."""
+        raise NotImplementedError
+
+    @property
+    def scale(self) -> float:
+        """The inner set's scale, times the factor."""
+        return self._affine[0] * self.inner.scale
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise if models of `shape` do not fit the inner set."""
+        shift = self._affine[1]
+        if isinstance(shift, np.ndarray) and shift.shape != shape:
+            raise ConfigError(f"the shift has shape {shift.shape}, the model {shape}")
+        self.inner.check_shape(shape)
+
+    def _back(self, x: Array, batch: int = 0) -> Array:
+        """Return (x - shift) / factor, the point of the inner set's space."""
+        self.check_shape(x.shape[batch:])
+        factor, shift = self._affine
+        back: Array = ((x - shift) / factor).astype(x.dtype, copy=False)
+        return back
+
+    def _forth(self, y: Array) -> Array:
+        """Return factor * y + shift."""
+        factor, shift = self._affine
+        forth: Array = (factor * y + shift).astype(y.dtype, copy=False)
+        return forth
+
+    def excess(self, x: Array) -> float:
+        """Return the inner set's excess, times the factor."""
+        return self._affine[0] * self.inner.excess(self._back(x))
+
+    def violation(self, x: Array) -> float:
+        """Return the distance from `x` to the set."""
+        return self._affine[0] * self.inner.violation(self._back(x))
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return the inner set's diameter, times the factor."""
+        return self._affine[0] * self.inner.diameter_for(shape)
+
+    @property
+    def diameter(self) -> float:
+        """The inner set's diameter, times the factor."""
+        return self._affine[0] * self.inner.diameter
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Return factor * p + shift, for the inner set's projection p of (x - shift) / factor."""
+        return self._forth(self.inner.project(self._back(x, batch), batch=batch))
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Return the inner set's vertex s as factor * s + shift."""
+        self.check_shape(g.shape[batch:])
+        return AffineAtom(self.inner.lmo(g, batch=batch), *self._affine)
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the inner set's atom s as factor * s + shift."""
+        self.check_shape(shape)
+        return AffineAtom(self.inner.decode_atom(arrays, shape, dtype), *self._affine)
 
 
-def expect_unit(array: Array) -> None:
-    """Raise unless `array` is a unit vector to 1e-6."""
-    norm = float(np.linalg.norm(array.astype(np.float64)))
-    if not abs(norm - 1.0) <= 1e-6:
-        raise ConfigError(f"a direction has the norm {norm:.9g}, expected 1")
+@dataclass(frozen=True, eq=False)
+class ScaledSet(_Moved):
+    """The set {factor x : x in inner}.
+
+    Parameters
+    ----------
+    inner : ConstraintSet
+    factor : float
+        > 0.
+
+    Examples
+    --------
+    >>> from flower_fedcon.sets import Box
+    >>> ScaledSet(Box(0.0, 1.0), 3.0).project(np.array([5.0, -1.0]))
+    array([3., 0.])
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "factor", positive("ScaledSet(factor)", self.factor))
+
+    @property
+    def _affine(self) -> tuple[float, float | Array]:
+        return self.factor, 0.0
 
 
-def expect_array(
-    arrays: Mapping[str, Array], name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]
-) -> Array:
-    """Return the only array of a message if it has the name, shape and dtype, and is finite."""
-    if set(arrays) != {name}:
-        raise ConfigError(f"expected the array {name!r}, got {sorted(arrays)}")
-    array = arrays[name]
-    if array.shape != shape or array.dtype != dtype:
-        raise ConfigError(
-            f"{name!r} has shape {array.shape} and dtype {array.dtype}, expected {shape}, {dtype}"
-        )
-    if not np.isfinite(array).all():
-        raise ConfigError(f"{name!r} holds values that are not finite")
-    return array
+@dataclass(frozen=True, eq=False)
+class ShiftedSet(_Moved):
+    """The set {x + shift : x in inner}.
 
+    Parameters
+    ----------
+    inner : ConstraintSet
+    shift : float or array of the model's shape
 
-def size_of(shape: tuple[int, ...]) -> int:
-    """Return the number of entries of an array of `shape`."""
-    return math.prod(shape)
+    Examples
+    --------
+    >>> from flower_fedcon.sets import L2Ball
+    >>> ShiftedSet(L2Ball(1.0), np.array([5.0, 0.0])).project(np.array([0.0, 0.0]))
+    array([4., 0.])
+    """
+
+    shift: float | Array
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shift = float_array("ShiftedSet(shift)", self.shift)
+        object.__setattr__(self, "shift", shift if shift.ndim else float(shift))
+
+    @property
+    def _affine(self) -> tuple[float, float | Array]:
+        return 1.0, self.shift

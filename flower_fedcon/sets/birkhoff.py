@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import ConstraintSet, each, each_atom, expect_array, expect_finite
+from flower_fedcon.sets.arrays import each, expect_finite, only_array
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import PermutationAtom
+from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, count
 
 _STEPS = 200
@@ -21,7 +23,12 @@ _STEPS = 200
 class Birkhoff(ConstraintSet):
     """The size x size matrices with entries >= 0 whose rows and columns sum to 1.
 
-    Its vertices are the permutation matrices. Size 1 to 32,767.
+    Its vertices are the permutation matrices.
+
+    Parameters
+    ----------
+    size : int
+        >= 1.
 
     Examples
     --------
@@ -64,20 +71,20 @@ class Birkhoff(ConstraintSet):
 
     @property
     def diameter(self) -> float:
-        """The distance of two permutations that agree nowhere, sqrt(2 size); 0 for size 1."""
+        """The distance between two permutations that agree nowhere, sqrt(2 size); 0 for size 1."""
         return math.sqrt(2 * self.size) if self.size > 1 else 0.0
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Return the nearest doubly stochastic matrix.
 
         By Newton's method on the dual problem (Li, Sun and Toh 2020). The result is max(x + a_i +
-        b_j, 0), which is the exact projection for its own sums of rows and columns: those are 1
-        to 1e-13, or to rounding where x is large.
+        b_j, 0), which is the exact projection onto the matrices with its own sums of rows and
+        columns: those are 1 to 1e-13, or to rounding where x is large.
 
         Raises
         ------
         FedConError
-            If they are not, after 200 steps.
+            If they are not after 200 steps.
         """
         self.check_shape(x.shape[batch:])
         expect_finite(self, x)
@@ -85,7 +92,7 @@ class Birkhoff(ConstraintSet):
 
     def _project(self, x: Array) -> Array:
         wide = x.astype(np.float64, copy=False)
-        # Constants along rows and columns do not matter: without them less is lost to rounding.
+        # The projection ignores constants along rows and columns; without them less is rounded.
         wide = wide - wide.max(axis=1, keepdims=True)
         wide = wide - wide.max(axis=0, keepdims=True)
         size = self.size
@@ -127,8 +134,8 @@ class Birkhoff(ConstraintSet):
         if error <= 1e-9 * max(1.0, spread):
             return primal.astype(x.dtype)
         raise FedConError(
-            f"the projection onto {self!r} stopped at sums that are off by {error:.3g}: use an "
-            "algorithm that calls the linear minimization oracle, or scale the matrix"
+            f"the projection onto {self!r} stopped at sums that differ from 1 by {error:.3g}: "
+            "use an algorithm that calls the linear minimization oracle, or scale the matrix"
         )
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
@@ -148,16 +155,16 @@ class Birkhoff(ConstraintSet):
         """Return the matrix of a permutation."""
         self.check_shape(shape)
         code = PermutationAtom.code(self.size)
-        columns = expect_array(arrays, "columns", (self.size,), code).astype(np.intp)
+        columns = only_array(arrays, "columns", (self.size,), code).astype(np.intp)
         if not np.array_equal(np.sort(columns), np.arange(self.size)):
-            raise ConfigError(f"the columns {columns} are no permutation of 0 to {self.size - 1}")
+            raise ConfigError(
+                f"the columns {columns} are not a permutation of 0 to {self.size - 1}"
+            )
         return PermutationAtom(columns, dtype)
 
 
 def _row_levels(x: Array) -> Array:
-    """Return for each row what brings the sum of its positive part to 1."""
-    from flower_fedcon.sets.simplex import simplex_projection
-
+    """Return for each row the shift that brings the sum of its positive part to 1."""
     projected = simplex_projection(x, 1.0)
     best = projected.argmax(axis=1)
     rows = np.arange(len(x))

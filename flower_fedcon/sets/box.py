@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.arrays import expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, CornerAtom
-from flower_fedcon.sets.base import ConstraintSet, expect_array, expect_finite, size_of
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, float_array
 
 
@@ -46,7 +47,7 @@ class Box(ConstraintSet):
 
     @property
     def scale(self) -> float:
-        """The largest bound, or 1."""
+        """The largest bound in absolute value, at least 1."""
         return max(1.0, float(np.abs(self.lower).max()), float(np.abs(self.upper).max()))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -56,7 +57,7 @@ class Box(ConstraintSet):
                 raise ConfigError(f"Box has bounds of shape {bound.shape}, the model {shape}")
 
     def excess(self, x: Array) -> float:
-        """Return the largest amount by which a bound is broken."""
+        """Return the largest amount by which a bound is violated."""
         return float(max(np.max(self.lower - x), np.max(x - self.upper)))
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
@@ -79,7 +80,7 @@ class Box(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the corner of a row of bits."""
+        """Return the corner that these bits describe."""
         return decode_corner(arrays, shape, dtype, self.lower, self.upper)
 
 
@@ -92,6 +93,6 @@ def decode_corner(
 ) -> CornerAtom:
     """Return the corner whose bits came over the wire."""
     size = size_of(shape)
-    bits = expect_array(arrays, "bits", ((size + 7) // 8,), np.dtype(np.uint8))
+    bits = only_array(arrays, "bits", ((size + 7) // 8,), np.dtype(np.uint8))
     upper_side = np.unpackbits(bits, count=size).astype(bool).reshape(shape)
     return CornerAtom(upper_side, lower, upper, dtype)

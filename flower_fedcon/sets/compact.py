@@ -29,7 +29,7 @@ def add_outer(out: Array, u: Array, v: Array) -> None:
 
 
 class OuterAtom(Atom):
-    """A matrix u v': what the atoms of matrix sets share."""
+    """A matrix u v': the base of the atoms of matrix sets."""
 
     @abstractmethod
     def factors(self, step: float) -> tuple[Array, Array]:
@@ -51,7 +51,7 @@ class OuterAtom(Atom):
 
     @classmethod
     def sum(cls, atoms: Sequence[Any]) -> Array:
-        """Return the sum of several, one product of two thin matrices."""
+        """Return the sum of several, as one product of two thin matrices."""
         columns, rows = zip(*(atom.factors(1.0) for atom in atoms), strict=True)
         total: Array = np.stack(columns, axis=1) @ np.stack(rows)
         return total
@@ -105,7 +105,7 @@ class SquareAtom(OuterAtom):
         return {"u": self.u}
 
     def factors(self, step: float) -> tuple[Array, Array]:
-        """Return sqrt(step radius) u twice: what comes of it is symmetric to the last bit."""
+        """Return sqrt(step radius) u twice, so that the product is symmetric to the last bit."""
         half = self.u.dtype.type(math.sqrt(step * self.radius)) * self.u
         return half, half
 
@@ -144,13 +144,13 @@ class PermutationAtom(Atom):
         return {"columns": self.columns.astype(self.code(self.columns.size))}
 
     def mix(self, x: Array, step: float) -> Array:
-        """Return (1 - step) x + step s, touching s at one entry a row."""
+        """Return (1 - step) x + step s, touching one entry in each row."""
         out: Array = (1.0 - step) * x
         self._add(out, step)
         return out
 
     def add_to(self, out: Array) -> None:
-        """Add s to `out`, touching one entry a row."""
+        """Add s to `out`, touching one entry in each row."""
         self._add(out, 1.0)
 
     def _add(self, out: Array, step: float) -> None:
@@ -158,7 +158,7 @@ class PermutationAtom(Atom):
 
 
 class SparseAtom(Atom):
-    """A point with a few non-zero entries: what group and K-sparse atoms share."""
+    """A point with a few non-zero entries: the base of group and K-sparse atoms."""
 
     @abstractmethod
     def entries(self) -> tuple[Array, Array]:
@@ -234,7 +234,7 @@ class GroupAtom(SparseAtom):
     Parameters
     ----------
     group : int
-        Number of the group.
+        The group's number.
     unit : array of float
         u, a unit vector, one entry for each of the group's.
     index : array of int

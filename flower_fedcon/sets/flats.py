@@ -10,14 +10,15 @@ from functools import cached_property
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.arrays import ByValue, each, expect_finite
 from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import ByValue, ConstraintSet, each, expect_finite
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, float_array
 
 
 @dataclass(frozen=True, eq=False)
 class _Flat(ByValue, ConstraintSet):
-    """What half-spaces and hyperplanes share: a normal and an offset."""
+    """The base of half-spaces and hyperplanes: a normal and an offset."""
 
     normal: Array
     offset: float = 0.0
@@ -33,7 +34,7 @@ class _Flat(ByValue, ConstraintSet):
 
     @cached_property
     def _unit(self) -> tuple[Array, float]:
-        """The normal and the offset over the normal's norm."""
+        """The normal and the offset, divided by the normal's norm."""
         wide = self.normal.astype(np.float64)
         largest = float(np.abs(wide).max())
         norm = float(np.linalg.norm((wide / largest).ravel()))
@@ -41,7 +42,7 @@ class _Flat(ByValue, ConstraintSet):
 
     @property
     def scale(self) -> float:
-        """The distance from the origin to the boundary, or 1."""
+        """The distance from the origin to the boundary, at least 1."""
         return max(1.0, abs(self._unit[1]))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:

@@ -10,20 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import (
-    ByValue,
-    ConstraintSet,
-    each,
-    each_atom,
-    expect_array,
-    expect_finite,
-    expect_names,
-    expect_unit,
-)
+from flower_fedcon.sets.arrays import ByValue, each, expect_finite, expect_unit
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import GroupAtom
 from flower_fedcon.sets.simplex import simplex_projection
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, expect_array, expect_names, positive
 
 Groups: TypeAlias = "int | str | Array"
 
@@ -82,7 +74,7 @@ def group_norms(flat: Array, labels: Array) -> Array:
 
 
 def rescale_groups(x: Array, labels: Array, norms: Array, new: Array) -> Array:
-    """Return `x` with each group brought from its norm to a new one."""
+    """Return `x` with each group rescaled from its norm to a new one."""
     factors = np.divide(new, norms, out=np.zeros_like(norms), where=norms > 0)
     return (x.reshape(-1) * factors[labels]).astype(x.dtype).reshape(x.shape)
 
@@ -96,8 +88,9 @@ class GroupL2Ball(ByValue, ConstraintSet):
     radius : float
         > 0.
     groups : int, "rows" or array of int
-        The size of equal, contiguous groups of the flattened model; each index of the first axis
-        a group; or the label 0, 1, 2, ... of each entry's group, in the model's shape.
+        An int is the size of equal, contiguous groups of the flattened model. With "rows", each
+        index of the first axis is a group. An array of the model's shape holds the label 0, 1, 2,
+        ... of each entry's group.
 
     Examples
     --------
@@ -171,13 +164,13 @@ class GroupL2Ball(ByValue, ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a group's number and a unit vector."""
+        """Return the vertex with this group's number and unit vector."""
         labels = labels_for(self.groups, shape)
         expect_names(arrays, ("group", "unit"))
-        group = int(expect_array({"group": arrays["group"]}, "group", (), np.dtype(np.int32)))
+        group = int(expect_array(arrays, "group", (), np.dtype(np.int32)))
         if not 0 <= group <= labels.max():
             raise ConfigError(f"group {group} is outside 0 to {labels.max()}")
         index = np.flatnonzero(labels == group)
-        unit = expect_array({"unit": arrays["unit"]}, "unit", index.shape, dtype)
+        unit = expect_array(arrays, "unit", index.shape, dtype)
         expect_unit(unit)
         return GroupAtom(group, unit, index, self.radius, shape)

@@ -25,7 +25,7 @@ class Eigenpair(NamedTuple):
 
 
 def start_vector(size: int) -> Array:
-    """Return the fixed unit vector that iterations begin from: as good as random."""
+    """Return the fixed unit vector that iterations start from, a pseudo-random one."""
     vector = np.random.default_rng(size).standard_normal(size)
     return vector / np.linalg.norm(vector)
 
@@ -71,7 +71,7 @@ def _expand(apply: Callable[[Array], Array], q: Array, limit: int, tolerance: fl
         w = apply(q)
         diagonal[k] = w @ q
         done = basis[: k + 1]
-        for _ in range(2):  # twice is enough
+        for _ in range(2):  # twice reaches full orthogonality
             w = w - (done @ w) @ done
         off[k] = norm = float(np.linalg.norm(w))
         scale = max(scale, abs(diagonal[k]), norm)

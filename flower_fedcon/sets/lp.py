@@ -1,4 +1,4 @@
-"""The balls of the other lp norms."""
+"""The ball of any lp norm."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from functools import cached_property
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.atoms import Atom, DenseAtom
+from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
+from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
-from flower_fedcon.sets.base import (
-    ConstraintSet,
-    each,
-    each_atom,
-    expect_array,
-    expect_finite,
-    size_of,
-)
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, positive
 
 _GAP = 1e-10
@@ -39,7 +33,7 @@ class LpBall(ConstraintSet):
     """The set ||x||_p <= radius, over all entries of the model.
 
     For p = 1, 2 and infinity it does what `L1Ball`, `L2Ball` and `LInfBall` do, in their compact
-    forms; else its points are dense, and the projection is an iteration with a certificate.
+    forms. For other p its atoms are dense, and the projection is iterative, with a certificate.
 
     Parameters
     ----------
@@ -93,13 +87,14 @@ class LpBall(ConstraintSet):
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Return the nearest point of the ball.
 
-        For other p: x_i (1 + theta |x_i|^(p-2)) = y_i with theta found by Brent's method. The
-        result is checked: <y - x, z - x> <= 1e-10 ||y - x||_q radius for every z in the ball.
+        For p other than 1, 2 and infinity, x_i (1 + theta |x_i|^(p-2)) = y_i, where Brent's method
+        finds theta. The result is certified: <y - x, z - x> <= 1e-10 ||y - x||_q radius for every
+        z in the ball.
 
         Raises
         ------
         FedConError
-            If the check fails: p is too near to 1, or too large.
+            If the certificate fails: p is too near to 1, or too large.
         """
         if self._closed is not None:
             return self._closed.project(x, batch=batch)
@@ -133,15 +128,15 @@ class LpBall(ConstraintSet):
         dual = lp_norm(gap, p / (p - 1.0))
         if not dual - float(gap @ solution) <= _GAP * dual + 1e-14 * float(target.max()):
             raise FedConError(
-                f"the projection onto {self!r} failed its check: use an algorithm that calls the "
-                "linear minimization oracle, or a p of 1, 2 or infinity"
+                f"the projection onto {self!r} failed its certificate: use an algorithm that calls "
+                "the linear minimization oracle, or a p of 1, 2 or infinity"
             )
         return (self.radius * sign * solution).astype(x.dtype).reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the s with s_i of the sign of -g_i and |s_i| proportional to |g_i|^(1/(p-1)).
 
-        For g = 0 the first axis' +radius.
+        For g = 0 it is +radius in the first entry.
         """
         if self._closed is not None:
             return self._closed.lmo(g, batch=batch)
@@ -163,7 +158,7 @@ class LpBall(ConstraintSet):
         """Return the vertex, which must lie in the ball."""
         if self._closed is not None:
             return self._closed.decode_atom(arrays, shape, dtype)
-        value = expect_array(arrays, "value", shape, dtype)
+        value = only_array(arrays, "value", shape, dtype)
         if self.excess(value) > 1e-6 * self.radius:
             raise ConfigError(f"an atom lies outside {self!r}")
         return DenseAtom(value)
@@ -177,7 +172,7 @@ def _shrunk(target: Array, p: float, theta: float) -> Array:
     """
     power, a, b = (p - 1.0, 1.0, theta) if p >= 2 else (1.0 / (p - 1.0), theta, 1.0)
     # a w + b w^power = target, power >= 1
-    with np.errstate(divide="ignore", over="ignore"):  # the smaller of two is meant
+    with np.errstate(divide="ignore", over="ignore"):  # only the smaller of the two is used
         w = np.minimum(target / a, (target / b) ** (1.0 / power))
     for _ in range(100):
         slope = a + b * power * w ** (power - 1.0)

@@ -1,4 +1,4 @@
-"""Matrices that are products and sums of small ones: what a linear minimization oracle needs."""
+"""Matrices kept as sums and products of smaller ones, for linear minimization oracles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flower_fedcon.validation import Array
 
 
 class MatrixOperator:
-    """The matrix sparse + dense + left right', never formed.
+    """The matrix sparse + dense + left right', kept as its parts.
 
     Operators and dense matrices can be added, subtracted, multiplied and divided by numbers.
 
@@ -114,10 +114,10 @@ class MatrixOperator:
         return out
 
     def bound(self) -> float:
-        """Return a bound on the entries of each part: a size to scale by, 0 for a zero matrix."""
+        """Return a bound on the entries of each part, to scale by; 0 for a zero matrix."""
         total = np.abs(self.values).max(initial=0.0)
         if self.dense_part is not None:
-            total = np.maximum(total, np.abs(self.dense_part).max())  # a NaN stays one
+            total = np.maximum(total, np.abs(self.dense_part).max())  # propagates NaN
         if self.left is not None and self.right is not None:
             product = np.abs(self.left).max(axis=0, initial=0.0)
             product = product * np.abs(self.right).max(axis=0, initial=0.0)
@@ -130,7 +130,7 @@ class MatrixOperator:
         if not isinstance(other, MatrixOperator):
             return NotImplemented
         if other.shape != self.shape:
-            raise ConfigError(f"operators of shapes {self.shape} and {other.shape} do not add")
+            raise ConfigError(f"operators of shapes {self.shape} and {other.shape} cannot be added")
         parts = [p for p in (self.dense_part, other.dense_part) if p is not None]
         left = [p for p in (self.left, other.left) if p is not None]
         right = [p for p in (self.right, other.right) if p is not None]

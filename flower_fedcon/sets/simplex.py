@@ -9,15 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.arrays import expect_finite, expect_floats, only_array, rows, size_of
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
-from flower_fedcon.sets.base import (
-    ConstraintSet,
-    expect_array,
-    expect_finite,
-    expect_floats,
-    rows,
-    size_of,
-)
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, positive
 
 _SORT_UP_TO = 4096
@@ -29,9 +23,10 @@ _PASSES = 12
 def simplex_projection(v: Array, radius: float) -> Array:
     """Return max(v - tau, 0) for the tau that makes it sum to radius, along the last axis.
 
-    By sorting (Held, Wolfe and Crowder 1974). Of longer vectors only the entries near tau are
-    sorted, where a sample tells it. Where that fails they are filtered: each pass drops the entries
-    below the tau of those that are left (Michelot 1986), which is never above the true one.
+    By sorting (Held, Wolfe and Crowder 1974). In long vectors a sample tells where tau lies, and
+    only the entries near it are sorted. Where that fails the entries are filtered: each pass drops
+    those below the tau of the entries that are left (Michelot 1986), which never exceeds the true
+    tau.
 
     Parameters
     ----------
@@ -44,7 +39,7 @@ def simplex_projection(v: Array, radius: float) -> Array:
     array, shape (..., d)
     """
     expect_floats("a projection", v)
-    # Relative to the largest entry: a small radius is not lost beside large entries.
+    # Relative to the largest entry, so that a small radius is not lost beside large entries.
     below = v - v.max(axis=-1, keepdims=True)
     if v.shape[-1] <= _SORT_UP_TO:
         level = _level(below, radius)
@@ -70,14 +65,14 @@ def _filtered_level(row: Array, radius: float) -> float:
     """Return tau of a long vector; its largest entry is 0."""
     stride = max(4, row.size // _SAMPLE)
     sample = row[::stride]
-    # The tau of a sample with its share of the radius is near that of all.
+    # The tau of a sample, with its share of the radius, is near the true one.
     guess = float(_level(sample, radius / stride)[0])
     margin = _DEVIATIONS * float(sample.std(dtype=np.float64)) / math.sqrt(sample.size)
     if guess - margin > -radius:
         level = _level_between(row, radius, guess - margin, guess + margin)
         if level is not None:
             return level
-    # The tau of the sample with the whole radius is a lower bound always.
+    # The tau of the sample with the whole radius is always a lower bound.
     bound = max(float(_level(sample, radius)[0]), -radius)
     kept = np.compress(row > bound, row)
     for _ in range(_PASSES):
@@ -93,8 +88,8 @@ def _filtered_level(row: Array, radius: float) -> float:
 
 
 def _level_between(row: Array, radius: float, low: float, high: float) -> float | None:
-    """Return tau if it lies between two bounds, else None; only what is between is sorted."""
-    low, high = float(row.dtype.type(low)), float(row.dtype.type(high))  # as they are compared
+    """Return tau if it lies between two bounds, else None; only entries in between are sorted."""
+    low, high = float(row.dtype.type(low)), float(row.dtype.type(high))  # as compared below
     kept = np.compress(row > low, row)
     between = np.compress(kept <= high, kept)
     total = float(kept.sum(dtype=np.float64))
@@ -166,8 +161,8 @@ class Simplex(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of an index."""
-        code = int(expect_array(arrays, "code", (), np.dtype(np.int64)))
+        """Return the vertex with this index."""
+        code = int(only_array(arrays, "code", (), np.dtype(np.int64)))
         if not 1 <= code <= size_of(shape):
             raise ConfigError(f"index {code - 1} is outside a model of {size_of(shape)} entries")
         return CoordinateAtom(code, self.radius, shape, dtype)

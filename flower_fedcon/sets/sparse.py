@@ -9,15 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import (
-    ConstraintSet,
-    each,
-    each_atom,
-    expect_array,
-    expect_finite,
-    size_of,
-)
+from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import SparseSignAtom
 from flower_fedcon.validation import Array, count, positive
 
@@ -55,7 +49,7 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
 def _decode(arrays: Mapping[str, Array], atom: SparseSignAtom, *, signed: bool) -> Atom:
     """Return `atom` with the codes that came over the wire."""
     size = size_of(atom.shape)
-    codes = expect_array(arrays, "codes", atom.codes.shape, SparseSignAtom.code(size))
+    codes = only_array(arrays, "codes", atom.codes.shape, SparseSignAtom.code(size))
     index = np.abs(codes.astype(np.int64))
     if not ((index >= 1) & (index <= size)).all() or not (signed or (codes > 0).all()):
         raise ConfigError(f"an index is outside a model of {size} entries")
@@ -106,7 +100,7 @@ class CappedSimplex(ConstraintSet):
             )
 
     def _full(self, size: int) -> tuple[int, float]:
-        """Return how many entries of a vertex are not 0, and the last one."""
+        """Return how many entries of a vertex are not 0, and the value of the last one."""
         ratio = self.radius / self.cap
         entries = max(1, round(ratio))
         if abs(ratio - entries) <= 1e-12 * ratio:
@@ -125,10 +119,10 @@ class CappedSimplex(ConstraintSet):
         return 0.0 if self.contains(x) else super().violation(x)
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
-        """Return the distance of two vertices that overlap as little as possible."""
+        """Return the distance between two vertices that overlap as little as possible."""
         self.check_shape(shape)
         size = size_of(shape)
-        # Seen from x = cap instead, the radius is what is missing: the smaller of the two counts.
+        # By the symmetry x -> cap - x, use the smaller of radius and cap * size - radius.
         total = min(self.radius, max(size * self.cap - self.radius, 0.0)) / self.cap
         whole = math.floor(total * (1 + 1e-12))
         rest = max(total - whole, 0.0)
@@ -148,7 +142,7 @@ class CappedSimplex(ConstraintSet):
         )
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Fill the entries with the smallest g, in order, up to the radius."""
+        """Return the vertex that fills the entries of smallest g up to the cap, in order."""
         self.check_shape(g.shape[batch:])
         expect_finite(self, g)
         return each_atom(g, batch, self._vertex)
@@ -165,7 +159,7 @@ class CappedSimplex(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a row of indices, the one with the rest last."""
+        """Return the vertex with these indices, of which the last takes the rest."""
         self.check_shape(shape)
         return _decode(arrays, self._atom(shape, dtype), signed=False)
 
@@ -239,7 +233,7 @@ class KSparsePolytope(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the vertex of a row of signed indices."""
+        """Return the vertex with these signed indices."""
         return _decode(arrays, self._atom(shape, dtype), signed=True)
 
 

@@ -1,4 +1,4 @@
-"""Sets of matrices that are bounded by their singular values or eigenvalues."""
+"""Sets of matrices with bounded singular values or eigenvalues."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import (
-    ConstraintSet,
+from flower_fedcon.sets.arrays import (
     each,
-    each_atom,
-    expect_array,
     expect_finite,
     expect_floats,
     expect_matrix,
-    expect_names,
     expect_unit,
+    only_array,
 )
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import RankOneAtom, SquareAtom
 from flower_fedcon.sets.lanczos import DENSE_BELOW, top_eigenpair
 from flower_fedcon.sets.operators import MatrixOperator
 from flower_fedcon.sets.simplex import simplex_projection
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, expect_array, expect_names, positive
 
 Product: TypeAlias = Callable[[Array], Array]
 
 TOLERANCE = 1e-9
-SAFE_LEVELS = (1e-60, 1e60)  # entries of which no product and sum of squares over- or underflows
+SAFE_LEVELS = (1e-60, 1e60)  # between these, no product or sum of squares over- or underflows
 
 
 def svd(x: Array) -> tuple[Array, Array, Array]:
@@ -54,8 +52,8 @@ def top_singular_pair(
 ) -> tuple[Array, Array]:
     """Return unit vectors u, v with u' G v within `tolerance` of the largest singular value.
 
-    Below 64 rows or columns a dense decomposition, else Lanczos' method on G'G or GG', whichever
-    is the smaller, from a fixed vector: the same G gives the same bits.
+    With fewer than 64 rows or columns by a dense decomposition, else by Lanczos' method on G'G or
+    GG', whichever is smaller, from a fixed vector: the same G gives the same bits.
 
     Parameters
     ----------
@@ -84,7 +82,7 @@ def top_singular_pair(
     pair = top_eigenpair(
         (lambda v: backward(forward(v))) if tall else (lambda u: forward(backward(u))),
         min(m, n),
-        tolerance=tolerance,  # the square may be off by twice that: a half to spare
+        tolerance=tolerance,  # twice that is allowed for the square
     )
     other = forward(pair.vector) if tall else backward(pair.vector)
     norm = float(np.linalg.norm(other))
@@ -128,10 +126,10 @@ class NuclearNormBall(ConstraintSet):
         expect_matrix(self, shape)
 
     def excess(self, x: Array) -> float:
-        """Return the sum of singular values less the radius, or a bound on it that is <= 0."""
+        """Return the sum of the singular values minus the radius, or an upper bound <= 0 on it."""
         self.check_shape(x.shape)
         expect_finite(self, x)
-        # At most sqrt(rank) times the Frobenius norm: that saves the decomposition deep inside.
+        # The sum is at most sqrt(rank) times the Frobenius norm: no decomposition deep inside.
         bound = math.sqrt(min(x.shape)) * float(np.linalg.norm(x)) - self.radius
         if bound <= 0:
             return bound
@@ -168,19 +166,20 @@ class NuclearNormBall(ConstraintSet):
         Parameters
         ----------
         g : array or MatrixOperator
-            An operator is never formed densely from 64 rows and columns on.
+            An operator with at least 64 rows and columns is made dense only if Lanczos' method
+            fails.
         batch : int
         tolerance : float
             <g, s> is within tolerance * radius * ||g|| of its minimum. Frank-Wolfe steps of size
             eta_t keep their rate with errors of the order of eta_t L diameter^2: early steps may
-            be rough.
+            be inexact.
         """
         positive("tolerance", tolerance)
         self.check_shape(g.shape[batch:])
         if isinstance(g, MatrixOperator):
             level = g.bound()
             if not math.isfinite(level):
-                raise ConfigError(f"{self!r} was given an operator that is not finite")
+                raise ConfigError(f"{self!r} was given an operator with values that are not finite")
             return self._vertex(g, level, tolerance)
         return each_atom(
             g, batch, lambda model: self._vertex(model, largest_entry(self, model), tolerance)
@@ -193,11 +192,11 @@ class NuclearNormBall(ConstraintSet):
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
-        """Return the rank-one matrix of two unit vectors."""
+        """Return the rank-one matrix that these unit vectors give."""
         self.check_shape(shape)
         expect_names(arrays, ("u", "v"))
-        u = expect_array({"u": arrays["u"]}, "u", shape[:1], dtype)
-        v = expect_array({"v": arrays["v"]}, "v", shape[1:], dtype)
+        u = expect_array(arrays, "u", shape[:1], dtype)
+        v = expect_array(arrays, "v", shape[1:], dtype)
         expect_unit(u)
         expect_unit(v)
         return RankOneAtom(u, v, self.radius)
@@ -305,7 +304,7 @@ class SpectrahedronTraceBall(ConstraintSet):
     ) -> Atom:
         """Return the matrix of a unit vector, or of the zero vector."""
         self.check_shape(shape)
-        u = expect_array(arrays, "u", shape[:1], dtype)
+        u = only_array(arrays, "u", shape[:1], dtype)
         if u.any():
             expect_unit(u)
         return SquareAtom(u, self.radius)

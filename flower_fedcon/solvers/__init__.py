@@ -1,6 +1,7 @@
-"""Local solvers: minimisers of a client's own problem, h(x) = f(x) + linear and quadratic terms.
+"""Local solvers: they minimise a client's f plus linear and quadratic terms, plus a regularizer.
 
-Each has `solve(problem, stop=None)`. "exact" is the closed form or a tight tolerance.
+Each has `solve(problem, stop=None)`. "exact" uses a closed form where there is one, and a tight
+tolerance elsewhere.
 """
 
 from flower_fedcon.solvers.choose import as_solver, gap_tolerance

@@ -1,4 +1,4 @@
-"""Solvers by name, and DualFL's stopping rule."""
+"""Local solvers by name, and DualFL's stopping rule."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_solver(value: object) -> LocalSolver:
     Raises
     ------
     ConfigError
-        If `value` is neither.
+        If `value` is neither a known name nor a solver.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def as_solver(value: object) -> LocalSolver:
 def gap_tolerance(
     n: int, *, num_clients: int, strong_convexity: float, momentum: float, gamma: float = 0.1
 ) -> float:
-    """Return DualFL's tolerance of the local primal-dual gap in round n.
+    """Return DualFL's tolerance for the local primal-dual gap in round n.
 
     Park and Xu, "DualFL" (2023): with momentum rho > 0 it is ((1 - sqrt rho)/(1 + gamma))^n / N,
     with rho = 0 it is 1/(N nu (n+1)^(4+gamma)). The gap at x is ||grad h(x)||^2 / (2 nu).
@@ -68,6 +68,11 @@ def gap_tolerance(
         rho, in [0, 1].
     gamma : float
         > 0.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
 
     Examples
     --------

@@ -23,16 +23,17 @@ Restart = Literal["gradient", "function"] | None
 TIGHT = 1e-12
 PATIENCE = 1000
 _SHRINK, _GROW = 0.8, 0.9
-# A decrease is read off values only where it stands above their rounding by this factor.
+# Values show a decrease only if it exceeds their rounding errors by this factor.
 _CLEAR = 1e4
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How to step, and when to end.
+    """How to step, and when to stop.
 
-    `tolerance` None makes `max_iterations` steps without a test; `energy` ends at a relative
-    change of the value below it; `step` None starts from 1/L_h, or from 1 where L_h is unknown.
+    With `tolerance` None exactly `max_iterations` steps are made. `energy` stops at a relative
+    change of the value below it. With `step` None the first step size is 1/L_h, or 1 where L_h is
+    unknown.
     """
 
     max_iterations: int
@@ -48,9 +49,9 @@ class Rules:
 def descend(problem: LocalProblem, rules: Rules, stop: Stop | None = None) -> Solution:
     """Minimise h + psi by (accelerated, proximal) gradient steps.
 
-    Paper symbols: x_k are the points of the gradients, y_k those of the plain steps.
+    Paper symbols: gradients are taken at the x_k, and plain steps from there lead to the y_k.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # told by the norm that is not finite
+    with np.errstate(over="ignore", invalid="ignore"):  # `_check` reports them
         return _Descent(problem, rules, stop).run()
 
 
@@ -100,7 +101,7 @@ class _Descent:
                 uphill = float(np.vdot(new - x, move)) < 0
                 if energy > before if rules.restart == "function" else rules.restart and uphill:
                     t = 1.0
-                # a_k / a_{k+1} keeps the bound of the accelerated method when steps vary.
+                # a_k / a_{k+1} keeps the bound of the accelerated method when step sizes vary.
                 t_new = (1 + math.sqrt(1 + 4 * (previous / self.a) * t * t)) / 2
                 following = new + ((t - 1) / t_new) * move
                 if rules.over_step and self.psi is None:
@@ -118,7 +119,7 @@ class _Descent:
         L = self.problem.smoothness
         if L is None and not rules.backtracking:
             raise ConfigError(
-                "a constant step needs an objective that states its smoothness: use "
+                "a constant step size needs an objective that states its smoothness: use "
                 "backtracking=True"
             )
         return 1 / L if L and math.isfinite(L) else 1.0
@@ -131,7 +132,7 @@ class _Descent:
             self.g = self.problem.gradient(x)
 
     def _step(self, x: Array) -> Array:
-        """Return x - a g (its prox), where backtracking has chosen a."""
+        """Return x - a g, or its prox, at the step size a that backtracking accepts."""
         while True:
             new = x - self.a * self.g
             if self.psi is not None:
@@ -154,8 +155,8 @@ class _Descent:
             self.new_value = self.problem.value(new)
             model = self.value + float(np.vdot(self.g, move)) + square / (2 * self.a)
             return self.new_value <= model + 4.5 * self.eps * self.size
-        # Near the minimiser a difference of values is rounding alone; for a quadratic this test
-        # of the gradients is the same.
+        # Near the minimiser a difference of values is mere rounding error. For a quadratic this
+        # test of the gradients is equivalent.
         self.evaluations += 1
         change = self.problem.gradient(new) - self.g
         return float(np.vdot(change, move)) <= square / self.a
@@ -170,7 +171,7 @@ class _Descent:
         if not math.isfinite(length):
             raise FedConError(
                 f"the local solver diverged in iteration {k}: is the objective convex and bounded "
-                "below, with a correct smoothness? Else pass a smaller lr, or backtracking=True"
+                "below, with a correct smoothness? If not, pass a smaller lr, or backtracking=True"
             )
         if k == 0 and self.rules.tolerance is not None:
             self.goal = target(self.rules.tolerance, length, self.problem.start)
@@ -196,7 +197,7 @@ class _Descent:
         return self.stop(new, step + (self.problem.gradient(new) - self.g))
 
     def _stuck(self, x: Array, length: float, k: int) -> bool:
-        """Return whether steps are below the rounding of x, or the gradient shrinks no more."""
+        """Return whether steps are below the rounding of x, or the gradient no longer shrinks."""
         if length < self.best:
             self.best, self.best_at = length, k
         return self.a * length <= 0.5 * self.eps * norm(x) or k - self.best_at > PATIENCE

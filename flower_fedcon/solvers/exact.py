@@ -1,4 +1,4 @@
-"""The minimiser itself: in closed form where there is one, else to rounding."""
+"""The exact minimiser: in closed form where there is one, else to rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Solve: TypeAlias = Callable[[Array], Array]
 _RULES = Rules(max_iterations=100_000)
 _REFINEMENTS = 4
 _KEPT = 4
-# One objective meets few shifts in a run, and its factors go when it goes.
+# An objective meets few shifts in a run. Its factors are dropped when it is.
 _factors: WeakKeyDictionary[Any, dict[tuple[float, float], Solve | None]] = WeakKeyDictionary()
 
 
@@ -29,8 +29,8 @@ class Exact(LocalSolver):
 
     Without a regularizer, `Quadratic` and `LeastSquares` (also `Scaled`) are solved by their
     Cholesky factor, which is kept for the next call with the same shift; their data must not
-    change. All else is left to `AOGM` (FISTA with a regularizer), until the gradient's norm is
-    1e-12 max(1, its norm at the start), or steps no longer change x.
+    change. All others are left to `AOGM` (FISTA with a regularizer), until the gradient's norm is
+    at most 1e-12 max(1, its norm at the start), or steps no longer change x.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Exact(LocalSolver):
 
 
 def _newton(problem: LocalProblem, inverse: Solve) -> Solution:
-    """Return the end of Newton steps on a quadratic: one, and others that refine it."""
+    """Solve a quadratic problem by one Newton step, and a few more that refine it."""
     x = problem.start
     gradient = problem.gradient(x)
     length = first = norm(gradient)
@@ -111,6 +111,6 @@ def _least_squares(f: LeastSquares, factor: float, shift: float) -> Solve | None
 
 def _cholesky(matrix: Array, shift: float) -> Solve:
     matrix = matrix + shift * np.eye(len(matrix))
-    # The factor's inverse: two products solve, and NumPy has no triangular solver.
+    # NumPy has no triangular solver; with the factor's inverse, two products solve.
     inverse = np.linalg.inv(np.linalg.cholesky(matrix))
     return lambda g: inverse.T @ (inverse @ g)

@@ -19,22 +19,23 @@ class AOGM(LocalSolver):
     Parameters
     ----------
     tolerance : float, optional
-        > 0; 1e-12 if None. With rule "gradient", of ||grad h|| relative to max(1, its norm at
-        the start); with rule "energy", of the relative change of the value, with which 1e-12
+        > 0; 1e-12 if None. With rule "gradient" it bounds ||grad h||, relative to max(1, its norm
+        at the start). With rule "energy" it bounds the relative change of the value; 1e-12 then
         leaves an error of about 1e-6 sqrt(|h|/mu_h) in x.
     max_iterations : int
         >= 1.
     restart : {"gradient", "function"} or None
-        When to drop the momentum: the step points against the move, or the value has grown.
+        When to drop the momentum: when the step points against the last move ("gradient"), when
+        the value has grown ("function"), or never (None).
     backtracking : bool
-        Adapt the step to the curvature along the way, up and down. Without it the step is
-        1/L_h, which the objective must then state.
+        Adapt the step size to the curvature along the way, up and down. Without it the step size
+        is 1/L_h, and the objective must state its smoothness.
     rule : {"gradient", "energy"}
         The stopping rule.
     over_step : bool
-        False leaves out the over-step that is OGM's own: Nesterov's method.
+        False leaves out the over-step of OGM, which makes it Nesterov's method.
     first_step : float, optional
-        > 0. With backtracking, the first step tried; 1/L_h if None, or 1 if L_h is unknown.
+        > 0. With backtracking, the first step size tried; 1/L_h if None, or 1 if L_h is unknown.
 
     Examples
     --------
@@ -84,12 +85,12 @@ class GradientDescent(LocalSolver):
     Parameters
     ----------
     steps : int, optional
-        >= 1. Without a tolerance, the exact number of steps; else at most so many.
+        >= 1. Without a tolerance, the number of steps; with one, the largest number.
     tolerance : float, optional
-        > 0: of ||grad h||, relative to max(1, its norm at the start). At least one of `steps`
-        and `tolerance` must be given.
+        > 0, for ||grad h|| relative to max(1, its norm at the start). At least one of `steps` and
+        `tolerance` must be given.
     lr : float, optional
-        > 0, the step size. If None, 1/L_h, or by backtracking where L_h is unknown.
+        > 0, the step size. If None it is 1/L_h, or found by backtracking where L_h is unknown.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""L-BFGS, as SciPy has it, and the last digits that its line search cannot reach."""
+"""SciPy's L-BFGS, and `AOGM` for the last digits, which its line search cannot reach."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ class _Stopped(Exception):  # noqa: N818  (not an error: the way out of SciPy's 
 
 @dataclass(frozen=True)
 class LBFGS(LocalSolver):
-    """SciPy's L-BFGS-B without bounds, ended by the gradient alone.
+    """SciPy's L-BFGS-B without bounds, stopped by the norm of the gradient alone.
 
-    Its line search compares values and fails in their rounding. If the tolerance is not met by
-    then, `AOGM` goes on from there.
+    Its line search compares values, and fails once they differ by rounding errors only. If the
+    tolerance is not met by then, `AOGM` continues from there. A problem with a regularizer is
+    refused.
 
     Parameters
     ----------
     tolerance : float
-        > 0: of ||grad h||, relative to max(1, its norm at the start).
+        > 0, for ||grad h|| relative to max(1, its norm at the start).
     max_iterations : int
         >= 1.
-
-    A problem with a regularizer is refused.
 
     Examples
     --------
@@ -70,7 +69,7 @@ class LBFGS(LocalSolver):
                 raise _Stopped
             return value, gradient.reshape(-1)
 
-        # SciPy's test is on the largest entry.
+        # SciPy tests the largest entry of the gradient.
         options = {
             "gtol": goal / math.sqrt(start.size),
             "ftol": 0.0,
@@ -107,6 +106,6 @@ class LBFGS(LocalSolver):
             )
         if not math.isfinite(length):
             raise FedConError(
-                "L-BFGS diverged: is the objective convex and bounded below? Else add a shift"
+                "L-BFGS diverged: is the objective convex and bounded below? If not, add a shift"
             )
         return Solution(x, length, iterations, evaluations, stopped or length <= goal)

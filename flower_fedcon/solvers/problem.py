@@ -1,4 +1,4 @@
-"""What a local solver is given, and what it gives back."""
+"""The problem that a local solver is given, and the solution that it returns."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class LocalProblem:
     def evaluate(self, x: Array) -> tuple[float, Array, float]:
         """Return h(x), its gradient, and the sum of the sizes of the terms of h(x).
 
-        That sum times the machine epsilon is how far h(x) can be trusted.
+        The rounding error of h(x) is about that sum times the machine epsilon.
         """
         both = getattr(self.objective, "value_and_gradient", None)
         value, gradient = both(x) if both else (self.objective.value(x), self.objective.gradient(x))
@@ -113,8 +113,8 @@ class LocalProblem:
         )
 
     def rounding(self, x: Array) -> float:
-        """Return the size below which a gradient of h is but the rounding of its terms."""
-        # Where it matters the gradient is small, so that f's is as large as the other terms.
+        """Return the norm below which a gradient of h is mere rounding error of its terms."""
+        # This matters where the gradient is small; f's gradient is then as large as the others.
         total = 0.0 if self.linear is None else norm(self.linear)
         if self.shift:
             total += self.shift * (norm(x) + (0.0 if self.center is None else norm(self.center)))
@@ -149,11 +149,11 @@ class Solution(NamedTuple):
     x : array
         The shape and dtype of the problem's start.
     gradient_norm : float
-        The last ||grad h|| that was computed; with psi, that of the prox-gradient step divided
-        by its step size.
+        The last ||grad h|| that was computed; with psi, the norm of the proximal gradient step
+        divided by its step size.
     iterations : int
     evaluations : int
-        Gradients of f.
+        Number of gradients of f that were computed.
     converged : bool
         Whether the tolerance was met; true if the solver has none.
     trials : int
@@ -169,11 +169,11 @@ class Solution(NamedTuple):
 
 
 class LocalSolver(ABC):
-    """A way to minimise a `LocalProblem`. Its fields are numbers: that is what clients are sent."""
+    """A method that minimises a `LocalProblem`. Its fields, plain values, are sent to clients."""
 
     @abstractmethod
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
-        """Return a minimiser, as good as the solver's settings ask for.
+        """Return a minimiser, to the accuracy that the solver's settings ask for.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class LocalSolver(ABC):
             Its arrays are not modified.
         stop : callable, optional
             A further stopping test: (x, gradient of h at x) -> bool. With psi it is given a
-            subgradient of h + psi at x. The x that passes it is the one returned.
+            subgradient of h + psi at x. The x that passes the test is the one returned.
 
         Raises
         ------

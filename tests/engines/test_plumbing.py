@@ -9,8 +9,9 @@ from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
 from flower_fedcon import validation as checks
 from flower_fedcon.core import rng as streams
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.layout import Layout, PackedObjective
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1, Indicator
 from flower_fedcon.sets import Box, L1Ball, Simplex

@@ -41,8 +41,8 @@ I4, U1 = np.int32, np.uint8
         (NUCLEAR, (2, 2), {"u": E1, "v": E2.astype(np.float32)}, "dtype"),
         (NUCLEAR, (4,), {"u": E1, "v": E2}, "matrices"),
         (SpectrahedronTraceBall(1.0), (2, 2), {"u": E1 + E2}, "norm"),
-        (BIRKHOFF, (3, 3), {"columns": np.array([0, 1, 1], U1)}, "no permutation"),
-        (BIRKHOFF, (3, 3), {"columns": np.array([0, 1, 3], U1)}, "no permutation"),
+        (BIRKHOFF, (3, 3), {"columns": np.array([0, 1, 1], U1)}, "not a permutation"),
+        (BIRKHOFF, (3, 3), {"columns": np.array([0, 1, 3], U1)}, "not a permutation"),
         (BIRKHOFF, (3, 3), {"columns": np.array([0, 1, 2], I4)}, "dtype"),
         (BIRKHOFF, (3, 3), {"columns": np.array([0, 1], U1)}, "shape"),
         (GROUP, (4,), {"group": np.array(2, I4), "unit": E1}, "outside"),
@@ -189,7 +189,7 @@ def test_operators_are_their_dense_forms(m, n, k, seed):
 def test_operators_that_do_not_fit(arguments, words):
     with pytest.raises(ConfigError, match=words):
         MatrixOperator((2, 2), **arguments)
-    with pytest.raises(ConfigError, match="do not add"):
+    with pytest.raises(ConfigError, match="cannot be added"):
         MatrixOperator((2, 2)) + MatrixOperator((2, 3))
     with pytest.raises(ConfigError, match="not finite"):
         NuclearNormBall(1.0).lmo(MatrixOperator((2, 2), dense=np.full((2, 2), np.nan)))

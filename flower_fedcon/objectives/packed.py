@@ -1,0 +1,74 @@
+"""An objective of a list of arrays, as the algorithms see it: a function of one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.layout import Layout
+from flower_fedcon.validation import Array
+
+
+class PackedObjective:
+    """An objective of a list of arrays, as a function of the packed vector.
+
+    Parameters
+    ----------
+    objective : object
+        The user's objective: `value` takes a list of arrays, and `gradient` takes and returns one.
+    layout : Layout
+        The model's layout.
+
+    Examples
+    --------
+    >>> class Squares:
+    ...     def value(self, x):
+    ...         return sum(float((layer**2).sum()) for layer in x) / 2
+    ...     def gradient(self, x):
+    ...         return x
+    >>> layers = [np.array([3.0]), np.array([[1.0, 2.0]])]
+    >>> f = PackedObjective(Squares(), Layout.of(layers))
+    >>> f.value(np.array([3.0, 1.0, 2.0])), f.gradient(np.array([3.0, 1.0, 2.0]))
+    (7.0, array([3., 1., 2.]))
+    """
+
+    def __init__(self, objective: Any, layout: Layout) -> None:
+        self._objective = objective
+        self._layout = layout
+        self.num_examples = int(getattr(objective, "num_examples", 1))
+        self.smoothness = getattr(objective, "smoothness", None)
+        self.strong_convexity = getattr(objective, "strong_convexity", None)
+        self.shape = layout.shape
+
+    def value(self, x: Array) -> float:
+        """Return f(x)."""
+        return float(self._objective.value(self._layout.unpack(x)))
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient, packed."""
+        return self._layout.pack(self._objective.gradient(self._layout.unpack(x)), "a gradient")
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        """Return f(x) and the packed gradient."""
+        return self.value(x), self.gradient(x)
+
+    @property
+    def constraint_value(self) -> Callable[[Array], float]:
+        """The user's functional constraint g; missing if the objective has none."""
+        constraint = self._objective.constraint_value
+        return lambda x: float(constraint(self._layout.unpack(x)))
+
+    @property
+    def constraint_gradient(self) -> Callable[[Array], Array]:
+        """The gradient of g, packed; missing if the objective has none."""
+        gradient = self._objective.constraint_gradient
+        return lambda x: self._layout.pack(gradient(self._layout.unpack(x)), "a gradient")
+
+    def stochastic_gradient(
+        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
+    ) -> Array:
+        """Return the user's minibatch gradient, packed."""
+        gradient = self._objective.stochastic_gradient(self._layout.unpack(x), rng, batch_size)
+        return self._layout.pack(gradient, "a gradient")
