@@ -155,8 +155,8 @@ class Claims:
             found += [f"{key}={seed}" for key in self._options.get("vary", ["run.seed"])]
         return tuple(found)
 
-    def runs(self) -> list[tuple[Path, tuple[str, ...], str, int]]:
-        """Return the runs it needs: the file, the overrides, the algorithm's label and the seed."""
+    def runs(self) -> list[tuple[str, int, Experiment]]:
+        """Return the runs it needs: the algorithm's label, the seed, and the experiment."""
         with context(self._source):
             experiment = Experiment.load(self.experiment, self.overrides(self.seeds[0]))
             labels: list[str] = list(self._options.get("algorithms", []))
@@ -168,11 +168,9 @@ class Claims:
                 if label not in experiment.labels:
                     hint = nearest(str(label), experiment.labels)
                     raise ConfigError(f"{self.experiment} has no algorithm {label!r}: {hint}")
-        return [
-            (self.experiment.resolve(), self.overrides(seed), label, seed)
-            for seed in self.seeds
-            for label in labels
-        ]
+        path = self.experiment.resolve()
+        each = {seed: Experiment.load(path, self.overrides(seed)) for seed in self.seeds}
+        return [(label, seed, each[seed]) for seed in self.seeds for label in labels]
 
     def judge(self, runs: Runs) -> list[Verdict]:
         """Return a verdict for each claim."""

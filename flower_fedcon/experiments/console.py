@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from flower_fedcon.runs.history import Record
 
 
+class InterruptedRunError(Exception):
+    """Ctrl-C during a run; the text says how to go on with it."""
+
+
 def console() -> Console:
     """Return a console for standard output."""
     from rich.console import Console

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 import re
 import tomllib
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
 
 from flower_fedcon.core.participation import Bernoulli, Full, Participation, Sample
 from flower_fedcon.errors import ConfigError, FedConError, nearest
@@ -183,26 +180,6 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
 
 
-def parameter_texts(kind: type[Any]) -> dict[str, str]:
-    """Return what the numpydoc docstrings of a class and its bases say of each parameter."""
-    texts: dict[str, str] = {}
-    for base in kind.__mro__:
-        _, _, rest = inspect.cleandoc(vars(base).get("__doc__") or "").partition(
-            "Parameters\n----------\n"
-        )
-        names: list[str] = []
-        for line, following in itertools.pairwise([*rest.splitlines(), ""]):
-            if following.startswith("---"):  # the next section's title
-                break
-            text = line.strip()
-            if line and not line.startswith(" "):
-                names = [n.strip() for n in line.partition(" : ")[0].split(",")]
-                names = [n for n in names if n not in texts]
-            elif text and not text.startswith("As for every strategy"):
-                texts |= {name: f"{texts.get(name, '')} {text}".lstrip() for name in names}
-    return texts
-
-
 _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
     "sample": lambda size: Sample(count=size),
     "fraction": lambda fraction: Sample(fraction=fraction),
@@ -242,28 +219,3 @@ def _participation(value: Any) -> Participation:
         'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
         f"got {value!r}"
     )
-
-
-def wire_sizes(size: str) -> dict[str, int]:
-    """Return the bytes of what a sheet counts, for a model of a size such as 7850 or 943x1682.
-
-    >>> wire_sizes("100000")["1 atom of an l1 ball"]
-    136
-    """
-    from flower_fedcon import sets
-    from flower_fedcon.layout import array_bytes
-    from flower_fedcon.wire import payloads as wire
-
-    parts = size.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--size must be whole numbers such as 7850 or 943x1682, got {size!r}")
-    shape = tuple(int(part) for part in parts)
-    g = np.random.default_rng(0).standard_normal(shape)
-    vector = array_bytes(shape, g.dtype)
-    found = {"1 number": wire.SCALAR_BYTES, "1 vector": vector}
-    found["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
-    found["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
-    if len(shape) == 2:
-        found["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
-    found["1 atom of a set without a smaller form"] = vector
-    return found
