@@ -25,11 +25,11 @@ def list_(
     titles = ("Problem", "Participation", "State", "Wire, each round", "Paper")
     screen = console()
     narrow = screen.width < 120  # one cell for all, a line for each
-    rows = table("Name", "Sheet") if narrow else table("Name", *titles)
+    rows = table("Name", "Card") if narrow else table("Name", *titles)
     for name in CLASSES:
-        sheet = strategy_class(name).sheet
-        wire = f"{sheet.down} down, {sheet.up} up"
-        cells = [sheet.problem, sheet.participation, sheet.state, wire, sheet.paper]
+        card = strategy_class(name).sheet
+        wire = f"{card.down} down, {card.up} up"
+        cells = [card.problem, card.participation, card.state, wire, card.paper]
         if narrow:
             lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]
             cells = ["\n".join(lines) + "\n"]
@@ -43,16 +43,16 @@ def info(
         str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
     ] = None,
 ) -> None:
-    """Show one algorithm's sheet."""
+    """Show one algorithm's card."""
     from flower_fedcon.experiments.schema import parameters
     from flower_fedcon.registry import strategy_class
 
     kind = strategy_class(name)
-    sheet = asdict(kind.sheet)
+    card = asdict(kind.sheet)
     screen = console()
-    screen.print(sheet.pop("title"), style="bold")
+    screen.print(card.pop("title"), style="bold")
     grid = table("", "", plain=True)
-    for key, text in sheet.items():
+    for key, text in card.items():
         grid.add_row({"down": "downlink", "up": "uplink"}.get(key, key.replace("_", " ")), text)
     screen.print(grid)
     screen.print("\nHyperparameters", style="bold")
@@ -91,7 +91,7 @@ def _parameter_texts(kind: type[Any]) -> dict[str, str]:
 
 
 def _wire_sizes(size: str) -> dict[str, int]:
-    """Return the bytes of what a sheet counts, for a model of a size such as 7850 or 943x1682.
+    """Return the bytes of what a card counts, for a model of a size such as 7850 or 943x1682.
 
     >>> _wire_sizes("100000")["1 atom of an l1 ball"]
     136
@@ -101,7 +101,7 @@ def _wire_sizes(size: str) -> dict[str, int]:
     from flower_fedcon import sets
     from flower_fedcon.errors import ConfigError
     from flower_fedcon.layout import array_bytes
-    from flower_fedcon.wire import payloads as wire
+    from flower_fedcon.wire import payloads
 
     parts = size.lower().split("x")
     if not all(part.isdigit() and int(part) > 0 for part in parts):
@@ -109,7 +109,7 @@ def _wire_sizes(size: str) -> dict[str, int]:
     shape = tuple(int(part) for part in parts)
     g = np.random.default_rng(0).standard_normal(shape)
     vector = array_bytes(shape, g.dtype)
-    found = {"1 number": wire.SCALAR_BYTES, "1 vector": vector}
+    found = {"1 number": payloads.SCALAR_BYTES, "1 vector": vector}
     found["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
     found["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
     if len(shape) == 2:

@@ -63,11 +63,11 @@ def reproduce(
     paths : sequence of Path
         Claims files.
     quick : bool
-        The quick run.
+        Fewer rounds and claims.
     workers : int
         Processes.
     say : callable
-        Gets a line of text after each run.
+        Called with a line of text after each run.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def summary(outcome: Outcome) -> str:
 
 
 def to_json(outcome: Outcome) -> str:
-    """Return everything as JSON; numbers that JSON does not know are null."""
+    """Return everything as JSON; non-finite numbers, which JSON lacks, are null."""
 
     def plain(value: float) -> float | None:
         return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""TOML tables: checked against the signatures they are for, and written."""
+"""The TOML schema: tables checked against the signatures that receive them, and written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_typ
 
 from flower_fedcon.core.participation import Bernoulli, Full, Participation, Sample
 from flower_fedcon.errors import ConfigError, FedConError, nearest
-from flower_fedcon.wire import settings as specs
+from flower_fedcon.wire import settings
 
 Table: TypeAlias = dict[str, Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
@@ -21,7 +21,7 @@ Parameters: TypeAlias = dict[str, inspect.Parameter]
 
 @contextmanager
 def context(where: str) -> Iterator[None]:
-    """Begin the text of user errors with where they came about.
+    """Begin the text of user errors with the place where they arose.
 
     >>> with context("[run]"):
     ...     raise ConfigError("rounds is missing")
@@ -127,7 +127,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Any or not isinstance(kind, type):
         return True
     if isinstance(value, list) and not issubclass(kind, _SCALARS):
-        return True  # a sequence: the constructor knows more
+        return True  # a sequence: the constructor checks the rest
     return isinstance(value, kind)
 
 
@@ -167,7 +167,7 @@ def write_value(value: Any) -> str:
         return "{" + ", ".join(f"{_key(k)} = {write_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(write_value, value)) + "]"
-    # JSON's escapes are TOML's, but for this one character
+    # JSON's escapes are valid in TOML, which also wants this one character escaped
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -199,9 +199,9 @@ def argument(name: str, value: Any) -> Any:
         if "type" not in value:
             raise ConfigError(
                 f'{name} is a table without type: write {{type = "L1", weight = 1e-3}}, or another '
-                f"of {', '.join(sorted(specs.registered()))}"
+                f"of {', '.join(sorted(settings.registered()))}"
             )
-        return specs.make(
+        return settings.make(
             value["type"], {k: argument(k, v) for k, v in value.items() if k != "type"}
         )
     return value

@@ -19,7 +19,7 @@ from flower_fedcon.validation import count
 
 @dataclass(frozen=True)
 class Point:
-    """A combination of values and what it led to.
+    """A combination of values, and its result.
 
     Attributes
     ----------
@@ -86,11 +86,11 @@ def tune(
     metric : str
         A column of the history; the smallest value after the last round is the best.
     largest : bool
-        The largest is.
+        The largest value is the best instead.
     workers : int
         Processes.
     say : callable
-        Gets a line of text after each run.
+        Called with a line of text after each run.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def tune(
     results = [point for point in found if point is not None]
     usable = [i for i, point in enumerate(results) if math.isfinite(point.score)]
     if not usable:
-        raise ConfigError(f"every run failed, the first one so: {results[0].error}")
+        raise ConfigError(f"every run failed; the first: {results[0].error}")
     sign = -1 if largest else 1
     best = min(usable, key=lambda i: sign * results[i].score)
     return results, _experiment(base, experiment.source, points[best])
