@@ -62,9 +62,11 @@ def play(
         reason = why_not_stackable(experiment.strategy(index), problem)
         if reason is not None:
             say(f"{label}: {reason}; running on the local engine")
+    # Ray's log stays on; so does the stacked engine's where nothing above said why it is not used.
+    silent = run.engine == "local" or (stacked and bool(label))
     shown = progress(label, plan.num_rounds) if label else nullcontext()
     try:
-        with shown as show, quiet(run.engine == "local" or (stacked and bool(label))):
+        with shown as show, quiet(silent):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
             strategy, plan = experiment.strategy(index), replace(plan, callbacks=callbacks)
             return simulation.play(strategy, problem, plan, engine=run.engine, workers=run.workers)
