@@ -46,7 +46,13 @@ def test_examples(name):
 
 
 def test_modules_are_found():
-    for part in ("sets.balls", "strategies.fedfw", "clients.fedfw", "engines.grid", "problem"):
+    for part in (
+        "sets.balls",
+        "strategies.fedfw",
+        "clients.fedfw",
+        "engines.grid",
+        "problems.federated",
+    ):
         assert f"flower_fedcon.{part}" in MODULES
 
 

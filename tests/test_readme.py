@@ -15,7 +15,7 @@ import pytest
 from deployment import SCRIPTS, _environment, _family, _free_ports, _wait
 from problems import l1ls, l1ls_data
 
-from flower_fedcon import Sample, simulate
+from flower_fedcon import Sample, __version__, simulate
 from flower_fedcon.registry import markdown_table
 from flower_fedcon.strategies import FedFW
 
@@ -106,6 +106,20 @@ def test_algorithm_table():
 def test_links_and_figure_exist():
     for target in re.findall(r"\]\((?!http)([^)]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_the_citation_states_version_and_licence():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in citation
+    assert "\nlicense: Apache-2.0\n" in citation
+
+
+def test_the_workflow_runs_what_a_contributor_runs():
+    assert "run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    checks = (ROOT / ".ci" / "run").read_text()
+    for line in ("ruff check .", "ruff format --check .", "mypy"):
+        assert f'"$venv/bin/{line.split()[0]}"{line.removeprefix(line.split()[0])}\n' in checks
+        assert f"$(BIN)/{line}\n" in (ROOT / "Makefile").read_text()
 
 
 def consecutive_ports(count: int) -> int:

@@ -1,4 +1,4 @@
-"""What the arithmetic costs, and what everything around it: `fedcon bench`."""
+"""What the arithmetic costs, and what all around it adds: `fedcon bench`."""
 
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.benchmarks.runner import BENCHMARKS, ON_REQUEST, run, to_json

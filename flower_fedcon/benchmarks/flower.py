@@ -79,14 +79,14 @@ def flower(quick: bool = False) -> Iterator[Result]:
 
 
 class _Clock:
-    """Notes when rounds end, for a strategy; its copies share the notes."""
+    """Records when a strategy's rounds end; copies of the strategy share the record."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.ends: list[float] = []
 
     def aggregate(self, state: Any, uploads: Any) -> Any:
-        """Note the time as well."""
+        """Record the time as well."""
         self.ends.append(time.perf_counter())
         return super().aggregate(state, uploads)  # type: ignore[misc]
 

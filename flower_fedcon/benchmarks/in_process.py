@@ -21,7 +21,7 @@ from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import LeastSquares, SoftmaxRegression
 from flower_fedcon.problems import lasso, sparse_regression
 from flower_fedcon.problems.federated import FederatedProblem
@@ -42,7 +42,7 @@ def lasso_in_one_array(clients: int, d: int) -> tuple[Array, Array, FederatedPro
 
 
 def rounds_of(strategy: Any, problem: FederatedProblem, kind: str) -> Callable[[int], None]:
-    """Return a function that plays so many further rounds of one run, without evaluation."""
+    """Return a function that plays a number of further rounds of one run, without evaluation."""
     engine = (StackedEngine if kind == "stacked" else LocalEngine)(problem)
     rule = strategy.participation
     setup = Setup.of(engine.describe(), 10**6, problem.layout, rule, 0)
@@ -56,12 +56,12 @@ def rounds_of(strategy: Any, problem: FederatedProblem, kind: str) -> Callable[[
 
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
-    """Return that many rounds of the stacked engine without compiled kernels."""
-    with accelerate.numpy_only():
+    """Return work: a number of rounds of the stacked engine without compiled kernels."""
+    with dispatch.numpy_only():
         play = rounds_of(strategy, problem, "stacked")
 
     def work() -> None:
-        with accelerate.numpy_only():
+        with dispatch.numpy_only():
             play(rounds)
 
     return work
@@ -231,7 +231,7 @@ def solver(quick: bool = False) -> Iterator[Result]:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((pixels + 1, 10))
     clients = []
-    for _ in range(8):  # of MNIST's size; what the pixels show costs nothing
+    for _ in range(8):  # of MNIST's size: what the pixels show does not change the cost
         shown = rng.random((rows, pixels)) * (rng.random((rows, pixels)) < 0.2)
         A = np.hstack([shown, np.ones((rows, 1))])
         clients.append(SoftmaxRegression(A, np.argmax(A @ truth, axis=1), 10, l2=1e-2))

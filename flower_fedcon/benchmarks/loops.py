@@ -8,9 +8,9 @@ from flower_fedcon.validation import Array
 
 
 def fedfw_lasso(A: Array, b: Array, radius: float, penalty: float, rounds: int) -> Array:
-    """Return x_bar after so many rounds of FedFW on ||A_i x - b_i||^2 over the l1 ball.
+    """Return x_bar after a number of rounds of FedFW on ||A_i x - b_i||^2 over the l1 ball.
 
-    A has shape (N, rows, d), b (N, rows); client by client, as the algorithm is told.
+    A has shape (N, rows, d), b (N, rows); client by client, as the paper states the algorithm.
     """
     n, _, d = A.shape
     x_bar = np.zeros(d)
@@ -44,9 +44,9 @@ def fastfedda_sparse(
     rounds: int,
     seed: int = 0,
 ) -> Array:
-    """Return w after so many rounds of FastFedDA with psi = l1 ||w||_1.
+    """Return w after a number of rounds of FastFedDA with psi = l1 ||w||_1.
 
-    Each round samples clients, and each of their steps `batch` rows of a permutation.
+    Each round samples clients; each of their steps takes the next `batch` rows of a permutation.
     """
     n, m, _ = A.shape
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""A benchmark's line, and how its ratios are taken."""
+"""A line of a benchmark, and how its ratio is measured."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Result:
         Median, in `unit`.
     unit : str
     target : str
-        What the ratio should be; empty for a figure without one.
+        What the ratio should be, or "".
     axis, at, series : str, float, str
-        For a point of a curve: what is varied, its value, and which curve; else empty.
+        For a point of a curve: what is varied, its value, and the curve's name; else empty.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Result:
 def in_turn(
     works: Mapping[str, Work], turns: int, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Return the seconds of each work in each turn, after one turn to warm up."""
+    """Return the seconds that each work takes in each turn, after one turn to warm up."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(turns + 1):
         for name, work in works.items():

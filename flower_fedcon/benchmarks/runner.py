@@ -1,8 +1,8 @@
 """The benchmarks by name, and their results as a file.
 
-Each is a ratio to a yardstick that is timed in the same run, in turn, by the clock: on a machine
-that does nothing else. Linear algebra has one thread; compiled kernels have all cores. Medians and
-quartiles are of the ratios of each turn.
+Each is a ratio to a yardstick timed in the same run, in turn, by the clock: let the machine do
+nothing else. Linear algebra has one thread, compiled kernels have all cores. Medians and quartiles
+are those of the ratios of the turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from flower_fedcon.benchmarks import flower, in_process, oracles
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.kernels import dispatch
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "fedfw": in_process.fedfw,
@@ -37,7 +37,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "flower": flower.flower,
 }
 ON_REQUEST = ("completion", "long", "curves", "ray", "flower")
-"""Those that take more than a minute."""
+"""The benchmarks that take more than a minute."""
 
 
 def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Result]:
@@ -64,7 +64,7 @@ def to_json(results: list[Result]) -> str:
         "numpy": np.__version__,
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "kernels": accelerate.describe(),
+        "kernels": dispatch.describe(),
         "load": os.getloadavg()[0],
     }
     return json.dumps({**machine, "results": [asdict(result) for result in results]}, indent=1)

@@ -5,9 +5,9 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     paper = "..."
     figure = "Figure 1"
     experiment = "NAME.toml"            # the default: the file of the same name, a folder up
-    requires = "u.data"                 # a file without which nothing of it is run
+    requires = "u.data"                 # a file without which these claims are skipped
     rounds = 10000                      # of the full run; by default the experiment's
-    algorithms = ["FedFW", "FedFWPlus"] # by default all that a claim names
+    algorithms = ["FedFW", "FedFWPlus"] # to run besides those that claims name
     set = ["run.evaluate_every=10"]     # overrides
     seeds = [0]
     vary = ["run.seed"]                 # what a seed sets
@@ -102,7 +102,7 @@ class Claims:
     experiment : Path
     seeds : list of int
     skipped : bool
-        Whether nothing of it is to be run: not in the quick run, or a file is missing.
+        Whether its claims are skipped: they are not in the quick run, or a file is missing.
 
     Raises
     ------
@@ -155,8 +155,8 @@ class Claims:
             found += [f"{key}={seed}" for key in self._options.get("vary", ["run.seed"])]
         return tuple(found)
 
-    def runs(self) -> list[tuple[Path, tuple[str, ...], str, int]]:
-        """Return the runs it needs: the file, the overrides, the algorithm's label and the seed."""
+    def runs(self) -> list[tuple[str, int, Experiment]]:
+        """Return the runs that the claims need: the label, the seed and the experiment of each."""
         with context(self._source):
             experiment = Experiment.load(self.experiment, self.overrides(self.seeds[0]))
             labels: list[str] = list(self._options.get("algorithms", []))
@@ -168,11 +168,9 @@ class Claims:
                 if label not in experiment.labels:
                     hint = nearest(str(label), experiment.labels)
                     raise ConfigError(f"{self.experiment} has no algorithm {label!r}: {hint}")
-        return [
-            (self.experiment.resolve(), self.overrides(seed), label, seed)
-            for seed in self.seeds
-            for label in labels
-        ]
+        path = self.experiment.resolve()
+        each = {seed: Experiment.load(path, self.overrides(seed)) for seed in self.seeds}
+        return [(label, seed, each[seed]) for seed in self.seeds for label in labels]
 
     def judge(self, runs: Runs) -> list[Verdict]:
         """Return a verdict for each claim."""

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from flower_fedcon.runs.history import Record
 
 
+class InterruptedRunError(Exception):
+    """Ctrl-C during a run; the text says how to go on with it."""
+
+
 def console() -> Console:
     """Return a console for standard output."""
     from rich.console import Console
@@ -44,7 +48,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(label: str, rounds: int) -> Iterator[Any]:
-    """Give a callback that shows a bar on a terminal, and a line every tenth elsewhere."""
+    """Yield a callback that moves a bar on a terminal, and prints a line each tenth elsewhere."""
     screen = console()
     if not screen.is_terminal:
         began, shown = time.perf_counter(), 0
@@ -84,7 +88,7 @@ def results(
     problem: FederatedProblem,
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
 ) -> Table:
-    """Return the table at the end of a run; with `seeds` the range of each label's runs as well."""
+    """Return the table at the end of a run; with `seeds`, also the range over each label's runs."""
     from flower_fedcon.experiments.seed_statistics import highest, lowest
 
     last = {label: rows[-1] for label, rows in histories.items()}
@@ -126,7 +130,7 @@ def results(
 
 @contextmanager
 def quiet(active: bool) -> Iterator[None]:
-    """Keep a diverging run to its one error, which says why its replies were dropped."""
+    """Silence Flower's log and NumPy's warnings: a diverging run ends with its one error."""
     if not active:
         yield
         return

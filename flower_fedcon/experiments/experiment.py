@@ -36,13 +36,14 @@ from __future__ import annotations
 import copy
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from flower_fedcon import registry
-from flower_fedcon.core import rng as streams
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.experiments import overrides as changes
+from flower_fedcon.experiments.options import RunOptions
 from flower_fedcon.experiments.schema import (
     Table,
     argument,
@@ -53,36 +54,12 @@ from flower_fedcon.experiments.schema import (
     context,
     defaults,
     parameters,
-    parse_value,
     section,
     write_value,
 )
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.simulation import ENGINES
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import choice, count
-
-_TOP = ("title", "paper", "problem", "run", "algorithm", "compare")
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The table ``[run]``."""
-
-    rounds: int
-    seed: int = 0
-    engine: str = "local"
-    evaluate_every: int = 1
-    workers: int | None = None
-
-    def __post_init__(self) -> None:
-        count("rounds", self.rounds, minimum=0)
-        count("evaluate_every", self.evaluate_every, minimum=0)
-        streams.check_seed(self.seed)
-        choice("engine", self.engine, ENGINES)
-        if self.workers is not None:
-            count("workers", self.workers)
 
 
 class Experiment:
@@ -123,11 +100,9 @@ class Experiment:
     ) -> None:
         self.source = source
         self._tables: Table = copy.deepcopy(dict(tables))
-        self._problem: FederatedProblem | None = None
+        self._built: list[FederatedProblem] = []  # the problem, once it is asked for
         with context(source):
-            for override in sorted(overrides, key=_after_names):
-                with context(f"--set {override}"):
-                    self._override(override)
+            changes.apply(self._tables, overrides)
             self._check()
 
     @classmethod
@@ -163,7 +138,9 @@ class Experiment:
         """The algorithms' labels, all different; the main one first."""
         labels: list[str] = []
         for table in self._algorithms():
-            label = base = str(table.get("label") or registry.CLASSES[registry.find(table["name"])])
+            label = base = str(
+                table.get("label") or registry.strategy_class(table["name"]).__name__
+            )
             number = 2
             while label in labels:
                 label, number = f"{base} {number}", number + 1
@@ -172,10 +149,11 @@ class Experiment:
 
     def problem(self) -> FederatedProblem:
         """Return the problem, the same object each time."""
-        if self._problem is None:
+        if not self._built:
             with context(self.source), context("[problem]"):
-                self._problem = builder(self._tables["problem"]["name"])(**self._problem_arguments)
-        return self._problem
+                build = builder(self._tables["problem"]["name"])
+                self._built.append(build(**self._problem_arguments))
+        return self._built[0]
 
     @property
     def reference(self) -> bool:
@@ -208,6 +186,13 @@ class Experiment:
         algorithm = self._algorithms()[self.labels.index(label)]
         return Experiment({**tables, "algorithm": algorithm}, self.source)
 
+    def seeded(self, seed: int) -> Experiment:
+        """Return the same experiment with another seed of its runs; the two share one problem."""
+        run = {**self._tables["run"], "seed": seed}
+        other = Experiment({**self._tables, "run": run}, self.source)
+        other._built = self._built
+        return other
+
     def to_toml(self, index: int | None = None) -> str:
         """Return the resolved experiment, defaults included; only one algorithm if `index`."""
         lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")
@@ -238,7 +223,7 @@ class Experiment:
 
     def _check(self) -> None:
         tables = self._tables
-        check_keys(tables, _TOP, "the file's top level")
+        check_keys(tables, changes.TOP, "the file's top level")
         for name in ("problem", "run", "algorithm"):
             check_table(tables.get(name), f"[{name}]")
         compare = tables.get("compare", [])
@@ -250,14 +235,14 @@ class Experiment:
             check_type(key, tables.get(key, ""), str)
         self.title, self.paper = tables.get("title", ""), tables.get("paper", "")
         with context("[run]"):
-            check_keys(tables["run"], self._keys("run"))
+            check_keys(tables["run"], changes.valid_keys(tables, "run"))
             if "rounds" not in tables["run"]:
                 raise ConfigError("rounds is missing: write rounds = 100, or as many as you like")
             check_types(tables["run"], parameters(RunOptions))
             self.run_options = RunOptions(**tables["run"])
         with context("[problem]"):
             function = builder(_required_name(tables["problem"], "problem"))
-            check_keys(tables["problem"], self._keys("problem"))
+            check_keys(tables["problem"], changes.valid_keys(tables, "problem"))
             check_type("reference", tables["problem"].get("reference", True), bool)
             check_types(self._problem_arguments, parameters(function))
             for key, parameter in parameters(function).items():
@@ -268,60 +253,6 @@ class Experiment:
                 kind = registry.strategy_class(_required_name(table, "algorithm"))
                 check_keys(table, ("name", "label", *parameters(kind)))
                 check_type("label", table.get("label", ""), str)
-
-    def _keys(self, table: str) -> tuple[str, ...]:
-        """Return the valid keys of a table."""
-        if table == "run":
-            return tuple(RunOptions.__dataclass_fields__)
-        name = self._tables.get(table, {}).get("name")
-        if table == "problem":
-            return ("name", "reference", *parameters(builder(name)))
-        return ("name", "label", *parameters(registry.strategy_class(name)))
-
-    def _override(self, override: str) -> None:
-        key, equals, text = override.partition("=")
-        path = key.strip().split(".")
-        if not equals or not all(path):
-            raise ConfigError("write key=value, such as run.rounds=10")
-        for name in ("problem", "run", "algorithm"):
-            check_table(self._tables.get(name), f"[{name}]")
-        tables = ("problem", "run", "algorithm")
-        bare = len(path) == 1 or any(path[0] in self._keys(table) for table in tables)
-        if bare and path[0] not in _TOP:
-            path = [self._home(path[0]), *path]
-        where: Any = self._tables
-        for i, part in enumerate(path[:-1]):
-            if isinstance(where, list):
-                numbers = [str(n) for n in range(1, len(where) + 1)]
-                if part not in numbers:
-                    raise ConfigError(f"unknown number {part!r}: {nearest(part, numbers)}")
-                where = where[int(part) - 1]
-                continue
-            if i == 0 and part not in _TOP:
-                raise ConfigError(f"unknown table {part!r}: {nearest(part, _TOP[2:])}")
-            if not isinstance(where.get(part), dict | list):
-                where[part] = {}
-            where = where[part]
-        if not isinstance(where, dict):
-            raise ConfigError("write compare.1.key=value for the first of [[compare]]")
-        where[path[-1]] = parse_value(text.strip())
-
-    def _home(self, key: str) -> str:
-        """Return the only table that can have the key."""
-        keys = {table: self._keys(table) for table in ("problem", "run", "algorithm")}
-        homes = [table for table, valid in keys.items() if key in valid]
-        if len(homes) > 1:
-            choices = " or ".join(f"{table}.{key}" for table in homes)
-            raise ConfigError(f"{key!r} is a key of several tables: write {choices}")
-        if not homes:
-            everything = {k for valid in keys.values() for k in valid}
-            raise ConfigError(f"unknown key {key!r}: {nearest(key, everything)}")
-        return homes[0]
-
-
-def _after_names(override: str) -> bool:
-    """Sort overrides of names first: which keys a table can have follows from its name."""
-    return not override.partition("=")[0].strip().endswith(".name")
 
 
 def _table_name(index: int) -> str:

@@ -25,8 +25,8 @@ AXES = {
 }
 _LABELS = {"residual": "objective residual  F − F*", "objective": "objective  F"}
 
-# Okabe and Ito's palette, told apart with any colour vision, without the yellow, too faint for a
-# line on white; then three of Tol's muted colours. Dashes and markers tell lines apart as well.
+# Okabe and Ito's palette, which any colour vision can tell apart, without its yellow, which is too
+# faint for a line on white; then three of Tol's muted colours. Dashes and markers differ as well.
 _COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
     "#882255", "#999933", "#7F7F7F",
@@ -78,7 +78,7 @@ def plot_histories(
     if not histories:
         raise ConfigError("no runs to draw")
     records = [row for rows in histories.values() for row in rows]
-    # Not if every run ended at the optimum to rounding: nothing would be left to draw.
+    # Not if every run is at the optimum up to rounding: there would be nothing left to draw.
     residual = all("residual" in row for row in records) and any(
         row["residual"] > 0 for row in records
     )
@@ -188,8 +188,8 @@ def _dress(axis: Axes, name: str) -> None:
 def _is_long(lines: Sequence[Array], name: str) -> bool:
     """Return whether the abscissa is to be logarithmic.
 
-    For rounds: over two decades. Bytes and seconds: a run that is over early must not be squeezed
-    into the left edge.
+    Rounds: if they span more than two decades. Bytes and seconds: if a run that ends early would be
+    squeezed against the left edge.
     """
     if name == "rounds":
         return bool(max(x[-1] for x in lines) > 100 * min(x[0] for x in lines) > 0)
@@ -197,11 +197,11 @@ def _is_long(lines: Sequence[Array], name: str) -> bool:
 
 
 def _mark(axis: Axes) -> None:
-    """Put each line's markers at equal distances along the abscissa, beside the others' ones."""
+    """Space each line's markers evenly along the abscissa, clear of the other lines' markers."""
     scale = np.log if axis.get_xscale() == "log" else np.asarray
     for i, line in enumerate(axis.lines):
         x = np.asarray(line.get_xdata(), float)
-        x = scale(np.maximum(x, x[x > 0].min(initial=1.0)))  # a clock may stand at 0 at first
+        x = scale(np.maximum(x, x[x > 0].min(initial=1.0)))  # a coarse clock may read 0 at first
         places = np.linspace(x[0], x[-1], 8) + (x[-1] - x[0]) * (i % 4) / 32
         line.set_markevery(sorted({min(int(j), len(x) - 1) for j in np.searchsorted(x, places)}))
 
@@ -215,7 +215,7 @@ def _abscissa(rows: Sequence[Record], name: str) -> Array:
 
 
 def _column(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
-    """Return a column; with `positive`, what is <= 0 is left out of a logarithmic axis."""
+    """Return a column; with `positive`, values <= 0 are gaps, as a logarithmic axis needs."""
     values = np.array([row.get(name, math.nan) for row in rows], dtype=float)
     if positive:
         values[~(values > 0)] = math.nan

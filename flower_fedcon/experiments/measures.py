@@ -20,7 +20,7 @@ Runs: TypeAlias = Mapping[tuple[str, int], Sequence[Record]]  # (label, seed) ->
 
 @dataclass(frozen=True)
 class Measure:
-    """A kind of measurement: the keys it takes besides the threshold's, and how it is found.
+    """A kind of measurement: the keys it takes besides the threshold's, and its computation.
 
     `find` returns the measured numbers of one seed, one for each round or algorithm named.
     """
@@ -73,7 +73,7 @@ def _first(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]
 
 
 def _cost(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
-    """Return what each algorithm has spent, in rounds or `of` another column, as it gets there."""
+    """Return what each algorithm spends, in rounds or another column (`of`), to reach a level."""
     found = []
     for label in claim["algorithms"]:
         history = rows(label)
@@ -84,7 +84,7 @@ def _cost(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
 
 
 def _slope(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
-    """Return the exponent of t that fits the column between two rounds, by least squares."""
+    """Return the exponent of t that fits the column best between two rounds (least squares)."""
     history = rows(claim["algorithm"])
     numbers = _column(history, "round")
     values = _column(history, claim["column"])
@@ -132,5 +132,5 @@ def _column(history: Sequence[Record], name: str) -> Array:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a value that may be one or several as a list."""
+    """Return one value, or several, as a list."""
     return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,9 +1,8 @@
-"""TOML tables: checked against the signatures they are for, and written."""
+"""The TOML schema: tables checked against the signatures that receive them, and written."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 import re
 import tomllib
@@ -12,11 +11,9 @@ from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-
 from flower_fedcon.core.participation import Bernoulli, Full, Participation, Sample
 from flower_fedcon.errors import ConfigError, FedConError, nearest
-from flower_fedcon.wire import settings as specs
+from flower_fedcon.wire import settings
 
 Table: TypeAlias = dict[str, Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
@@ -24,7 +21,7 @@ Parameters: TypeAlias = dict[str, inspect.Parameter]
 
 @contextmanager
 def context(where: str) -> Iterator[None]:
-    """Begin the text of user errors with where they came about.
+    """Begin the text of user errors with the place where they arose.
 
     >>> with context("[run]"):
     ...     raise ConfigError("rounds is missing")
@@ -130,7 +127,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Any or not isinstance(kind, type):
         return True
     if isinstance(value, list) and not issubclass(kind, _SCALARS):
-        return True  # a sequence: the constructor knows more
+        return True  # a sequence: the constructor checks the rest
     return isinstance(value, kind)
 
 
@@ -170,7 +167,7 @@ def write_value(value: Any) -> str:
         return "{" + ", ".join(f"{_key(k)} = {write_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(write_value, value)) + "]"
-    # JSON's escapes are TOML's, but for this one character
+    # JSON's escapes are valid in TOML, which also wants this one character escaped
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -181,26 +178,6 @@ def section(header: str, table: Mapping[str, Any]) -> list[str]:
 
 def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
-
-
-def parameter_texts(kind: type[Any]) -> dict[str, str]:
-    """Return what the numpydoc docstrings of a class and its bases say of each parameter."""
-    texts: dict[str, str] = {}
-    for base in kind.__mro__:
-        _, _, rest = inspect.cleandoc(vars(base).get("__doc__") or "").partition(
-            "Parameters\n----------\n"
-        )
-        names: list[str] = []
-        for line, following in itertools.pairwise([*rest.splitlines(), ""]):
-            if following.startswith("---"):  # the next section's title
-                break
-            text = line.strip()
-            if line and not line.startswith(" "):
-                names = [n.strip() for n in line.partition(" : ")[0].split(",")]
-                names = [n for n in names if n not in texts]
-            elif text and not text.startswith("As for every strategy"):
-                texts |= {name: f"{texts.get(name, '')} {text}".lstrip() for name in names}
-    return texts
 
 
 _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
@@ -222,9 +199,9 @@ def argument(name: str, value: Any) -> Any:
         if "type" not in value:
             raise ConfigError(
                 f'{name} is a table without type: write {{type = "L1", weight = 1e-3}}, or another '
-                f"of {', '.join(sorted(specs.registered()))}"
+                f"of {', '.join(sorted(settings.registered()))}"
             )
-        return specs.make(
+        return settings.make(
             value["type"], {k: argument(k, v) for k, v in value.items() if k != "type"}
         )
     return value
@@ -242,28 +219,3 @@ def _participation(value: Any) -> Participation:
         'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
         f"got {value!r}"
     )
-
-
-def wire_sizes(size: str) -> dict[str, int]:
-    """Return the bytes of what a sheet counts, for a model of a size such as 7850 or 943x1682.
-
-    >>> wire_sizes("100000")["1 atom of an l1 ball"]
-    136
-    """
-    from flower_fedcon import sets
-    from flower_fedcon.layout import array_bytes
-    from flower_fedcon.wire import payloads as wire
-
-    parts = size.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--size must be whole numbers such as 7850 or 943x1682, got {size!r}")
-    shape = tuple(int(part) for part in parts)
-    g = np.random.default_rng(0).standard_normal(shape)
-    vector = array_bytes(shape, g.dtype)
-    found = {"1 number": wire.SCALAR_BYTES, "1 vector": vector}
-    found["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
-    found["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
-    if len(shape) == 2:
-        found["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
-    found["1 atom of a set without a smaller form"] = vector
-    return found

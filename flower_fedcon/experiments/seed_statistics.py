@@ -1,4 +1,4 @@
-"""Several runs that differ in their seed only: their mean, smallest and largest values."""
+"""Statistics of runs that differ only in their seed: mean, smallest and largest values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse(text: str) -> list[int]:
         except ValueError:
             raise ConfigError(f"--seeds {text}: write numbers such as 0,1,2") from None
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"--seeds {text}: each seed once")
+        raise ConfigError(f"--seeds {text}: write each seed once")
     return seeds
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import tomllib
@@ -11,20 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.experiments.reproduce import parallel, play
-from flower_fedcon.experiments.schema import context
-from flower_fedcon.runs.directory import CONFIG, HISTORY, write_text
-from flower_fedcon.runs.history import History
+from flower_fedcon.experiments.folders import settings_slug
+from flower_fedcon.experiments.runner import Job, play_jobs
 from flower_fedcon.validation import count
-
-RESULT = "result.json"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A combination of values and what it led to.
+    """A combination of values, and its result.
 
     Attributes
     ----------
@@ -34,14 +29,11 @@ class Point:
         The metric after the last round, inf if the run failed (-inf if the largest is sought).
     error : str
         Why it failed, or "".
-    new : bool
-        Whether it was run now, not found in its folder.
     """
 
     settings: Mapping[str, str]
     score: float
     error: str
-    new: bool
 
 
 def grid(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -94,11 +86,11 @@ def tune(
     metric : str
         A column of the history; the smallest value after the last round is the best.
     largest : bool
-        The largest is.
+        The largest value is the best instead.
     workers : int
         Processes.
     say : callable
-        Gets a line of text after each run.
+        Called with a line of text after each run.
 
     Raises
     ------
@@ -107,30 +99,27 @@ def tune(
     """
     count("workers", workers)
     base = experiment.to_toml(0)
-    texts = []
+    jobs = []
     for settings in points:
         tried = _experiment(base, experiment.source, settings)
         tried.strategy()  # raises before the first run
-        texts.append(tried.to_toml(0))
-    jobs = [
-        (i, text, str((folder / _slug(settings)).resolve()))
-        for i, (settings, text) in enumerate(zip(points, texts, strict=True))
-    ]
+        run_dir = (folder / settings_slug(settings)).resolve()
+        jobs.append(Job(str(run_dir), tried.to_toml(0), folder=run_dir))
     found: list[Point | None] = [None] * len(points)
     worst = -math.inf if largest else math.inf
-    runs = parallel(_run, jobs, workers=workers)
-    for done, (i, row, error, new) in enumerate(runs, start=1):
-        if not error and metric not in row:
+    for done, (i, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
+        row = played.rows[-1] if played.rows else {}
+        if not played.error and metric not in row:
             raise ConfigError(f"unknown metric {metric!r}: {nearest(metric, row)}")
-        score = worst if error else float(row[metric])
+        score = worst if played.error else float(row[metric])
         score = worst if math.isnan(score) else score
-        found[i] = Point(points[i], score, error, new)
-        state = error or f"{metric} {score:.4g}{'' if new else ', found'}"
+        found[i] = Point(points[i], score, played.error)
+        state = played.error or f"{metric} {score:.4g}{', found' if played.found else ''}"
         say(f"{done}/{len(jobs)}: {describe(points[i])}: {state}")
     results = [point for point in found if point is not None]
     usable = [i for i, point in enumerate(results) if math.isfinite(point.score)]
     if not usable:
-        raise ConfigError(f"every run failed, the first one so: {results[0].error}")
+        raise ConfigError(f"every run failed; the first: {results[0].error}")
     sign = -1 if largest else 1
     best = min(usable, key=lambda i: sign * results[i].score)
     return results, _experiment(base, experiment.source, points[best])
@@ -144,37 +133,3 @@ def describe(settings: Mapping[str, str]) -> str:
 def _experiment(base: str, source: str, settings: Mapping[str, str]) -> Experiment:
     overrides = [f"{key}={value}" for key, value in settings.items()]
     return Experiment(tomllib.loads(base), source, overrides)
-
-
-def _slug(settings: Mapping[str, str]) -> str:
-    """Return a combination's folder name, which tells different ones apart."""
-    return re.sub(r"[^A-Za-z0-9.,=+_-]", "-", describe(settings).replace(", ", ","))
-
-
-def _run(i: int, text: str, folder: str) -> tuple[int, dict[str, float], str, bool]:
-    """Run one combination, unless its folder holds the result."""
-    path = Path(folder)
-    if (path / CONFIG).exists() and (path / CONFIG).read_text(encoding="utf-8") != text:
-        raise ConfigError(f"{path} holds a run of other settings: choose another --run-dir")
-    if (path / RESULT).exists():
-        error = json.loads((path / RESULT).read_text(encoding="utf-8"))["error"]
-        rows = [] if error else History.read_rows(path / HISTORY)
-        return i, (rows[-1] if rows else {}), error, False
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise ConfigError(
-            f"cannot make the run directory {path}: {problem.strerror or problem}"
-        ) from None
-    write_text(path / CONFIG, text)
-    row: dict[str, float] = {}
-    error = ""
-    experiment = Experiment(tomllib.loads(text), folder)
-    try:
-        with context(folder):
-            rows = play(experiment, run_dir=path, resume=True).rows
-            row = rows[-1] if rows else {}
-    except FedConError as problem:
-        error = str(problem).removeprefix(f"{folder}: ")
-    write_text(path / RESULT, json.dumps({"error": error}) + "\n")
-    return i, row, error, True

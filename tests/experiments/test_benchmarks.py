@@ -9,7 +9,7 @@ import pytest
 
 from flower_fedcon import simulate
 from flower_fedcon.benchmarks import BENCHMARKS, loops
-from flower_fedcon.cli.command import main
+from flower_fedcon.cli import main
 from flower_fedcon.problems import lasso
 from flower_fedcon.strategies import FedFW
 

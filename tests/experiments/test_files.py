@@ -7,7 +7,7 @@ import pytest
 from problems import l1ls, l1ls_data
 
 from flower_fedcon import History
-from flower_fedcon.cli.command import main
+from flower_fedcon.cli import main
 from flower_fedcon.problems import files
 
 EXPERIMENT = """

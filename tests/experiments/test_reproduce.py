@@ -1,21 +1,17 @@
-"""Claims beside measurements, grids of settings, and comparisons over several seeds."""
+"""`fedcon reproduce`: claims beside measurements."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from harness import Command, refusal
 
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments import claims, measures, reproduce
-from flower_fedcon.experiments.seed_statistics import highest, lowest, mean, parse
-from flower_fedcon.experiments.tuning import grid
-from flower_fedcon.runs.history import History
 
 SIMS = Path(__file__).parents[2] / "sims"
 EXPERIMENT = """
@@ -88,9 +84,6 @@ def fedcon(run_command: Command) -> Command:
     Path("sims/small.toml").write_text(EXPERIMENT)
     Path("sims/claims/small.toml").write_text(CLAIMS)
     return run_command
-
-
-# --- reproduce -----------------------------------------------------------------------------------
 
 
 def test_verdicts(fedcon: Command) -> None:
@@ -245,13 +238,21 @@ def test_shipped_claims_are_valid(path: Path, quick: bool) -> None:
     assert found.skipped or found.runs()
 
 
-@pytest.mark.parametrize(("page", "quick"), [("README.md", True), ("sims/REPRODUCED.md", False)])
+PAGES = [("REPRODUCED_QUICK.md", True), ("REPRODUCED.md", False)]
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """Return the cells of a page's table."""
+    lines = (SIMS / page).read_text().splitlines()
+    assert lines[0] == f"| {' | '.join(reproduce.TITLES)} |"
+    end = lines.index("")
+    return [line.strip("| ").split(" | ") for line in lines[2:end]]
+
+
+@pytest.mark.parametrize(("page", "quick"), PAGES)
 def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> None:
     """A claim that was changed, added or removed is measured anew."""
-    lines = (SIMS.parent / page).read_text().splitlines()
-    start = lines.index(f"| {' | '.join(reproduce.TITLES)} |") + 2
-    end = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
-    shown = [line[2:].split(" | ")[:2] for line in lines[start:end]]
+    shown = [row[:2] for row in rows_of(page)]
     expected = []
     for path in reproduce.find(SIMS):
         found = claims.Claims(path, quick=quick)
@@ -262,124 +263,39 @@ def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> N
     assert sorted(shown) == sorted(expected)
 
 
+def counts(page: str) -> tuple[int, int, int, int, int]:
+    """Return what a page's last line says: claims, pass, explained, fail, not run."""
+    last = (SIMS / page).read_text().splitlines()[-1]
+    found = re.match(r"(\d+) claims: (\d+) pass, (\d+) explained, (\d+) fail; (\d+) not run", last)
+    assert found is not None
+    claimed, passed, explained, failed, left_out = map(int, found.groups())
+    return claimed, passed, explained, failed, left_out
+
+
+@pytest.mark.parametrize("page", [page for page, _ in PAGES])
+def test_published_counts_are_those_of_the_table(page: str) -> None:
+    verdicts = [row[5].partition(":")[0] for row in rows_of(page)]
+    tally = [verdicts.count(kind) for kind in ("pass", "explained", "fail")]
+    assert counts(page)[:4] == (len(verdicts), *tally)
+
+
+def test_the_readme_states_the_published_counts() -> None:
+    text = " ".join((SIMS.parent / "README.md").read_text().split())
+    for page, _ in PAGES:
+        claimed, passed, explained, failed, _ = counts(page)
+        pattern = rf"\[(\d+) claims\]\(sims/{page}\)[^;]*? (\d+) hold, and (\d+) do not and say why"
+        found = re.search(pattern, text)
+        assert found is not None
+        assert tuple(map(int, found.groups())) == (claimed, passed, explained)
+        assert failed == 0
+    found = re.search(r", (\d+) of them on MNIST's images,.* say why; (\d+) more need Movie", text)
+    assert found is not None
+    mnist, movielens = map(int, found.groups())
+    full = [claims.Claims(path) for path in reproduce.find(SIMS)]
+    assert mnist == sum(len(one.claims) for one in full if one.requires == "mnist")
+    assert movielens == counts("REPRODUCED.md")[4]
+
+
 def test_shipped_counterexample_passes() -> None:
     outcome = reproduce.reproduce(reproduce.find(SIMS, ["counterexample"]), quick=True, workers=1)
     assert [v.verdict for v in outcome.verdicts] == ["pass"] * 3
-
-
-# --- tune ----------------------------------------------------------------------------------------
-
-
-def test_grid() -> None:
-    assert len(grid(["a=1,2,3", "b=x,y"])) == 6
-    assert grid(["p={sample = 3},full", "q=[1, 2],[3]"])[0] == {"p": "{sample = 3}", "q": "[1, 2]"}
-    for texts in ([], ["a"], ["a="], ["a=1,,2"], ["a=1", "a=2"]):
-        with pytest.raises(ConfigError, match="grid"):
-            grid(texts)
-
-
-def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
-    command = ["tune", "sims/small.toml", "--algorithm", "plus", "--rounds", "10"]
-    command += ["--run-dir", "tuned", "--grid", "penalty=0.1,1,10", "--workers", "1"]
-    code, out, error = fedcon(*command)
-    assert (code, error) == (0, "")
-    folders = sorted(path.name for path in Path("tuned").iterdir())
-    assert folders == ["best.toml", "penalty=0.1", "penalty=1", "penalty=10"]
-    scores = {
-        name: History.read_rows(f"tuned/{name}/history.csv")[-1]["residual"] for name in folders[1:]
-    }
-    best = tomllib.loads(Path("tuned/best.toml").read_text())
-    assert best["algorithm"]["name"] == "FedFWPlus"
-    assert f"penalty={best['algorithm']['penalty']:g}" == min(scores, key=lambda n: scores[n])
-    assert "compare" not in best
-    assert "best:      tuned/best.toml" in out
-
-    before = {n: Path("tuned", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
-    code, out, _ = fedcon(*command, "--grid", "schedule=convex")  # another grid: other folders
-    assert code == 0
-    assert "found" not in out
-    code, out, _ = fedcon(*command, "--largest")
-    assert out.count(", found") == 3
-    assert before == {n: Path("tuned", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
-    best = tomllib.loads(Path("tuned/best.toml").read_text())
-    assert f"penalty={best['algorithm']['penalty']:g}" == max(scores, key=lambda n: scores[n])
-    assert fedcon("run", "tuned/best.toml", "--run-dir", "again")[0] == 0
-
-    command[command.index("10")] = "11"
-    assert "holds a run of other settings" in refusal(fedcon, *command)
-
-
-def test_tune_with_runs_that_fail(fedcon: Command) -> None:
-    text = EXPERIMENT.replace(
-        '"FedFW"\npenalty = 5.0', '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2'
-    )
-    Path("d.toml").write_text(text)
-    code, out, _ = fedcon("tune", "d.toml", "--rounds", "200", "--grid", "client_lr=1e-3,1e3")
-    assert code == 0
-    assert "failed" in out
-    assert (
-        tomllib.loads(Path("runs/d-tune/best.toml").read_text())["algorithm"]["client_lr"] == 1e-3
-    )
-    arguments = ["--rounds", "200", "--grid", "client_lr=1e3", "--run-dir", "bad"]
-    assert "every run failed" in refusal(fedcon, "tune", "d.toml", *arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--grid", "penality=1"], "unknown key 'penality'"),
-        (["--grid", "penalty=-1,1"], "penalty must be finite and > 0"),
-        (["--grid", "penalty"], "write key=v1,v2"),
-        (["--grid", "penalty=1", "--algorithm", "plu"], "did you mean 'plus'"),
-        (["--grid", "penalty=1", "--metric", "residua"], "did you mean 'residual'"),
-        (["--grid", "penalty=1", "--workers", "0"], "workers must be"),
-        ([], "--grid"),
-    ],
-)
-def test_tune_refusals(fedcon: Command, arguments: list[str], words: str) -> None:
-    command = ["tune", "sims/small.toml", "--rounds", "2", *arguments]
-    assert words in refusal(fedcon, *command)
-
-
-# --- seeds ---------------------------------------------------------------------------------------
-
-
-def test_reductions() -> None:
-    runs = [
-        [{"round": 1, "c": 1.0}, {"round": 2, "c": 2.0, "d": 1.0}],
-        [{"round": 1, "c": 3.0}, {"round": 2, "c": 6.0}, {"round": 3, "c": 9.0}],
-    ]
-    assert mean(runs) == [{"round": 1, "c": 2.0}, {"round": 2, "c": 4.0}]
-    assert [row["c"] for row in lowest(runs)] == [1.0, 2.0]
-    assert [row["c"] for row in highest(runs)] == [3.0, 6.0]
-    for text in ("", "a", "0,-1", "1,1"):
-        with pytest.raises(ConfigError):
-            parse(text)
-
-
-def test_compare_over_seeds(fedcon: Command) -> None:
-    command = ["compare", "sims/small.toml", "--rounds", "6", "--seeds", "0,1,2"]
-    code, out, error = fedcon(*command, "--run-dir", "many")
-    assert (code, error) == (0, "")
-    assert {path.name for path in Path("many").iterdir()} == {
-        "config.toml", "figure.png", "figure.pdf", "fedfw", "plus"
-    }  # fmt: skip
-    seeds = [f"many/fedfw/seed-{n}/history.csv" for n in range(3)]
-    last = [History.read_rows(path)[-1] for path in seeds]
-    residuals = [row["residual"] for row in last]
-    assert len(set(residuals)) == 3  # cohorts differ
-    table = out[out.index("Algorithm") :]
-    assert f"{np.mean(residuals):.3g}" in table
-    assert f"{min(residuals):.3g} to {max(residuals):.3g}" in table
-    assert Path("many/figure.png").read_bytes().startswith(b"\x89PNG")
-    config = tomllib.loads(Path("many/fedfw/seed-2/config.toml").read_text())
-    assert config["run"]["seed"] == 2
-
-    assert fedcon("plot", "many", "-o", "all.png", "--x", "rounds,bytes")[0] == 0
-    assert "did you mean 'bytes'" in refusal(
-        fedcon, "plot", "many", "-o", "all.png", "--x", "rounds,byte"
-    )
-    assert "holds a run already" in refusal(fedcon, *command, "--run-dir", "many")
-    assert fedcon(*command, "--run-dir", "many", "--resume")[0] == 0
-    assert "not both" in refusal(fedcon, *command, "--seed", "1")
-    assert "--seeds 0,x" in refusal(fedcon, "compare", "sims/small.toml", "--seeds", "0,x")

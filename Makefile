@@ -1,0 +1,27 @@
+# What a contributor types. Another environment than .venv: make test BIN=/its/bin
+BIN = .venv/bin
+QUICK = -m "not ray and not deployment"
+
+.PHONY: help setup lint test quick algorithm
+
+help:  ## show these commands
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:  ## make the environment .venv
+	python3 -m venv .venv
+	.venv/bin/pip install -e ".[dev]"
+
+lint:  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test:  ## all tests: about twelve minutes on two cores
+	$(BIN)/pytest
+
+quick:  ## the tests that do not start Flower
+	$(BIN)/pytest $(QUICK)
+
+algorithm:  ## the quick tests of one algorithm: make algorithm NAME=fedavg
+	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }
+	$(BIN)/pytest tests -k $(NAME) $(QUICK)

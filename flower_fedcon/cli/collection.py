@@ -1,0 +1,118 @@
+"""`fedcon list` and `info`: the collection, and what each algorithm takes and costs."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from flower_fedcon.experiments.console import console, table
+
+
+def list_(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+) -> None:
+    """Show the collection."""
+    from flower_fedcon.registry import CLASSES, markdown_table, strategy_class
+
+    if markdown:
+        print(markdown_table())
+        return
+
+    titles = ("Problem", "Participation", "State", "Wire, each round", "Paper")
+    screen = console()
+    narrow = screen.width < 120  # one cell for all, a line for each
+    rows = table("Name", "Card") if narrow else table("Name", *titles)
+    for name in CLASSES:
+        card = strategy_class(name).sheet
+        wire = f"{card.down} down, {card.up} up"
+        cells = [card.problem, card.participation, card.state, wire, card.paper]
+        if narrow:
+            lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]
+            cells = ["\n".join(lines) + "\n"]
+        rows.add_row(CLASSES[name], *cells)
+    screen.print(rows)
+
+
+def info(
+    name: Annotated[str, typer.Argument(help="An algorithm's name.")],
+    size: Annotated[
+        str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
+    ] = None,
+) -> None:
+    """Show one algorithm's card."""
+    from flower_fedcon.experiments.schema import parameters
+    from flower_fedcon.registry import strategy_class
+
+    kind = strategy_class(name)
+    card = asdict(kind.sheet)
+    screen = console()
+    screen.print(card.pop("title"), style="bold")
+    grid = table("", "", plain=True)
+    for key, text in card.items():
+        grid.add_row({"down": "downlink", "up": "uplink"}.get(key, key.replace("_", " ")), text)
+    screen.print(grid)
+    screen.print("\nHyperparameters", style="bold")
+    rows = table("Name", "Default", "Meaning")
+    texts = _parameter_texts(kind)
+    for key, parameter in parameters(kind).items():
+        required = parameter.default is parameter.empty
+        rows.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
+    screen.print(rows)
+    if size is not None:
+        screen.print(f"\nOn the wire, model {size}", style="bold")
+        costs = table("What", "Bytes", right_from=1)
+        for what, number in _wire_sizes(size).items():
+            costs.add_row(what, f"{number:,}")
+        screen.print(costs)
+
+
+def _parameter_texts(kind: type[Any]) -> dict[str, str]:
+    """Return what the numpydoc docstrings of a class and its bases say of each parameter."""
+    texts: dict[str, str] = {}
+    for base in kind.__mro__:
+        _, _, rest = inspect.cleandoc(vars(base).get("__doc__") or "").partition(
+            "Parameters\n----------\n"
+        )
+        names: list[str] = []
+        for line, following in itertools.pairwise([*rest.splitlines(), ""]):
+            if following.startswith("---"):  # the next section's title
+                break
+            text = line.strip()
+            if line and not line.startswith(" "):
+                names = [n.strip() for n in line.partition(" : ")[0].split(",")]
+                names = [n for n in names if n not in texts]
+            elif text and not text.startswith("As for every strategy"):
+                texts |= {name: f"{texts.get(name, '')} {text}".lstrip() for name in names}
+    return texts
+
+
+def _wire_sizes(size: str) -> dict[str, int]:
+    """Return the bytes of what a card counts, for a model of a size such as 7850 or 943x1682.
+
+    >>> _wire_sizes("100000")["1 atom of an l1 ball"]
+    136
+    """
+    import numpy as np
+
+    from flower_fedcon import sets
+    from flower_fedcon.errors import ConfigError
+    from flower_fedcon.layout import array_bytes
+    from flower_fedcon.wire import payloads
+
+    parts = size.lower().split("x")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--size must be whole numbers such as 7850 or 943x1682, got {size!r}")
+    shape = tuple(int(part) for part in parts)
+    g = np.random.default_rng(0).standard_normal(shape)
+    vector = array_bytes(shape, g.dtype)
+    found = {"1 number": payloads.SCALAR_BYTES, "1 vector": vector}
+    found["1 atom of an l1 ball"] = sets.L1Ball(1.0).lmo(g).nbytes
+    found["1 atom of a box"] = sets.Box(-1.0, 1.0).lmo(g).nbytes
+    if len(shape) == 2:
+        found["1 atom of a nuclear-norm ball"] = sets.NuclearNormBall(1.0).lmo(g).nbytes
+    found["1 atom of a set without a smaller form"] = vector
+    return found

@@ -1,0 +1,83 @@
+"""`fedcon reproduce` and `bench`: the papers' claims, and this machine's speed, measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flower_fedcon.experiments.console import console, say, table
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments; all by default.", show_default=False)
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rounds and claims: some minutes.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    sims: Annotated[Path, typer.Option(help="Folder of the experiment files.")] = Path("sims"),
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+) -> None:
+    """Run the papers' experiments: claim beside measurement.
+
+    The exit code is 1 if a claim fails without an explanation.
+    """
+    from flower_fedcon.experiments import reproduce as claims
+    from flower_fedcon.experiments.folders import write
+
+    outcome = claims.reproduce(claims.find(sims, names or ()), quick=quick, workers=workers,
+                               say=say)  # fmt: skip
+    rows = table(*claims.TITLES)
+    for verdict in outcome.verdicts:
+        rows.add_row(*claims.cells(verdict)[:-1], verdict.verdict)
+    console().print(rows)
+    for verdict in outcome.verdicts:
+        if verdict.note:
+            say(f"explained: {verdict.experiment}, {verdict.what}: {verdict.note}")
+    say(claims.summary(outcome))
+    for path, text in (
+        (json, claims.to_json(outcome)), (markdown, claims.to_markdown(outcome))
+    ):  # fmt: skip
+        if path is not None:
+            write(path, text)
+    if any(verdict.verdict == "fail" for verdict in outcome.verdicts):
+        raise typer.Exit(1)
+
+
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Benchmarks; by default those of a minute or less.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes, to see that it works.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="A .png, .pdf or .svg file, for the cost curves.")
+    ] = None,
+) -> None:
+    """Time this machine: ratios to hand-written loops, medians and quartiles."""
+    from flower_fedcon.benchmarks import run as measure
+    from flower_fedcon.benchmarks import to_json
+    from flower_fedcon.benchmarks.figure import plot_curves
+    from flower_fedcon.experiments.figures import check_figure
+    from flower_fedcon.runs.directory import write_text
+
+    if figure is not None:
+        check_figure(figure)
+    found = list(measure(names, quick=quick))
+    rows = table("What", "Yardstick", "Ratio", "Quartiles", "Cost", "Target", right_from=2)
+    for one in found:
+        quartiles = f"{one.low:.3g} to {one.high:.3g}"
+        cost = f"{one.cost:.3g} {one.unit}"
+        rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, one.target)
+    console().print(rows)
+    if output is not None:
+        write_text(output, to_json(found))
+        say(f"results: {output}")
+    if figure is not None:
+        say(f"figure: {plot_curves(found, figure)}")

@@ -1,0 +1,112 @@
+"""The options that `run`, `compare` and `tune` share, as one value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.runs.run import Plan
+
+File = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of cohorts, batches and compressors.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace an entry of the file, such as algorithm.client_lr=0.1; may be repeated.",
+    ),
+]
+_Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked or ray.")]
+_RunDir = Annotated[
+    Path | None, typer.Option(help="Folder for the results; by default a new runs/<file name>.")
+]
+_Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+_Every = Annotated[
+    int | None,
+    typer.Option(help="Rounds between checkpoints; by default one every ten seconds."),
+]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-change",
+        metavar="NAME",
+        help="A setting that may differ from the resumed run's; may be repeated.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What the command line says of runs; the fields are the parameters, in the order of help."""
+
+    file: File
+    engine: _Engine = None
+    rounds: Rounds = None
+    seed: Seed = None
+    run_dir: _RunDir = None
+    resume: _Resume = False
+    checkpoint_every: _Every = None
+    allow_change: _Allow = None
+    set_: Set = None
+
+    def experiment(self) -> Experiment:
+        """Return the file's experiment with the changes asked for."""
+        from flower_fedcon.experiments.experiment import Experiment
+
+        options = {"rounds": self.rounds, "seed": self.seed, "engine": self.engine}
+        overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
+        return Experiment.load(self.file, [*(self.set_ or []), *overrides])
+
+    def plan(self, experiment: Experiment) -> Plan:
+        """Return how the experiment is to run, in the folder asked for or a new one."""
+        from flower_fedcon.experiments.folders import run_folder
+
+        return experiment.run_options.plan(
+            run_dir=run_folder(self.file, self.run_dir, self.resume),
+            resume=self.resume,
+            checkpoint_every=self.checkpoint_every,
+            allow_changes=tuple(self.allow_change or ()),
+        )
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command, in place of its first parameter, one for each field of that dataclass.
+
+    Typer reads a command's options off its signature: this one takes them from the dataclass, and
+    the command gets one value.
+
+    >>> @spread
+    ... def show(arguments: RunArguments, seeds: str = "") -> None:
+    ...     print(arguments.file, arguments.rounds, seeds)
+    >>> show(file="a.toml", rounds=3, seeds="0,1")
+    a.toml 3 0,1
+    """
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    kind = first.annotation
+    hints = get_type_hints(kind, include_extras=True)
+    fields = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(kind).parameters.items()
+    ]
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        value = kind(
+            **{field.name: given.pop(field.name) for field in fields if field.name in given}
+        )
+        command(value, **given)
+
+    parameters = [*fields, *own]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
