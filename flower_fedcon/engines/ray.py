@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -17,10 +17,12 @@ from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
-from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.strategies.base import FedConStrategy
+
+if TYPE_CHECKING:
+    from flower_fedcon.problems.federated import FederatedProblem
 
 BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},  # by default two processors a client

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -19,8 +19,10 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan, Run
-from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 

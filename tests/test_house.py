@@ -1,0 +1,118 @@
+"""The house: who may import whom, how long files are, how deep a step lies."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+
+import grimp
+import numpy as np
+import pytest
+from importlinter.cli import lint_imports
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedFW
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "flower_fedcon"
+BASES = ("__init__.py", "base.py")
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def pairs(folder: str) -> dict[str, int]:
+    return {p.name: lines(p) for p in sorted((ROOT / folder).glob("*.py")) if p.name not in BASES}
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("flower_fedcon", exclude_type_checking_imports=True)
+
+
+def test_higher_rooms_use_lower_ones(capfd):
+    """The layers of pyproject.toml, as `lint-imports` holds them."""
+    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
+    assert status == 0, capfd.readouterr().out
+    assert "1 kept, 0 broken" in capfd.readouterr().out
+
+
+def test_no_import_goes_round_in_a_circle(graph):
+    seen: dict[str, int] = {}
+    circles: list[list[str]] = []
+
+    def visit(module: str, path: list[str]) -> None:
+        seen[module] = 1
+        for other in sorted(graph.find_modules_directly_imported_by(module)):
+            if seen.get(other) == 1:
+                circles.append([*path[path.index(other) :], other])
+            elif other not in seen:
+                visit(other, [*path, other])
+        seen[module] = 2
+
+    for module in sorted(graph.modules):
+        if module not in seen:
+            visit(module, [module])
+    assert circles == []
+
+
+def test_strategies_import_no_client_and_clients_no_strategy(graph):
+    for room, other in (("strategies", "clients"), ("clients", "strategies")):
+        for module in graph.find_descendants(f"flower_fedcon.{room}"):
+            found = graph.find_modules_directly_imported_by(module)
+            assert not [m for m in found if m.startswith(f"flower_fedcon.{other}")], module
+
+
+def test_the_root_is_small():
+    assert len(list(PACKAGE.glob("*.py"))) <= 8
+
+
+def test_a_long_module_says_why():
+    """Its docstring has a paragraph that begins with "Length:"."""
+    found = [p for folder in ("flower_fedcon", "strategies", "clients", "tests")
+             for p in (ROOT / folder).rglob("*.py") if lines(p) > 350]  # fmt: skip
+    silent = [p for p in found if "\nLength: " not in p.read_text(encoding="utf-8")[:3000]]
+    assert silent == []
+
+
+def test_an_algorithm_is_as_short_as_its_paper():
+    strategies, clients = pairs("strategies"), pairs("clients")
+    assert strategies.keys() == clients.keys()
+    assert {name: n for name, n in strategies.items() if n > 200} == {}
+    assert {name: n for name, n in clients.items() if n > 90} == {}
+    assert statistics.median(strategies.values()) <= 130
+    assert statistics.median(clients.values()) <= 45
+
+
+class Watched(Quadratic):
+    """Notes the frames below each gradient."""
+
+    seen: list[list[str]]
+
+    def gradient(self, x):
+        frame, found = sys._getframe(1), []
+        while frame is not None and (not found or found[-1][1] != "simulate"):
+            found.append((frame.f_code.co_filename, frame.f_code.co_name))
+            frame = frame.f_back
+        step = next(i for i, (_, name) in enumerate(found) if name == "step")
+        self.seen.append(found[step:])
+        return super().gradient(x)
+
+
+def test_a_step_lies_at_most_eight_frames_deep_in_five_files():
+    """From `simulate` to a client's `step`, in every round, the first included."""
+    problem = FederatedProblem(
+        [Watched(np.eye(2), np.ones(2)) for _ in range(3)], constraint=L1Ball(1.0)
+    )
+    for objective in problem.objectives:
+        objective.seen = []
+    simulate(FedFW(problem.constraint, penalty=1.0), problem, 4)
+    for objective in problem.objectives:
+        assert len(objective.seen) == 4
+        for frames in objective.seen:
+            assert len(frames) <= 8
+            assert len({file for file, _ in frames}) <= 5
