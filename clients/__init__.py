@@ -1,61 +1,26 @@
-"""The collection, client side: the local step of each algorithm."""
+"""The collection, client side: the local step of each algorithm.
+
+A client class bears its strategy's name and "Client": `FedAvgClient`, `FedFWClient`, ... Each is
+loaded when first asked for: a node starts a process for every message.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from flower_fedcon.clients.apdainexact import APDAInexactClient
-    from flower_fedcon.clients.base import FedConClient
-    from flower_fedcon.clients.cfedda import CFedDAClient
-    from flower_fedcon.clients.compositefl import CompositeFLClient
-    from flower_fedcon.clients.dualfl import DualFLClient
-    from flower_fedcon.clients.fastfedda import FastFedDAClient
-    from flower_fedcon.clients.fedavg import FedAvgClient
-    from flower_fedcon.clients.feddr import FedDRClient
-    from flower_fedcon.clients.feddualavg import FedDualAvgClient
-    from flower_fedcon.clients.feddyn import FedDynClient
-    from flower_fedcon.clients.fedfw import FedFWClient
-    from flower_fedcon.clients.fedfwplus import FedFWPlusClient
-    from flower_fedcon.clients.fedmid import FedMiDClient
-    from flower_fedcon.clients.fedpd import FedPDClient
-    from flower_fedcon.clients.fedprox import FedProxClient
-    from flower_fedcon.clients.fedsgm import FedSGMClient
-    from flower_fedcon.clients.fivegcs import FiveGCSClient
-    from flower_fedcon.clients.mcfedda import MCFedDAClient
-    from flower_fedcon.clients.scaffnew import ScaffnewClient
-    from flower_fedcon.clients.scaffold import ScaffoldClient
-
-__all__ = [
-    "APDAInexactClient",
-    "CFedDAClient",
-    "CompositeFLClient",
-    "DualFLClient",
-    "FastFedDAClient",
-    "FedAvgClient",
-    "FedConClient",
-    "FedDRClient",
-    "FedDualAvgClient",
-    "FedDynClient",
-    "FedFWClient",
-    "FedFWPlusClient",
-    "FedMiDClient",
-    "FedPDClient",
-    "FedProxClient",
-    "FedSGMClient",
-    "FiveGCSClient",
-    "MCFedDAClient",
-    "ScaffnewClient",
-    "ScaffoldClient",
-]
+from flower_fedcon.clients.base import FedConClient as FedConClient
+from flower_fedcon.registry import client_class, names
 
 
-def __getattr__(name: str) -> Any:
-    """Load a client when first asked for: a node starts a process for every message."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "base" if name == "FedConClient" else name.removesuffix("Client").lower()
-    value = getattr(import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
+def __getattr__(name: str) -> type[FedConClient[Any]]:
+    key = name.removesuffix("Client").lower()
+    if name.endswith("Client") and key in names():
+        kind = client_class(key)
+        if kind.__name__ == name:
+            globals()[name] = kind
+            return kind
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *(client_class(name).__name__ for name in names())])

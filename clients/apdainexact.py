@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -29,6 +30,12 @@ class APDAInexactClient(FedConClient[APDAInexactClientState]):
     algorithm = "apdainexact"
     state_type = APDAInexactClientState
 
+    primal_lr: float
+    dual_lr: float
+    dual_damping: float
+    theta: float
+    local_solver: LocalSolver
+
     def initialize(self, down: Payload) -> APDAInexactClientState:
         """Start at m with y_i = 0; u_i = m leaves it there in step 2."""
         m = down["m"]
@@ -42,17 +49,16 @@ class APDAInexactClient(FedConClient[APDAInexactClientState]):
         self, state: APDAInexactClientState, down: Payload
     ) -> APDAInexactClientState:
         """Do step 2."""
-        y = self.settings.dual_lr * (state.u - down["m"])
-        return state._replace(y=y, y_bar=y + self.settings.theta * (y - state.y))
+        y = self.dual_lr * (state.u - down["m"])
+        return state._replace(y=y, y_bar=y + self.theta * (y - state.y))
 
     def step(
         self, state: APDAInexactClientState, down: Payload
     ) -> tuple[Payload, APDAInexactClientState]:
         """Do steps 3 to 5."""
-        s = self.settings
         x, y, y_bar, _ = state
-        center = x - s.primal_lr * y_bar
-        x_hat = self.minimize(x, shift=1 / s.primal_lr, center=center)
+        center = x - self.primal_lr * y_bar
+        x_hat = self.minimize(x, shift=1 / self.primal_lr, center=center)
         g = self.gradient(x_hat)
-        u = x_hat - s.dual_damping * (y + g) + y / s.dual_lr
-        return {"u": u}, state._replace(x=x - s.primal_lr * (g + y_bar), u=u)
+        u = x_hat - self.dual_damping * (y + g) + y / self.dual_lr
+        return {"u": u}, state._replace(x=x - self.primal_lr * (g + y_bar), u=u)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -16,7 +15,7 @@ from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.packed import PackedObjective
-from flower_fedcon.solvers import LocalProblem
+from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
 
@@ -58,8 +57,7 @@ class FedConClient(FlowerClient, Generic[State]):
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
 
-    settings: SimpleNamespace  # TRANSITIONAL
-
+    local_solver: LocalSolver  # a field of those that minimise; here for `minimize`
     _run: RunInfo | None = None
     _batch_size: int | None = None
     _batch_rng: np.random.Generator | None = None
@@ -137,7 +135,7 @@ class FedConClient(FlowerClient, Generic[State]):
             center=center,
             regularizer=regularizer,
         )
-        solution = self._solver().solve(problem, stop=stop)
+        solution = self.local_solver.solve(problem, stop=stop)
         work = self.work
         work["iterations"] = work.get("iterations", 0) + solution.iterations
         work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
@@ -145,9 +143,6 @@ class FedConClient(FlowerClient, Generic[State]):
             work["unconverged"] = work.get("unconverged", 0) + 1
         x: Array = solution.x
         return x
-
-    def _solver(self) -> Any:
-        return self.settings.local_solver
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
         """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
@@ -202,9 +197,7 @@ class FedConClient(FlowerClient, Generic[State]):
             )
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
-        self.settings = SimpleNamespace(**run.settings)
-        if self.fields:
-            self._take(run.settings)
+        self._take(run.settings)
         self._batch_size = run.settings.get("batch_size")
         if self._batch_size is not None:
             count("batch_size", self._batch_size)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -29,6 +30,12 @@ class CompositeFLClient(FedConClient[CompositeFLClientState]):
     algorithm = "compositefl"
     state_type = CompositeFLClientState
 
+    regularizer: Regularizer
+    client_lr: float
+    local_steps: int
+    server_lr: float
+    batch_size: int | None
+
     def initialize(self, down: Payload) -> CompositeFLClientState:
         """Start with the server's c_i, or 0; P = x_bar and delta_i = 0 leave it there in step 2."""
         x_bar = down["x_bar"]
@@ -45,19 +52,20 @@ class CompositeFLClient(FedConClient[CompositeFLClientState]):
         """Do step 2, unless the server has done it, or all start again."""
         if "c" in down or state.resets != down.get("resets", 0):
             return self.initialize(down)
-        s = self.settings
-        delta_bar = (down["x_bar"] - state.p) / s.server_lr
-        return state._replace(c=state.c + (state.delta - delta_bar) / (s.client_lr * s.local_steps))
+        delta_bar = (down["x_bar"] - state.p) / self.server_lr
+        return state._replace(
+            c=state.c + (state.delta - delta_bar) / (self.client_lr * self.local_steps)
+        )
 
     def step(
         self, state: CompositeFLClientState, down: Payload
     ) -> tuple[Payload, CompositeFLClientState]:
         """Do steps 3 and 4."""
-        s, psi = self.settings, self.settings.regularizer
-        p = psi.prox(down["x_bar"], s.server_lr * s.client_lr * s.local_steps)
+        psi = self.regularizer
+        p = psi.prox(down["x_bar"], self.server_lr * self.client_lr * self.local_steps)
         z = z_hat = p
-        for k in range(s.local_steps):
-            z_hat = z_hat - s.client_lr * (self.gradient(z) + state.c)
-            z = psi.prox(z_hat, (k + 1) * s.client_lr)
+        for k in range(self.local_steps):
+            z_hat = z_hat - self.client_lr * (self.gradient(z) + state.c)
+            z = psi.prox(z_hat, (k + 1) * self.client_lr)
         delta = z_hat - p
         return {"delta": delta}, state._replace(p=p, delta=delta)

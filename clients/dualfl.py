@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -30,6 +32,12 @@ class DualFLClient(FedConClient[DualFLClientState]):
     algorithm = "dualfl"
     state_type = DualFLClientState
 
+    nu: float
+    ratio: float
+    regularization: float
+    regularizer: Regularizer | None
+    local_solver: LocalSolver
+
     def initialize(self, down: Payload) -> DualFLClientState:
         """Start at v = -x0, c = 0."""
         return DualFLClientState(v=-down["origin"], c=None, x=down["theta"])
@@ -46,7 +54,7 @@ class DualFLClient(FedConClient[DualFLClientState]):
 
     def step(self, state: DualFLClientState, down: Payload) -> tuple[Payload, DualFLClientState]:
         """Do steps 2 and 3."""
-        r, beta = self.settings.ratio, down.get("beta", 0.0)
+        r, beta = self.ratio, down.get("beta", 0.0)
         zeta = c = state.v + r * down["theta"]
         if beta and state.c is not None:
             zeta = (1 + beta) * c - beta * state.c
@@ -56,9 +64,8 @@ class DualFLClient(FedConClient[DualFLClientState]):
 
     def _solve(self, start: Array, zeta: Array, tolerance: float | None) -> tuple[Array, Array]:
         """Return the minimiser of the local energy, and what to upload for it."""
-        s = self.settings
-        nu, linear = s.nu, -s.nu * zeta
-        shift = (s.ratio - 1) * nu + s.regularization
+        nu, linear = self.nu, -self.nu * zeta
+        shift = (self.ratio - 1) * nu + self.regularization
 
         def certified(x: Array, gradient: Array) -> bool:
             terms = _norm(linear) + _norm(gradient - linear)
@@ -66,7 +73,9 @@ class DualFLClient(FedConClient[DualFLClientState]):
             return _norm(gradient) <= max(math.sqrt(2 * nu * (tolerance or 0.0)), rounding)
 
         stop = None if tolerance is None else certified
-        x = self.minimize(start, linear=linear, shift=shift, regularizer=s.regularizer, stop=stop)
+        x = self.minimize(
+            start, linear=linear, shift=shift, regularizer=self.regularizer, stop=stop
+        )
         if tolerance is None:
             return x, x
         return x, x - (self.gradient(x) + shift * x + linear) / nu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -11,12 +12,17 @@ class FedAvgClient(FedConClient[None]):
 
     algorithm = "fedavg"
 
+    client_lr: float
+    local_steps: int
+    regularizer: Regularizer | None
+    batch_size: int | None
+
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3, with v of shape (..., *model)."""
-        s, psi = self.settings, self.settings.regularizer
+        psi = self.regularizer
         w = down["w"]
         v = w
-        for _ in range(s.local_steps):
+        for _ in range(self.local_steps):
             g = self.gradient(v)
-            v = v - s.client_lr * (g if psi is None else g + psi.subgradient(v))
+            v = v - self.client_lr * (g if psi is None else g + psi.subgradient(v))
         return {"delta": v - w}, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -23,6 +24,10 @@ class FedDRClient(FedConClient[FedDRClientState]):
     algorithm = "feddr"
     state_type = FedDRClientState
 
+    step_size: float
+    relaxation: float
+    local_solver: LocalSolver
+
     def initialize(self, down: Payload) -> FedDRClientState:
         """Start at x0, which is what round 1 broadcasts."""
         x0 = down["xbar"]
@@ -36,9 +41,8 @@ class FedDRClient(FedConClient[FedDRClientState]):
 
     def step(self, state: FedDRClientState, down: Payload) -> tuple[Payload, FedDRClientState]:
         """Do steps 2 to 4."""
-        s = self.settings
-        y = state.y + s.relaxation * (down["xbar"] - state.x)
-        x = self.minimize(state.x, shift=1 / s.step_size, center=y)
+        y = state.y + self.relaxation * (down["xbar"] - state.x)
+        x = self.minimize(state.x, shift=1 / self.step_size, center=y)
         delta = 2 * x - y - state.xhat
         # Not 2 x - y: this is, bit for bit, the server's copy, and rounding does not add up.
         return {"delta": delta}, FedDRClientState(y, x, state.xhat + delta)

@@ -2,40 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
-
-import numpy as np
-
-from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.validation import Array
+from flower_fedcon.clients.families.control_variate import ControlVariate, ControlVariateClient
 from flower_fedcon.wire.payloads import Payload
-
-
-class ControlVariate(NamedTuple):
-    """A client's state."""
-
-    variate: Array  # g_i in FedDyn, u_m in FiveGCS, shape of the model
-    resets: float  # the last collective reset that it has followed
-
-
-class ControlVariateClient(FedConClient[ControlVariate]):
-    """What FedDyn and FiveGCS share: one control variate, from 0."""
-
-    state_type = ControlVariate
-    point: ClassVar[str]
-    """The model's name in the broadcast."""
-
-    def initialize(self, down: Payload) -> ControlVariate:
-        """Start at 0."""
-        return ControlVariate(np.zeros_like(down[self.point]), down.get("resets", 0))
-
-    def restore(self, down: Payload, given: Payload) -> ControlVariate:
-        """Take the control variate from the server's mirror, or 0 where everybody resets."""
-        return ControlVariate(given["variate"], 0) if given else self.initialize(down)
-
-    def on_acknowledged(self, state: ControlVariate, down: Payload) -> ControlVariate:
-        """Follow a collective reset."""
-        return state if state.resets == down.get("resets", 0) else self.initialize(down)
 
 
 class FedDynClient(ControlVariateClient):
@@ -44,8 +12,10 @@ class FedDynClient(ControlVariateClient):
     algorithm = "feddyn"
     point = "theta"
 
+    alpha: float
+
     def step(self, state: ControlVariate, down: Payload) -> tuple[Payload, ControlVariate]:
         """Do steps 2 to 4."""
-        alpha, g, start = self.settings.alpha, state.variate, down["theta"]
+        alpha, g, start = self.alpha, state.variate, down["theta"]
         theta = self.minimize(start, linear=-g, shift=alpha, center=start)
         return {"theta": theta}, state._replace(variate=g - alpha * (theta - start))

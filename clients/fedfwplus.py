@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.fedfw import FrankWolfeClient
+from flower_fedcon.clients.families.frank_wolfe import FrankWolfeClient
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -28,6 +28,8 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
 
     algorithm = "fedfwplus"
     state_type = FedFWPlusClientState
+
+    penalty: float
 
     def initialize(self, down: Payload) -> FedFWPlusClientState:
         """Start at x0 with y = 0."""
@@ -48,9 +50,9 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
             state = self.initialize(down)
         x, step_size = state.x, down["step_size"]
         g = x - down["x_bar"]
-        y = state.y + self.settings.penalty * g
+        y = state.y + self.penalty * g
         g *= down["penalty"]
-        d = self.add_own_gradient(g, x, state.d, down)
+        d = self.add_own_gradient(x, state.d, down, g)
         g += y - down["y_bar"] if "y_bar" in down else y
         atom = self.atom(g, step_size)
         return {"atom": atom}, FedFWPlusClientState(atom.mix(x, step_size), y, d, resets)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -25,6 +26,9 @@ class FedPDClient(FedConClient[FedPDClientState]):
     algorithm = "fedpd"
     state_type = FedPDClientState
 
+    step_size: float
+    local_solver: LocalSolver
+
     def initialize(self, down: Payload) -> FedPDClientState:
         """Start at x_0, with lambda_i = 0."""
         x_0 = down["x_0"]
@@ -36,7 +40,7 @@ class FedPDClient(FedConClient[FedPDClientState]):
 
     def step(self, state: FedPDClientState, down: Payload) -> tuple[Payload, FedPDClientState]:
         """Do steps 2 to 5."""
-        eta, x_0 = self.settings.step_size, down.get("x_0", state.x_0)
+        eta, x_0 = self.step_size, down.get("x_0", state.x_0)
         x = self.minimize(state.x, linear=state.dual, shift=1 / eta, center=x_0)
         dual = state.dual + (x - x_0) / eta
         u = x + eta * dual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -11,7 +12,10 @@ class FedProxClient(FedConClient[None]):
 
     algorithm = "fedprox"
 
+    proximal: float
+    local_solver: LocalSolver
+
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3."""
         w = down["w"]
-        return {"v": self.minimize(w, shift=self.settings.proximal, center=w)}, None
+        return {"v": self.minimize(w, shift=self.proximal, center=w)}, None

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.compressors import Compressed
-from flower_fedcon.core import rng as streams
+from flower_fedcon.compressors import Compressor, dense
 from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.core.rng import COMPRESS
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -30,6 +28,13 @@ class FedSGMClient(FedConClient[FedSGMClientState]):
 
     algorithm = "fedsgm"
     state_type = FedSGMClientState
+
+    client_lr: float
+    local_steps: int
+    uplink_compressor: Compressor
+    downlink_compressor: Compressor
+    feedback: bool
+    batch_size: int | None
 
     def configure(self, run: RunInfo) -> None:
         """Refuse an objective without constraint."""
@@ -57,16 +62,16 @@ class FedSGMClient(FedConClient[FedSGMClientState]):
 
     def step(self, state: FedSGMClientState, down: Payload) -> tuple[Payload, FedSGMClientState]:
         """Do steps 3 and 4 or 4', with v of shape (..., *model)."""
-        s, w = self.settings, self.model(state, down)
+        w = self.model(state, down)
         v = w
-        for _ in range(s.local_steps):
-            v = v - s.client_lr * self.direction(v, down["sigma"])
-        moved = (w - v) / s.client_lr
-        rng = self.rng(streams.COMPRESS)
-        if not s.feedback:
-            return {"delta": s.uplink_compressor.compress(moved, rng)}, state
+        for _ in range(self.local_steps):
+            v = v - self.client_lr * self.direction(v, down["sigma"])
+        moved = (w - v) / self.client_lr
+        rng = self.rng(COMPRESS)
+        if not self.feedback:
+            return {"delta": self.uplink_compressor.compress(moved, rng)}, state
         owed = moved if state.e is None else state.e + moved
-        delta = s.uplink_compressor.compress(owed, rng)
+        delta = self.uplink_compressor.compress(owed, rng)
         return {"delta": delta}, FedSGMClientState(w, owed - dense(delta))
 
     def direction(self, v: Array, sigma: float) -> Array:
@@ -84,9 +89,4 @@ class FedSGMClient(FedConClient[FedSGMClientState]):
             return w
         named = {key.partition("."): array for key, array in down.items()}
         parts = {part: array for (name, _, part), array in named.items() if name == "increment"}
-        return w + dense(self.settings.downlink_compressor.decode(parts, w.shape, w.dtype))
-
-
-def dense(value: Compressed | Array) -> Array:
-    """Return a compressor's value as an array."""
-    return value if isinstance(value, np.ndarray) else value.dense()
+        return w + dense(self.downlink_compressor.decode(parts, w.shape, w.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.feddyn import ControlVariate, ControlVariateClient
+from flower_fedcon.clients.families.control_variate import ControlVariate, ControlVariateClient
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -12,9 +12,12 @@ class FiveGCSClient(ControlVariateClient):
     algorithm = "fivegcs"
     point = "xhat"
 
+    mu: float
+    tau: float
+
     def step(self, state: ControlVariate, down: Payload) -> tuple[Payload, ControlVariate]:
         """Do steps 2 and 3."""
-        n, mu, tau = self.num_clients, self.settings.mu, self.settings.tau
+        n, mu, tau = self.num_clients, self.mu, self.tau
         u, xhat = state.variate, down["xhat"]
         y = self.minimize(xhat, linear=-(n * u + mu * xhat), shift=n * tau - mu, center=xhat)
         delta = (self.gradient(y) - mu * y) / n - u

@@ -27,6 +27,10 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
     algorithm = "scaffnew"
     state_type = ScaffnewClientState
 
+    client_lr: float
+    communication_probability: float
+    batch_size: int | None
+
     def initialize(self, down: Payload) -> ScaffnewClientState:
         """Start with h_i = 0; xhat_i = x_bar leaves it there in step 2."""
         return ScaffnewClientState(h=np.zeros_like(down["x_bar"]), x_hat=down["x_bar"])
@@ -37,17 +41,16 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
 
     def on_acknowledged(self, state: ScaffnewClientState, down: Payload) -> ScaffnewClientState:
         """Do step 2."""
-        s = self.settings
-        move = (s.communication_probability / s.client_lr) * (down["x_bar"] - state.x_hat)
+        move = (self.communication_probability / self.client_lr) * (down["x_bar"] - state.x_hat)
         return state._replace(h=state.h + move)
 
     def step(
         self, state: ScaffnewClientState, down: Payload
     ) -> tuple[Payload, ScaffnewClientState]:
         """Do steps 3 and 4."""
-        s, h = self.settings, state.h
+        h = state.h
         x = down["x_bar"]
         for _ in range(int(down["steps"])):
-            x = x - s.client_lr * (self.gradient(x) - h)
-        v = x - (s.client_lr / s.communication_probability) * h
+            x = x - self.client_lr * (self.gradient(x) - h)
+        v = x - (self.client_lr / self.communication_probability) * h
         return {"v": v}, ScaffnewClientState(h, x_hat=x)

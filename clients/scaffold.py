@@ -24,6 +24,12 @@ class ScaffoldClient(FedConClient[ScaffoldClientState]):
     algorithm = "scaffold"
     state_type = ScaffoldClientState
 
+    client_lr: float
+    local_steps: int
+    option: str
+    mirror: bool
+    batch_size: int | None
+
     def initialize(self, down: Payload) -> ScaffoldClientState:
         """Start with c_i = 0."""
         return ScaffoldClientState(np.zeros_like(down["x"]), down.get("resets", 0))
@@ -38,17 +44,16 @@ class ScaffoldClient(FedConClient[ScaffoldClientState]):
         """Do steps 2 to 4."""
         if state.resets != down.get("resets", 0):
             state = self.initialize(down)
-        s = self.settings
         x, c = down["x"], down["c"]
         y, drift = x, c - state.c
-        for _ in range(s.local_steps):
-            y = y - s.client_lr * (self.gradient(y) + drift)
+        for _ in range(self.local_steps):
+            y = y - self.client_lr * (self.gradient(y) + drift)
         delta = y - x
-        if s.option == "I":
+        if self.option == "I":
             dc = self.gradient(x) - state.c
         else:
-            dc = -(c + delta / (s.local_steps * s.client_lr))
+            dc = -(c + delta / (self.local_steps * self.client_lr))
         after = state._replace(c=state.c + dc)
-        if s.option == "II" and s.mirror:
+        if self.option == "II" and self.mirror:
             return {"delta": delta}, after
         return {"delta": delta, "dc": dc}, after

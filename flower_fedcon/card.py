@@ -67,6 +67,15 @@ def first_sentence(text: str) -> str:
     return re.split(r"(?<!\bal)(?<!\bet)\.(?:\s|$)", text, maxsplit=1)[0]
 
 
+def one_line(text: str) -> str:
+    r"""Return a text's lines as one.
+
+    >>> one_line("min F(x)\ns.t. x in D")
+    'min F(x) s.t. x in D'
+    """
+    return " ".join(text.split())
+
+
 def read_card(title: str, docstring: str, where: str) -> Card:
     """Return the card that a module docstring holds.
 
@@ -111,7 +120,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
 def _paragraph(text: str, name: str) -> str:
     """Return the paragraph that begins with `name`, as one line."""
     match = re.search(rf"^{name}: (.+?)(?:\n\n|\Z)", text, re.M | re.S)
-    return " ".join(match.group(1).split()) if match else ""
+    return one_line(match.group(1)) if match else ""
 
 
 def _block(text: str) -> str:
@@ -119,7 +128,7 @@ def _block(text: str) -> str:
     match = re.search(r"^((?: {4}.*\n?)+)", text, re.M)
     if match is None:
         return ""
-    lines = [" ".join(line.split()) for line in match.group(1).strip().splitlines()]
+    lines = [one_line(line) for line in match.group(1).strip().splitlines()]
     return "\n".join(lines)
 
 
@@ -133,38 +142,3 @@ def card_of(kind: type[Any]) -> Card:
     """Return a strategy class's card."""
     module = inspect.getmodule(kind)
     return read_card(kind.title, (module and module.__doc__) or "", kind.__module__)
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One algorithm in words.
-
-    Attributes
-    ----------
-    title : str
-        The name as the paper writes it.
-    problem : str
-        The problem class.
-    update : str
-        The update rule, one line for each step.
-    state : str
-        What client and server remember.
-    down, up : str
-        What crosses the wire each round, for each client.
-    participation : str
-        Which cohorts the method allows, and what sampling does to it.
-    lost_state : str
-        What happens when a client's state is gone.
-    paper : str
-        The source.
-    """
-
-    title: str
-    problem: str
-    update: str
-    state: str
-    down: str
-    up: str
-    participation: str
-    lost_state: str
-    paper: str

@@ -17,6 +17,10 @@ after step 4, so that x_i is also where the solver starts. Symbols: eta_x = prim
 eta_y = dual_lr, beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), mu the
 least strong convexity of the clients; where it is unknown, theta = 1.
 
+State: x_i, y_i, ybar_i and u_i on the client; m on the server.
+
+Wire: 1 vector down, 1 vector up.
+
 Participation: everyone, in every round.
 
 Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 heals the sum in one round.
@@ -31,13 +35,14 @@ known: give a fixed number of steps, O(kappa^(1/3)) of gradient descent, or solv
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.solvers import as_solver
-from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.strategies.families.local_minimization import (
+    LocalMinimization,
+    MinimizationOptions,
+)
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -50,7 +55,14 @@ class APDAInexactState(NamedTuple):
     m: Array  # mean of the last uploads, shape of x0
 
 
-class APDAInexact(FedConStrategy[APDAInexactState]):
+class APDAInexactConstants(NamedTuple):
+    """What follows from the setup."""
+
+    dual_damping: float  # beta_y
+    theta: float  # of the extrapolation
+
+
+class APDAInexact(LocalMinimization[APDAInexactState]):
     """Accelerated primal-dual algorithm with inexact prox.
 
     Parameters
@@ -85,23 +97,10 @@ class APDAInexact(FedConStrategy[APDAInexactState]):
     """
 
     name = "apdainexact"
-    downlink = ("m",)
+    title = "APDA-Inexact"
     uplink = ("u",)
-    client_settings = ("primal_lr", "dual_lr", "dual_damping", "theta", "local_solver")
-    sheet = Sheet(
-        title="APDA-Inexact",
-        problem="min F, smooth and strongly convex",
-        update="client: y+ = eta_y (u_i - m), ybar_i := y+ + theta (y+ - y_i), y_i := y+; "
-        "xhat_i ~ argmin f_i(x) + ||x - (x_i - eta_x ybar_i)||^2/(2 eta_x), G_i = grad f_i(xhat_i),"
-        " x_i := x_i - eta_x (G_i + ybar_i), u_i = xhat_i - beta_y (y_i + G_i) + y_i/eta_y\n"
-        "server: m := mean u_i",
-        state="x_i, y_i, ybar_i and u_i on the client; m on the server",
-        down="1 vector",
-        up="1 vector",
-        participation="full",
-        lost_state="y_i := 0, x_i := m, which heals",
-        paper="Sadiev, Kovalev, Richtarik, NeurIPS 2022",
-    )
+
+    constants: APDAInexactConstants
 
     def __init__(
         self,
@@ -109,8 +108,7 @@ class APDAInexact(FedConStrategy[APDAInexactState]):
         primal_lr: float,
         dual_lr: float | None = None,
         dual_damping: float | None = None,
-        local_solver: Any = "exact",
-        **common: Any,
+        **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
         self.primal_lr = positive("primal_lr", primal_lr)
@@ -118,30 +116,33 @@ class APDAInexact(FedConStrategy[APDAInexactState]):
             1 / (32 * self.primal_lr) if dual_lr is None else positive("dual_lr", dual_lr)
         )
         self.dual_damping = None if dual_damping is None else positive("dual_damping", dual_damping)
-        self.local_solver = as_solver(local_solver)
 
-    def initialize(self, x0: Array) -> APDAInexactState:
-        """Settle beta_y and theta, and start at x0."""
+    def derive(self) -> APDAInexactConstants:
+        """Settle beta_y and theta."""
         self.require_everyone("the dual variables sum to 0 over all")
         L, mu = self.setup.smoothness, self.setup.strong_convexity
-        if self.dual_damping is None:
-            if not L:
-                raise ConfigError(
-                    "the clients' smoothness L is unknown: give dual_damping, about 1/L"
-                )
-            self.dual_damping = 1 / L
+        if self.dual_damping is None and not L:
+            raise ConfigError("the clients' smoothness L is unknown: give dual_damping, about 1/L")
+        damping = self.dual_damping or 1 / (L or 1.0)
         if mu is None:
             _log.warning(
                 "APDAInexact: the clients' strong convexity is unknown, so theta = 1, which may "
                 "be slow: state it as `strong_convexity` of the objectives"
             )
         contraction = 2 / (2 + (mu or 0.0) * self.primal_lr)
-        self.theta = max(contraction, 1 - self.dual_damping * self.dual_lr)
+        return APDAInexactConstants(damping, max(contraction, 1 - damping * self.dual_lr))
+
+    def initialize(self, x0: Array) -> APDAInexactState:
+        """Start at x0."""
         return APDAInexactState(m=x0)
 
     def needs_whole_cohort(self) -> bool:
         """Step 6 needs every upload."""
         return True
+
+    def broadcast(self, state: APDAInexactState) -> Payload:
+        """Step 1."""
+        return {"m": state.m}
 
     def aggregate(self, state: APDAInexactState, uploads: Uploads) -> APDAInexactState:
         """Step 6."""

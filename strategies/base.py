@@ -62,8 +62,6 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 
-    sheet: ClassVar[Any]  # TRANSITIONAL
-
     setup: Setup
     constants: Any = None
     regularizer: Any = None
@@ -72,7 +70,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "title" not in vars(cls):
-            cls.title = getattr(vars(cls).get("sheet"), "title", cls.__name__)
+            cls.title = cls.__name__
 
     def __init__(
         self,
@@ -107,9 +105,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     def initialize(self, x0: Array) -> State:
         """Return the server's state before round 1; `setup` and `constants` are known here."""
 
+    @abstractmethod
     def broadcast(self, state: State) -> Payload:
         """Return what every client of the cohort gets."""
-        return {name: getattr(state, name) for name in self.downlink}  # type: ignore[attr-defined]
 
     @abstractmethod
     def aggregate(self, state: State, uploads: Uploads) -> State:

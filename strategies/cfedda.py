@@ -25,8 +25,14 @@ Over the ball, P is exact to rounding for L1, and iterated for other norms. It i
 followed by a projection, as in the authors' code, unless the ball is inactive, as it is with the
 radii of the paper's experiments.
 
+State: none on the client; w, z, w_0 and the sum of the iterates on the server.
+
+Wire: 2 vectors (3 with a radius), 1 number down, 1 vector up.
+
 Participation: any (the theory is for full). All that is remembered is on the server, and w_0, which
 the paper sends once, comes with each round of a run with a ball.
+
+Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
 Learning", ICML 2022, Algorithm 2, Theorem 3.1; reconstructed like FastFedDA.
@@ -34,13 +40,12 @@ Learning", ICML 2022, Algorithm 2, Theorem 3.1; reconstructed like FastFedDA.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
-from flower_fedcon.clients.fastfedda import minimizer
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers.constrained import norm_ball
-from flower_fedcon.strategies.fastfedda import DualAveraging
+from flower_fedcon.solvers.dual_averaging import model_minimizer
+from flower_fedcon.strategies.families.dual_averaging import Damping, DampingOptions, DualAveraging
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -96,33 +101,25 @@ class CFedDA(DualAveraging[CFedDAState]):
     """
 
     name = "cfedda"
-    downlink = ("w", "z")
     uplink = ("g",)
-    client_settings = (*DualAveraging.client_settings, "radius")
-    sheet = Sheet(
-        title="CFedDA",
-        problem="min F + psi in a ball around the start, F (restricted) strongly convex",
-        update="client: K times g_i := g_i + grad f_i(v), v := P(z - g_i)\n"
-        "server: z := z - mean_S g_i, w := P(z), z := z + (mu/2) K w;  P(z) = argmin of "
-        "psi(v) + c/(2 r K) ||v - z/c||^2 over the ball, c = gamma + (mu/2) r K",
-        state="none on the client; w, z, w_0 and the sum of the iterates on the server",
-        down="2 vectors (3 with a radius), 1 number",
-        up="1 vector",
-        participation="any",
-        lost_state="nothing to lose",
-        paper="Bao, Crawshaw, Luo, Liu, ICML 2022, Algorithm 2",
-    )
 
-    def __init__(self, regularizer: Any, *, radius: float | None = None, **common: Any) -> None:
-        super().__init__(regularizer, **common)
+    constants: Damping
+
+    def __init__(
+        self, regularizer: Any, *, radius: float | None = None, **options: Unpack[DampingOptions]
+    ) -> None:
+        super().__init__(regularizer, **options)
         self.radius = None if radius is None else positive("radius", radius)
         if self.radius is not None:
             norm_ball(self.regularizer, self.radius)  # refused here, not in round 1
 
+    def derive(self) -> Damping:
+        """Return gamma: as given, else 5 L K."""
+        return Damping(self.damping_or(5 * self.local_steps))
+
     def initialize(self, x0: Array) -> CFedDAState:
         """Start at w_0 = x0, with no gradient yet."""
-        self.choose_damping(5 * self.local_steps)
-        pull = self.damping + 0.5 * self.strong_convexity * self.local_steps
+        pull = self.constants.damping + 0.5 * self.strong_convexity * self.local_steps
         return CFedDAState(w=x0, z=pull * x0, total=x0, anchor=x0, r=1)
 
     def broadcast(self, state: CFedDAState) -> Payload:
@@ -132,8 +129,16 @@ class CFedDA(DualAveraging[CFedDAState]):
 
     def aggregate(self, state: CFedDAState, uploads: Uploads) -> CFedDAState:
         """Step 4."""
-        down, z = self.broadcast(state), state.z - uploads.mean("g")
-        w = minimizer(self, self.regularizer, z, down["steps"], down.get("anchor"), self.radius)
+        z, ball = state.z - uploads.mean("g"), self.radius is not None
+        w = model_minimizer(
+            self.regularizer,
+            z,
+            state.r * self.local_steps,
+            damping=self.constants.damping,
+            strong_convexity=self.strong_convexity,
+            anchor=state.anchor if ball else None,
+            radius=self.radius,
+        )
         z = z + (0.5 * self.strong_convexity * self.local_steps) * w
         return CFedDAState(w, z, state.total + w, state.anchor, state.r + 1)
 

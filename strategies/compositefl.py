@@ -17,6 +17,10 @@ same for all i: no floor under heterogeneity, unlike FedDualAvg and FedMiD. Step
 paper states it, (P - x_bar)/(eta_g eta K) minus the mean of the round's gradients, without keeping
 gradients. Symbols: eta = client_lr, eta_g = server_lr, K = local_steps.
 
+State: c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on the server.
+
+Wire: 1 vector (2 under sampling) down, 1 vector up.
+
 Participation: everyone (the paper), or cohorts of a fixed size C >= 2. Under sampling step 2 runs
 on the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets
 its c_i beside x_bar. A cohort of one moves no c_i: C = 1 and Bernoulli cohorts are refused. Should
@@ -32,16 +36,17 @@ The steps are reconstructed; so is the sampled form.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from flower_fedcon.card import Sheet
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
+from flower_fedcon.strategies.families.mirrored import Mirrored
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -50,10 +55,10 @@ class CompositeFLState(NamedTuple):
 
     x_bar: Array  # the model before its prox, shape of x0
     resets: int  # how often all c_i have started again from 0
-    mirror: Array | None  # the clients' c_i, shape (N, *x0)
+    mirror: Mirror | None  # the clients' c_i, by the name "c"
 
 
-class CompositeFL(FedConStrategy[CompositeFLState]):
+class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     """Composite federated learning with heterogeneous data.
 
     Parameters
@@ -92,41 +97,13 @@ class CompositeFL(FedConStrategy[CompositeFLState]):
     """
 
     name = "compositefl"
-    downlink = ("x_bar",)
     uplink = ("delta",)
-    client_settings = ("regularizer", "client_lr", "local_steps", "server_lr", "batch_size")
-    sheet = Sheet(
-        title="CompositeFL",
-        problem="min F + psi, psi with a prox",
-        update="client: from P = prox(x_bar, eta_g eta K), K times "
-        "zh := zh - eta (grad f_i(z) + c_i), z := prox(zh, (k+1) eta); delta_i = zh - P; "
-        "then c_i := c_i + (delta_i - mean delta)/(eta K)\n"
-        "server: x_bar := P + eta_g mean_S delta_i, output prox(x_bar, eta_g eta K)",
-        state="c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on "
-        "the server",
-        down="1 vector (2 under sampling)",
-        up="1 vector",
-        participation="full, or cohorts of a fixed size of at least 2",
-        lost_state="sampled: nothing to lose; full: c_i from the mirror, without it all restart "
-        "from c = 0",
-        paper="Zhang, Hu, Johansson, ICASSP 2024",
-    )
 
     def __init__(
-        self,
-        regularizer: Any,
-        *,
-        client_lr: float,
-        local_steps: int,
-        server_lr: float = 1.0,
-        mirror: bool = True,
-        **common: Any,
+        self, regularizer: Any, *, mirror: bool = True, **steps: Unpack[StepOptions]
     ) -> None:
-        super().__init__(**common)
+        super().__init__(**steps)
         self.regularizer = as_regularizer(regularizer)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-        self.server_lr = positive("server_lr", server_lr)
         self.mirror = bool(mirror)
 
     def initialize(self, x0: Array) -> CompositeFLState:
@@ -139,8 +116,9 @@ class CompositeFL(FedConStrategy[CompositeFLState]):
             )
         if self.setup.sampled and not self.mirror:
             self.refuse_participation("needs its mirror for cohorts", "mirror=True, or Full()")
-        mirror = np.zeros((n, *x0.shape), x0.dtype) if self.mirror else None
-        return CompositeFLState(x_bar=x0, resets=0, mirror=mirror)
+        return CompositeFLState(
+            x0, resets=0, mirror=self.mirrored(self.mirror, c=np.zeros_like(x0))
+        )
 
     def needs_whole_cohort(self) -> bool:
         """Return whether it is the full form, whose step 2 is for everyone."""
@@ -155,17 +133,16 @@ class CompositeFL(FedConStrategy[CompositeFLState]):
         """Return c_i, under sampling."""
         if state.mirror is None or not self.setup.sampled:
             return {}
-        return {"c": state.mirror[client].copy()}
+        return state.mirror.row(client)
 
     def aggregate(self, state: CompositeFLState, uploads: Uploads) -> CompositeFLState:
-        """Step 5; then step 2 in the mirror, in place, as the clients do it."""
+        """Step 5; then step 2 in the mirror, as the clients do it."""
         p = self.model(state)
         x_bar = p + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
             delta_bar = (x_bar - p) / self.server_lr
-            length = self.client_lr * self.local_steps
             for i, delta in uploads.items("delta"):
-                state.mirror[i] = state.mirror[i] + (delta - delta_bar) / length
+                state.mirror.add(i, c=(delta - delta_bar) / (self.client_lr * self.local_steps))
         return state._replace(x_bar=x_bar)
 
     def model(self, state: CompositeFLState) -> Array:
@@ -173,10 +150,10 @@ class CompositeFL(FedConStrategy[CompositeFLState]):
         step = self.server_lr * self.client_lr * self.local_steps
         return self.regularizer.prox(state.x_bar, step)  # type: ignore[no-any-return]
 
+    def reset(self, state: CompositeFLState) -> CompositeFLState:
+        """Let every client start from c_i = 0."""
+        return state._replace(resets=state.resets + 1)
+
     def readmit(self, state: CompositeFLState, client: int) -> tuple[CompositeFLState, Payload]:
-        """Return c_i where it is mirrored (sampled, it is in the message); else reset all."""
-        if self.setup.sampled:
-            return state, {}
-        if state.mirror is not None:
-            return state, {"c": state.mirror[client].copy()}
-        return state._replace(resets=state.resets + 1), {}
+        """Return c_i, unless it is in the message anyway, as it is under sampling."""
+        return (state, {}) if self.setup.sampled else super().readmit(state, client)

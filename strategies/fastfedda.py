@@ -25,7 +25,13 @@ The paper keeps the sum G of the gradients and the sum W of the points apart, an
 and G, W up. P needs them only as z = gamma w_0 + (mu/2) W - G, so z alone is sent: the iterates are
 the same, for 2 vectors down and 1 up.
 
+State: none on the client; w and z on the server.
+
+Wire: 2 vectors, 1 number down, 1 vector up.
+
 Participation: any (the theory is for full). All that is remembered is on the server.
+
+Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
 Learning", ICML 2022, Algorithm 1, Theorem 2.1; reconstructed from its prose and the authors' code,
@@ -34,56 +40,13 @@ with all weights alpha_t = 1. The theory's weighted average is not offered: the 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from flower_fedcon.card import Sheet
-from flower_fedcon.clients.fastfedda import minimizer
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.solvers.dual_averaging import model_minimizer
+from flower_fedcon.strategies.families.dual_averaging import Damping, DualAveraging
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
-
-State = TypeVar("State")
-
-
-class DualAveraging(FedConStrategy[State]):
-    """What FastFedDA, CFedDA and MCFedDA share: the arguments."""
-
-    client_settings: ClassVar[tuple[str, ...]] = (
-        "strong_convexity",
-        "damping",
-        "local_steps",
-        "regularizer",
-        "batch_size",
-    )
-
-    def __init__(
-        self,
-        regularizer: Any,
-        *,
-        strong_convexity: float,
-        damping: float | None = None,
-        local_steps: int,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.regularizer = as_regularizer(regularizer)
-        self.strong_convexity = positive("strong_convexity", strong_convexity)
-        self.damping: Any = None if damping is None else positive("damping", damping)
-        self.local_steps = count("local_steps", local_steps)
-
-    def choose_damping(self, multiple: int) -> None:
-        """Set gamma = multiple L where no damping was given."""
-        if self.damping is None:
-            smoothness = self.setup.smoothness
-            if not smoothness:
-                raise ConfigError(
-                    f"{self.sheet.title} takes its damping from the clients' smoothness L, which "
-                    f"is unknown: give damping, about {multiple} L"
-                )
-            self.damping = multiple * smoothness
 
 
 class FastFedDAState(NamedTuple):
@@ -129,25 +92,17 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     """
 
     name = "fastfedda"
-    downlink = ("w", "z")
     uplink = ("z",)
-    sheet = Sheet(
-        title="FastFedDA",
-        problem="min F + psi, F strongly convex, psi with a prox",
-        update="client: K times z_i := z_i - grad f_i(v) + (mu/2) v, v := P(z_i, t)\n"
-        "server: z := mean_S z_i, w := P(z, rK);  P(z, t) = prox(z/c, t/c), c = gamma + (mu/2) t",
-        state="none on the client; w and z on the server",
-        down="2 vectors, 1 number",
-        up="1 vector",
-        participation="any",
-        lost_state="nothing to lose",
-        paper="Bao, Crawshaw, Luo, Liu, ICML 2022, Algorithm 1",
-    )
+
+    constants: Damping
+
+    def derive(self) -> Damping:
+        """Return gamma: as given, else 5 L."""
+        return Damping(self.damping_or(5))
 
     def initialize(self, x0: Array) -> FastFedDAState:
         """Start at w_0 = x0, with no gradient yet."""
-        self.choose_damping(5)
-        return FastFedDAState(w=x0, z=self.damping * x0, r=1)
+        return FastFedDAState(w=x0, z=self.constants.damping * x0, r=1)
 
     def broadcast(self, state: FastFedDAState) -> Payload:
         """Step 1."""
@@ -156,7 +111,13 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""
         z = uploads.mean("z")
-        w = minimizer(self, self.regularizer, z, state.r * self.local_steps)
+        w = model_minimizer(
+            self.regularizer,
+            z,
+            state.r * self.local_steps,
+            damping=self.constants.damping,
+            strong_convexity=self.strong_convexity,
+        )
         return FastFedDAState(w=w, z=z, r=state.r + 1)
 
     def model(self, state: FastFedDAState) -> Array:

@@ -10,8 +10,14 @@ Round, for a cohort S:
 
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
 
+State: none on the client; w on the server.
+
+Wire: 1 vector down, 1 vector up.
+
 Participation: any. Under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this
 is the algorithm.
+
+Lost state: nothing to lose.
 
 Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
 Reddi, "Federated Composite Optimization", ICML 2021.
@@ -19,13 +25,13 @@ Reddi, "Federated Composite Optimization", ICML 2021.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedAvgState(NamedTuple):
@@ -34,7 +40,7 @@ class FedAvgState(NamedTuple):
     w: Array  # global model, shape of x0
 
 
-class FedAvg(FedConStrategy[FedAvgState]):
+class FedAvg(LocalSteps[FedAvgState]):
     """FedAvg; with a `regularizer`, its subgradient is added to each local gradient.
 
     Parameters
@@ -66,35 +72,11 @@ class FedAvg(FedConStrategy[FedAvgState]):
     """
 
     name = "fedavg"
-    downlink = ("w",)
+    title = "FedAvg (subgradient)"
     uplink = ("delta",)
-    client_settings = ("client_lr", "local_steps", "regularizer", "batch_size")
-    sheet = Sheet(
-        title="FedAvg (subgradient)",
-        problem="min F + psi, psi with a subgradient",
-        update="client: K times v := v - eta_c (grad f_i(v) + q), q in the subdifferential at v\n"
-        "server: w := w + eta_s mean_S(v_i - w)",
-        state="none on the client; w on the server",
-        down="1 vector",
-        up="1 vector",
-        participation="any; the fixed point is biased under heterogeneity",
-        lost_state="nothing to lose",
-        paper="McMahan et al. 2017; Yuan, Zaheer, Reddi, ICML 2021, Algorithm 1",
-    )
 
-    def __init__(
-        self,
-        *,
-        client_lr: float,
-        local_steps: int,
-        server_lr: float = 1.0,
-        regularizer: Any = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-        self.server_lr = positive("server_lr", server_lr)
+    def __init__(self, *, regularizer: Any = None, **steps: Unpack[StepOptions]) -> None:
+        super().__init__(**steps)
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
 
     def initialize(self, x0: Array) -> FedAvgState:
@@ -102,6 +84,10 @@ class FedAvg(FedConStrategy[FedAvgState]):
         if self.regularizer is not None:
             self.regularizer.subgradient(x0)  # refused here, not in round 1
         return FedAvgState(w=x0)
+
+    def broadcast(self, state: FedAvgState) -> Payload:
+        """Step 1."""
+        return {"w": state.w}
 
     def aggregate(self, state: FedAvgState, uploads: Uploads) -> FedAvgState:
         """Step 4."""

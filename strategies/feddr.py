@@ -17,6 +17,11 @@ step_size, alpha = relaxation. xtilde and xbar start at x0; xtilde is the mean o
 of those not in S: averaging the cohort's alone is another algorithm, with a floor.
 At the optimum y_i - xbar = eta grad f_i(xbar).
 
+State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
+numbers).
+
+Wire: 1 vector down, 1 vector up.
+
 Participation: any.
 
 Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
@@ -30,15 +35,17 @@ clients in a first pass; here they enter one by one, which is reconstructed, as 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-import numpy as np
-
-from flower_fedcon.card import Sheet
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.fedprox import LocalMinimization
+from flower_fedcon.strategies.families.local_minimization import (
+    LocalMinimization,
+    MinimizationOptions,
+)
+from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -50,10 +57,10 @@ class FedDRState(NamedTuple):
     xtilde: Array  # mean of all xhat_i, shape of x0
     x0: Array  # the start, for clients that enter late
     t: int  # the coming round, from 1
-    mirror: Array | None  # the clients' xhat_i, shape (N, *x0)
+    mirror: Mirror | None  # the clients' xhat_i, by the name "xhat"
 
 
-class FedDR(LocalMinimization[FedDRState]):
+class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     """Federated Douglas-Rachford splitting.
 
     Parameters
@@ -89,23 +96,7 @@ class FedDR(LocalMinimization[FedDRState]):
     """
 
     name = "feddr"
-    downlink = ("xbar",)
     uplink = ("delta",)
-    client_settings = ("step_size", "relaxation", "local_solver")
-    sheet = Sheet(
-        title="FedDR",
-        problem="min F + psi, psi with a prox; f_i nonconvex allowed",
-        update="client: y_i := y_i + alpha (xbar - x_i), x_i := prox_i(y_i, eta), "
-        "xhat_i := 2 x_i - y_i\n"
-        "server: xtilde := mean of all xhat_i, xbar := prox(xtilde, eta)",
-        state="y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the "
-        "server (N d numbers)",
-        down="1 vector",
-        up="1 vector",
-        participation="any",
-        lost_state="y_i := xbar, against the mirror of xhat_i, which heals; refused without mirror",
-        paper="Tran-Dinh, Pham, Phan, Nguyen, NeurIPS 2021, Algorithm 1",
-    )
 
     def __init__(
         self,
@@ -114,7 +105,7 @@ class FedDR(LocalMinimization[FedDRState]):
         step_size: float,
         relaxation: float = 1.0,
         mirror: bool = True,
-        **common: Any,
+        **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
@@ -126,16 +117,19 @@ class FedDR(LocalMinimization[FedDRState]):
 
     def initialize(self, x0: Array) -> FedDRState:
         """Start everywhere at x0."""
-        mirror = np.repeat(x0[None], self.setup.num_clients, axis=0) if self.mirror else None
-        return FedDRState(xbar=x0, xtilde=x0, x0=x0, t=1, mirror=mirror)
+        return FedDRState(x0, xtilde=x0, x0=x0, t=1, mirror=self.mirrored(self.mirror, xhat=x0))
+
+    def broadcast(self, state: FedDRState) -> Payload:
+        """Step 1."""
+        return {"xbar": state.xbar}
 
     def aggregate(self, state: FedDRState, uploads: Uploads) -> FedDRState:
-        """Step 5; mirror rows are updated in place."""
-        if state.mirror is not None:
-            for i, delta in uploads.items("delta"):
-                state.mirror[i] += delta
+        """Step 5; the mirror moves as the clients do."""
         xtilde = state.xtilde + uploads.sum("delta") / uploads.num_clients
         xbar = self.regularizer.prox(xtilde, self.step_size)
+        if state.mirror is not None:
+            for i, delta in uploads.items("delta"):
+                state.mirror.add(i, xhat=delta)
         return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1)
 
     def model(self, state: FedDRState) -> Array:
@@ -149,9 +143,3 @@ class FedDR(LocalMinimization[FedDRState]):
     def first_contact(self, state: FedDRState, client: int) -> Payload | None:
         """Return x0 to a client that was not sampled in round 1."""
         return None if state.t == 1 else {"y": state.x0, "xhat": state.x0}
-
-    def readmit(self, state: FedDRState, client: int) -> tuple[FedDRState, Payload]:
-        """Return the client's xhat_i; y_i is the broadcast xbar."""
-        if state.mirror is None:
-            return super().readmit(state, client)
-        return state, {"xhat": state.mirror[client].copy()}

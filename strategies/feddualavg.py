@@ -16,7 +16,13 @@ gradient steps and uploads w - prox(z_r, e_r); for K = 1 the two agree.
 
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
 
+State: none on the client; z and e on the server.
+
+Wire: 1 vector, 1 number down, 1 vector up.
+
 Participation: any (the theory is for full). With K > 1 heterogeneity leaves a floor.
+
+Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3, Theorem
 4.3. The server_prox_only form is reconstructed: a client that evaluates gradients at z itself
@@ -27,9 +33,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flower_fedcon.card import Sheet
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.fedmid import LocalProxSteps
+from flower_fedcon.strategies.families.local_steps import LocalProxSteps
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -79,20 +84,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     """
 
     name = "feddualavg"
-    downlink = ("z",)
     uplink = ("delta",)
-    sheet = Sheet(
-        title="FedDualAvg",
-        problem="min F + psi, psi with a prox",
-        update="client: K times w = prox(z, e + eta_c k), z := z - eta_c grad f_i(w)\n"
-        "server: z := z + eta_s mean_S(z_i - z), e := e + eta_s eta_c K, output prox(z, e)",
-        state="none on the client; z and e on the server",
-        down="1 vector, 1 number",
-        up="1 vector",
-        participation="any; a floor with several local steps under heterogeneity",
-        lost_state="nothing to lose",
-        paper="Yuan, Zaheer, Reddi, ICML 2021, Algorithm 3",
-    )
 
     def elapsed(self, r: int) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""

@@ -14,6 +14,10 @@ h moves by 1/N over all clients, theta is a mean over S, and h uses the theta th
 Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and at the optimum h = 0,
 g_i = grad f_i.
 
+State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
+
+Wire: 1 vector; without mirror also 1 number down, 1 vector up.
+
 Participation: any.
 
 Lost state: the server repeats step 3 from the theta_i ("mirror": N d numbers) and sends g_i back.
@@ -28,15 +32,14 @@ Regularization", ICLR 2021, Algorithm 1. Lost state: reconstructed.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from flower_fedcon.card import Sheet
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.fedprox import LocalMinimization
+from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -47,48 +50,13 @@ class FedDynState(NamedTuple):
     theta: Array  # global model, shape of x0
     h: Array  # mean of all g_i, shape of x0
     resets: int  # how often all clients have started again from g_i = 0
-    mirror: Array | None  # the clients' g_i, shape (N, *x0)
+    mirror: Mirror | None  # the clients' g_i, by the name "variate"
 
 
-class HasMirror(Protocol):
-    """A state that holds the clients' control variates, or counts collective resets."""
+class FedDynConstants(NamedTuple):
+    """What follows from the setup."""
 
-    @property
-    def resets(self) -> int:
-        """How often all clients have started again."""
-
-    @property
-    def mirror(self) -> Array | None:
-        """The clients' control variates, shape (N, *x0)."""
-
-
-State = TypeVar("State", bound=HasMirror)
-
-
-class ControlVariates(LocalMinimization[State]):
-    """What FedDyn and FiveGCS share: each client keeps one control variate, from 0."""
-
-    def __init__(self, *, mirror: bool = True, **common: Any) -> None:
-        super().__init__(**common)
-        self.mirror = bool(mirror)
-
-    @abstractmethod
-    def reset(self, state: State) -> State:
-        """Return the state after one more collective reset, with the same model."""
-
-    def first_mirror(self, x0: Array) -> Array | None:
-        """Return the control variates of all clients before round 1."""
-        return np.zeros_like(x0, shape=(self.setup.num_clients, *x0.shape)) if self.mirror else None
-
-    def reset_number(self, state: State) -> Payload:
-        """Return what clients must be told of collective resets."""
-        return {"resets": state.resets} if state.mirror is None else {}
-
-    def readmit(self, state: State, client: int) -> tuple[State, Payload]:
-        """Return the client's control variate; without a mirror, reset everybody."""
-        if state.mirror is None:
-            return self.reset(state), {}
-        return state, {"variate": state.mirror[client].copy()}
+    alpha: float
 
 
 class FedDyn(ControlVariates[FedDynState]):
@@ -120,47 +88,45 @@ class FedDyn(ControlVariates[FedDynState]):
     """
 
     name = "feddyn"
-    downlink = ("theta",)
     uplink = ("theta",)
-    client_settings = ("alpha", "local_solver")
-    sheet = Sheet(
-        title="FedDyn",
-        problem="min F",
-        update="client: theta_i ~ argmin f_i(x) - <g_i, x> + (alpha/2) ||x - theta||^2, "
-        "g_i := g_i - alpha (theta_i - theta)\n"
-        "server: h := h - (alpha/N) sum_S (theta_i - theta), theta := mean_S theta_i - h/alpha",
-        state="g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers)",
-        down="1 vector; without mirror also 1 number",
-        up="1 vector",
-        participation="any",
-        lost_state="g_i from the mirror; without mirror all restart with g_i = h = 0",
-        paper="Acar et al., ICLR 2021, Algorithm 1",
-    )
-    alpha: float
+    constants: FedDynConstants
 
-    def __init__(self, *, proximal: float | None = None, **common: Any) -> None:
+    def __init__(self, *, proximal: float | None = None, **common: Unpack[VariateOptions]) -> None:
         super().__init__(**common)
         self.proximal = None if proximal is None else positive("proximal", proximal)
 
+    def derive(self) -> FedDynConstants:
+        """Return alpha: as given, else sqrt(mu L)."""
+        if self.proximal is not None:
+            return FedDynConstants(self.proximal)
+        mu, smoothness = self.setup.strong_convexity, self.setup.smoothness
+        if not mu or not smoothness:
+            raise ConfigError(
+                "FedDyn needs proximal=...: its default, sqrt(mu L), is unknown, for not all "
+                "clients state a smoothness and a strong convexity > 0"
+            )
+        return FedDynConstants(math.sqrt(mu * smoothness))
+
     def initialize(self, x0: Array) -> FedDynState:
         """Start at x0, with g_i = h = 0."""
-        self.alpha = self.proximal or self._default()
-        return FedDynState(theta=x0, h=np.zeros_like(x0), resets=0, mirror=self.first_mirror(x0))
+        return FedDynState(theta=x0, h=np.zeros_like(x0), resets=0, mirror=self.variates(x0))
 
     def broadcast(self, state: FedDynState) -> Payload:
         """Step 1."""
-        return super().broadcast(state) | self.reset_number(state)
+        return {"theta": state.theta, **self.reset_number(state)}
 
     def aggregate(self, state: FedDynState, uploads: Uploads) -> FedDynState:
-        """Step 5; mirror rows are updated in place."""
-        alpha = self.alpha
-        moved = np.zeros_like(state.theta)
-        for i, theta in uploads.items("theta"):
-            moved += theta - state.theta  # one by one: small, so that rounding does not add up
-            if state.mirror is not None:
-                state.mirror[i] = state.mirror[i] - alpha * (theta - state.theta)
+        """Step 5; the mirror moves as the clients do."""
+        alpha, before = self.constants.alpha, state.theta
+        moved = np.zeros_like(before)
+        for theta in uploads["theta"]:
+            moved += theta - before  # one by one: small, so that rounding does not add up
         h = state.h - (alpha / uploads.num_clients) * moved
-        return state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
+        after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
+        if state.mirror is not None:
+            for i, theta in uploads.items("theta"):
+                state.mirror.add(i, variate=-alpha * (theta - before))
+        return after
 
     def model(self, state: FedDynState) -> Array:
         """Return theta."""
@@ -169,12 +135,3 @@ class FedDyn(ControlVariates[FedDynState]):
     def reset(self, state: FedDynState) -> FedDynState:
         """Put h to 0, as every client its g_i."""
         return state._replace(h=np.zeros_like(state.h), resets=state.resets + 1)
-
-    def _default(self) -> float:
-        mu, smoothness = self.setup.strong_convexity, self.setup.smoothness
-        if not mu or not smoothness:
-            raise ConfigError(
-                "FedDyn needs proximal=...: its default, sqrt(mu L), is unknown, for not all "
-                "clients state a smoothness and a strong convexity > 0"
-            )
-        return math.sqrt(mu * smoothness)

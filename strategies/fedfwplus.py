@@ -4,6 +4,10 @@ As FedFW (see there), with a multiplier y_i of x_i = x_bar, from 0; step 2 becom
     2a. y_i := y_i + lambda_0 (x_i - x_bar)        (the constant lambda_0, before use)
     2b. g_i = (1/N) grad f_i(x_i) + lambda_t (x_i - x_bar) + y_i
 
+State: x_i and y_i on the client; x_bar on the server, and under sampling mirrors of both.
+
+Wire: 1 vector (2 under sampling), 3 numbers down, 1 atom up.
+
 Participation: any. With everyone present sum_i y_i = 0 by itself. Under sampling it is not, and the
 multiplier acts through its part orthogonal to consensus: step 2b then uses y_i - y_bar, y_bar the
 mean over ALL clients before the round. The server mirrors x_i and y_i (2 N d numbers) and
@@ -25,9 +29,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.card import Sheet
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.fedfw import FedFWState, FrankWolfe
+from flower_fedcon.strategies.families.frank_wolfe import FrankWolfe
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -35,10 +39,11 @@ from flower_fedcon.wire.payloads import Payload
 class FedFWPlusState(NamedTuple):
     """The server's state."""
 
-    primal: FedFWState
+    x_bar: Array  # mean of the clients' iterates, shape of x0
+    t: int  # the coming round, from 1
     resets: int  # how often all clients have started again from x_bar
     y_bar: Array | None  # mean of all y_i, shape of x0; only under sampling
-    y_mirror: Array | None  # the clients' y_i, shape (N, *x0); only under sampling
+    mirror: Mirror | None  # the clients' x_i and y_i, by the names "x" and "y"; only under sampling
 
 
 class FedFWPlus(FrankWolfe[FedFWPlusState]):
@@ -75,64 +80,41 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     """
 
     name = "fedfwplus"
-    downlink = ("x_bar",)
-    client_settings = ("constraint", "gradient", "batch_size", "penalty")
-    sheet = Sheet(
-        title="FedFW+",
-        problem="min F over a convex, compact set with an LMO",
-        update="client: y_i := y_i + lambda_0 (x_i - x_bar), g = grad f_i(x_i)/N + "
-        "lambda_t (x_i - x_bar) + y_i, s_i = lmo(g), x_i := (1 - eta_t) x_i + eta_t s_i\n"
-        "server: x_bar := (1 - eta_t) x_bar + (eta_t/N) sum s_i",
-        state="x_i and y_i on the client; x_bar on the server, and under sampling mirrors of both",
-        down="1 vector (2 under sampling), 3 numbers",
-        up="1 atom",
-        participation="any; sampled: centred by y_bar, by mirrors (2 N d numbers)",
-        lost_state="sampled: x_i and y_i from the mirror; full: all restart from x_bar, y = 0",
-        paper="Dadras, Prakhya, Yurtsever, FL-NeurIPS 2022, Algorithm 2",
-    )
+    title = "FedFW+"
 
     def initialize(self, x0: Array) -> FedFWPlusState:
-        """Start everywhere at x0, with y_i = 0."""
-        primal = self.start_at(x0)
-        if primal.mirror is None:
-            return FedFWPlusState(primal, 0, None, None)
-        return FedFWPlusState(primal, 0, np.zeros_like(x0), np.zeros_like(primal.mirror))
+        """Start everywhere at x0, which must be in D, with y_i = 0."""
+        self.check_start(x0)
+        zero, sampled = np.zeros_like(x0), self.setup.sampled
+        mirror = self.mirrored(sampled, x=x0, y=zero)
+        return FedFWPlusState(x0, 1, 0, zero if sampled else None, mirror)
 
     def broadcast(self, state: FedFWPlusState) -> Payload:
         """Step 1, and y_bar or the number of resets."""
-        down = {"x_bar": state.primal.x_bar, **self.scalars(state.primal.t)}
+        down = {"x_bar": state.x_bar, **self.scalars(state.t)}
         return down | ({"resets": state.resets} if state.y_bar is None else {"y_bar": state.y_bar})
 
     def aggregate(self, state: FedFWPlusState, uploads: Uploads) -> FedFWPlusState:
-        """Repeat step 2a for the cohort (mirror rows in place), then step 5."""
-        y_bar, primal = state.y_bar, state.primal
-        if y_bar is not None and state.y_mirror is not None and primal.mirror is not None:
-            for i in uploads.clients:
-                ascent = self.penalty * (primal.mirror[i] - primal.x_bar)
-                state.y_mirror[i] = state.y_mirror[i] + ascent
+        """Step 5; under sampling step 2a once more, for the mirror."""
+        y_bar, mirror, ascents = state.y_bar, state.mirror, []
+        if y_bar is not None and mirror is not None:
+            ascents = [self.penalty * (mirror["x"][i] - state.x_bar) for i in uploads.clients]
+            for ascent in ascents:
                 y_bar = y_bar + ascent / uploads.num_clients
-        return FedFWPlusState(self.advance(primal, uploads), state.resets, y_bar, state.y_mirror)
+        x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)
+        if mirror is not None:
+            for i, ascent in zip(uploads.clients, ascents, strict=True):
+                mirror.add(i, y=ascent)
+        return FedFWPlusState(x_bar, state.t + 1, state.resets, y_bar, mirror)
 
     def model(self, state: FedFWPlusState) -> Array:
         """Return x_bar."""
-        return state.primal.x_bar
+        return state.x_bar
 
     def first_contact(self, state: FedFWPlusState, client: int) -> Payload | None:
         """Return x0 and y_i = 0 to a client that was not sampled in round 1."""
-        return None if state.primal.t == 1 else self._mirrored(state, client)
+        return None if state.mirror is None or state.t == 1 else state.mirror.row(client)
 
-    def readmit(self, state: FedFWPlusState, client: int) -> tuple[FedFWPlusState, Payload]:
-        """Return x_i and y_i where they are mirrored; else reset everybody."""
-        mirrored = self._mirrored(state, client)
-        if mirrored is not None:
-            return state, mirrored
-        return state._replace(resets=state.resets + 1), {}
-
-    @staticmethod
-    def _mirrored(state: FedFWPlusState, client: int) -> Payload | None:
-        if state.primal.mirror is None or state.y_mirror is None:
-            return None
-        return {
-            "x": state.primal.mirror[client].copy(),
-            "y": state.y_mirror[client].copy(),
-        }
+    def reset(self, state: FedFWPlusState) -> FedFWPlusState:
+        """Let every client start from x_bar, with y_i = 0."""
+        return state._replace(resets=state.resets + 1)

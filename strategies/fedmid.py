@@ -11,58 +11,32 @@ Round, for a cohort S:
 prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only` step 2 goes
 without prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
+State: none on the client; w on the server.
+
+Wire: 1 vector down, 1 vector up.
+
 Participation: any (the theory is for full). The prox runs on clients and server alike, so that the
 fixed point is biased even for K = 1: this is the algorithm.
+
+Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from flower_fedcon.card import Sheet
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import Array, count, positive
-
-State = TypeVar("State")
+from flower_fedcon.strategies.families.local_steps import LocalProxSteps
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedMiDState(NamedTuple):
     """The server's state."""
 
     w: Array  # global model, shape of x0
-
-
-class LocalProxSteps(FedConStrategy[State]):
-    """What FedMiD and FedDualAvg share: their arguments."""
-
-    client_settings = (
-        "client_lr",
-        "local_steps",
-        "regularizer",
-        "server_prox_only",
-        "batch_size",
-    )
-
-    def __init__(
-        self,
-        regularizer: Any,
-        *,
-        client_lr: float,
-        local_steps: int,
-        server_lr: float = 1.0,
-        server_prox_only: bool = False,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.regularizer = as_regularizer(regularizer)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-        self.server_lr = positive("server_lr", server_lr)
-        self.server_prox_only = bool(server_prox_only)
 
 
 class FedMiD(LocalProxSteps[FedMiDState]):
@@ -100,24 +74,15 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     """
 
     name = "fedmid"
-    downlink = ("w",)
     uplink = ("delta",)
-    sheet = Sheet(
-        title="FedMiD",
-        problem="min F + psi, psi with a prox",
-        update="client: K times v := prox(v - eta_c grad f_i(v), eta_c)\n"
-        "server: w := prox(w + eta_s mean_S(v_i - w), eta_s eta_c K)",
-        state="none on the client; w on the server",
-        down="1 vector",
-        up="1 vector",
-        participation="any; the fixed point is biased",
-        lost_state="nothing to lose",
-        paper="Yuan, Zaheer, Reddi, ICML 2021, Algorithm 2",
-    )
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""
         return FedMiDState(w=x0)
+
+    def broadcast(self, state: FedMiDState) -> Payload:
+        """Step 1."""
+        return {"w": state.w}
 
     def aggregate(self, state: FedMiDState, uploads: Uploads) -> FedMiDState:
         """Step 4."""

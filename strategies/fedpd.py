@@ -16,6 +16,11 @@ step 2, lambda_i = -grad f_i(x_i). With q = 0 the iterates are those of FedDR wi
 and relaxation, and of FedDyn with alpha = 1/eta. With q > 0 clients drift apart in skipped rounds,
 and under heterogeneity x_0 keeps being thrown off the optimum: this is the algorithm.
 
+State: x_i, lambda_i, x_0i on the client; x_0 on the server.
+
+Wire: 1 vector, 1 number; in a round after a skipped one 1 number down, 1 vector; in a skipped round
+nothing up.
+
 Participation: full (the coin skips a round for everybody; it does not sample clients).
 
 Lost state: x_i := x_0i := x_0, the last mean, and lambda_i := 0. One exact step 2 and 3 gives
@@ -28,13 +33,15 @@ takes the old lambda_i in step 4, which here takes 74 rounds for what the new on
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
-from flower_fedcon.core import rng as streams
+from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.fedprox import LocalMinimization
+from flower_fedcon.strategies.families.local_minimization import (
+    LocalMinimization,
+    MinimizationOptions,
+)
 from flower_fedcon.validation import Array, nonnegative, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -82,24 +89,15 @@ class FedPD(LocalMinimization[FedPDState]):
     """
 
     name = "fedpd"
-    downlink = ("x_0",)
     uplink = ("u",)
-    client_settings = ("step_size", "local_solver")
-    sheet = Sheet(
-        title="FedPD",
-        problem="min F, nonconvex allowed",
-        update="client: x_i ~ argmin f_i(x) + <lambda_i, x - x_0i> + ||x - x_0i||^2/(2 eta), "
-        "lambda_i := lambda_i + (x_i - x_0i)/eta, u_i = x_i + eta lambda_i\n"
-        "server: x_0 := mean u_i; in a skipped round each x_0i := u_i",
-        state="x_i, lambda_i, x_0i on the client; x_0 on the server",
-        down="1 vector, 1 number; in a round after a skipped one 1 number",
-        up="1 vector; in a skipped round nothing",
-        participation="full; a floor with skipped rounds under heterogeneity",
-        lost_state="x_i := x_0i := x_0, lambda_i := 0, which heals",
-        paper="Zhang, Hong, Dhople, Yin, Liu, 2020, Algorithm 1",
-    )
 
-    def __init__(self, *, step_size: float, skip_probability: float = 0.0, **common: Any) -> None:
+    def __init__(
+        self,
+        *,
+        step_size: float,
+        skip_probability: float = 0.0,
+        **common: Unpack[MinimizationOptions],
+    ) -> None:
         super().__init__(**common)
         self.step_size = positive("step_size", step_size)
         self.skip_probability = nonnegative("skip_probability", skip_probability)
@@ -108,7 +106,7 @@ class FedPD(LocalMinimization[FedPDState]):
 
     def skips(self, t: int) -> bool:
         """Return the coin of round t: whether it goes without communication."""
-        return bool(self.setup.rng(streams.COIN, t).random() < self.skip_probability)
+        return bool(self.setup.rng(COIN, t).random() < self.skip_probability)
 
     def initialize(self, x0: Array) -> FedPDState:
         """Start everywhere at x0."""
@@ -118,7 +116,7 @@ class FedPD(LocalMinimization[FedPDState]):
     def broadcast(self, state: FedPDState) -> Payload:
         """Step 1."""
         coin = {"skip": int(state.skip)}
-        return coin | (super().broadcast(state) if state.fresh else {})
+        return {**coin, "x_0": state.x_0} if state.fresh else coin
 
     def expects(self, state: FedPDState) -> tuple[str, ...]:
         """Return what step 5 uploads."""

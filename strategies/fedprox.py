@@ -11,9 +11,15 @@ Round, for a cohort S:
 Symbols: mu = proximal. Step 2 is as good as `local_solver` makes it. With mu = 0 the local
 minimisers are averaged (each f_j must then have one).
 
+State: none on the client; w on the server.
+
+Wire: 1 vector down, 1 vector up.
+
 Participation: any; cohorts are drawn uniformly, where the paper draws clients with probability
 proportional to their numbers of examples. Under heterogeneity the fixed point is not the optimum,
 the less so the larger mu: this is the algorithm. One client alone does proximal point steps.
+
+Lost state: nothing to lose.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
 Networks", MLSys 2020, Algorithm 2.
@@ -21,29 +27,21 @@ Networks", MLSys 2020, Algorithm 2.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.solvers import LocalSolver, as_solver
-from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.strategies.families.local_minimization import (
+    LocalMinimization,
+    MinimizationOptions,
+)
 from flower_fedcon.validation import Array, nonnegative
-
-State = TypeVar("State")
+from flower_fedcon.wire.payloads import Payload
 
 
 class FedProxState(NamedTuple):
     """The server's state."""
 
     w: Array  # global model, shape of x0
-
-
-class LocalMinimization(FedConStrategy[State]):
-    """What the algorithms share whose clients minimise: a local solver, and no batches."""
-
-    def __init__(self, *, local_solver: str | LocalSolver = "exact", **common: Any) -> None:
-        super().__init__(**common)
-        self.local_solver = as_solver(local_solver)
 
 
 class FedProx(LocalMinimization[FedProxState]):
@@ -76,28 +74,19 @@ class FedProx(LocalMinimization[FedProxState]):
     """
 
     name = "fedprox"
-    downlink = ("w",)
     uplink = ("v",)
-    client_settings = ("proximal", "local_solver")
-    sheet = Sheet(
-        title="FedProx",
-        problem="min F",
-        update="client: v_j ~ argmin f_j(x) + (mu/2) ||x - w||^2\nserver: w := mean_S v_j",
-        state="none on the client; w on the server",
-        down="1 vector",
-        up="1 vector",
-        participation="any; the fixed point is biased under heterogeneity",
-        lost_state="nothing to lose",
-        paper="Li et al., MLSys 2020, Algorithm 2",
-    )
 
-    def __init__(self, *, proximal: float, **common: Any) -> None:
+    def __init__(self, *, proximal: float, **common: Unpack[MinimizationOptions]) -> None:
         super().__init__(**common)
         self.proximal = nonnegative("proximal", proximal)
 
     def initialize(self, x0: Array) -> FedProxState:
         """Start at x0."""
         return FedProxState(w=x0)
+
+    def broadcast(self, state: FedProxState) -> Payload:
+        """Step 1."""
+        return {"w": state.w}
 
     def aggregate(self, state: FedProxState, uploads: Uploads) -> FedProxState:
         """Step 4."""

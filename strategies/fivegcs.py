@@ -17,6 +17,10 @@ By default gamma = (3/16) sqrt(C/(L mu N)) and tau = 1/(2 gamma N), which is the
 K >= ((3/4) sqrt(C L/(N mu)) + 2) log(4 kappa) gradient steps. N times step 2 is what a client
 solves: f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N tau >= mu.
 
+State: u_m on the client; x, v and a mirror of the u_m on the server (N d numbers).
+
+Wire: 1 vector; without mirror also 1 number down, 1 vector up.
+
 Participation: cohorts of one size, uniform.
 
 Lost state: as in FedDyn; the server repeats step 3's update ("mirror": N d numbers), or else
@@ -30,15 +34,15 @@ machine precision for every C, also with inexact local solves. Lost state: recon
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from flower_fedcon.card import Sheet
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.feddyn import ControlVariates
+from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -49,7 +53,16 @@ class FiveGCSState(NamedTuple):
     x: Array  # shape of x0
     v: Array  # sum of all u_m, shape of x0
     resets: int  # how often all clients have started again from u_m = 0
-    mirror: Array | None  # the clients' u_m, shape (N, *x0)
+    mirror: Mirror | None  # the clients' u_m, by the name "variate"
+
+
+class FiveGCSConstants(NamedTuple):
+    """What follows from the setup."""
+
+    mu: float
+    gamma: float
+    tau: float
+    cohort_size: int  # C
 
 
 class FiveGCS(ControlVariates[FiveGCSState]):
@@ -91,26 +104,9 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     """
 
     name = "fivegcs"
-    downlink = ("xhat",)
+    title = "5GCS"
     uplink = ("delta",)
-    client_settings = ("mu", "tau", "local_solver")
-    sheet = Sheet(
-        title="5GCS",
-        problem="min F, strongly convex",
-        update="client: y ~ argmin F_m(y) + (tau/2) ||y - (xhat + u_m/tau)||^2, "
-        "u_m := grad F_m(y), with F_m = (f_m - (mu/2) ||.||^2)/N\n"
-        "server: xhat = (x - gamma v)/(1 + gamma mu), x := xhat - gamma (N/C) dv, v := v + dv",
-        state="u_m on the client; x, v and a mirror of the u_m on the server (N d numbers)",
-        down="1 vector; without mirror also 1 number",
-        up="1 vector",
-        participation="full, or uniform cohorts of one size",
-        lost_state="u_m from the mirror; without mirror all restart with u_m = v = 0",
-        paper="Grudzien, Malinovsky, Richtarik, AISTATS 2023, Algorithm 1",
-    )
-    mu: float
-    gamma: float
-    tau: float
-    cohort_size: int  # C
+    constants: FiveGCSConstants
 
     def __init__(
         self,
@@ -119,7 +115,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         strong_convexity: float | None = None,
         primal_lr: float | None = None,
         dual_lr: float | None = None,
-        **common: Any,
+        **common: Unpack[VariateOptions],
     ) -> None:
         super().__init__(**common)
         self.smoothness = _optional("smoothness", smoothness)
@@ -127,44 +123,47 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         self.primal_lr = _optional("primal_lr", primal_lr)
         self.dual_lr = _optional("dual_lr", dual_lr)
 
-    def initialize(self, x0: Array) -> FiveGCSState:
-        """Start at x = x0, with u_m = v = 0."""
+    def derive(self) -> FiveGCSConstants:
+        """Settle mu, gamma and tau."""
         n = self.setup.num_clients
         if self.setup.sampled and not isinstance(self.participation, Sample):
             self.refuse_participation("needs cohorts of one size", "Sample(count=...) or Full()")
-        self.cohort_size = round(self.setup.rate * n)
-        self.mu = self._known("strong_convexity")
-        self.gamma = self.primal_lr or 3 / 16 * math.sqrt(
-            self.cohort_size / (self._known("smoothness") * self.mu * n)
-        )
-        self.tau = self.dual_lr or 1 / (2 * self.gamma * n)
-        if n * self.tau < self.mu:
+        size, mu = round(self.setup.rate * n), self._known("strong_convexity")
+        gamma = self.primal_lr or 3 / 16 * math.sqrt(size / (self._known("smoothness") * mu * n))
+        tau = self.dual_lr or 1 / (2 * gamma * n)
+        if n * tau < mu:
             raise ConfigError(
-                f"dual_lr must be at least mu/N = {self.mu / n:.3g}, got {self.tau:.3g}: a larger "
+                f"dual_lr must be at least mu/N = {mu / n:.3g}, got {tau:.3g}: a larger "
                 "dual_lr, or a smaller primal_lr where dual_lr is left to its default"
             )
-        return FiveGCSState(x0, v=np.zeros_like(x0), resets=0, mirror=self.first_mirror(x0))
+        return FiveGCSConstants(mu, gamma, tau, size)
+
+    def initialize(self, x0: Array) -> FiveGCSState:
+        """Start at x = x0, with u_m = v = 0."""
+        return FiveGCSState(x0, v=np.zeros_like(x0), resets=0, mirror=self.variates(x0))
 
     def broadcast(self, state: FiveGCSState) -> Payload:
         """Step 1."""
         return {"xhat": self.model(state)} | self.reset_number(state)
 
     def aggregate(self, state: FiveGCSState, uploads: Uploads) -> FiveGCSState:
-        """Step 4; mirror rows are updated in place."""
+        """Step 4; the mirror moves as the clients do."""
+        dv = uploads.sum("delta")
+        step = self.constants.gamma * (uploads.num_clients / self.constants.cohort_size)
+        after = state._replace(x=self.model(state) - step * dv, v=state.v + dv)
         if state.mirror is not None:
             for m, delta in uploads.items("delta"):
-                state.mirror[m] += delta
-        dv = uploads.sum("delta")
-        step = self.gamma * (uploads.num_clients / self.cohort_size)
-        return state._replace(x=self.model(state) - step * dv, v=state.v + dv)
+                state.mirror.add(m, variate=delta)
+        return after
 
     def model(self, state: FiveGCSState) -> Array:
         """Return xhat."""
-        return (state.x - self.gamma * state.v) / (1 + self.gamma * self.mu)
+        gamma, mu = self.constants.gamma, self.constants.mu
+        return (state.x - gamma * state.v) / (1 + gamma * mu)
 
     def reset(self, state: FiveGCSState) -> FiveGCSState:
         """Put v to 0, as every client its u_m, and x to where xhat stays."""
-        x = (1 + self.gamma * self.mu) * self.model(state)
+        x = (1 + self.constants.gamma * self.constants.mu) * self.model(state)
         return state._replace(x=x, v=np.zeros_like(state.v), resets=state.resets + 1)
 
     def _known(self, name: str) -> float:

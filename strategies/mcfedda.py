@@ -12,7 +12,13 @@ A large weight keeps the first iterates sparse, where the loss is well condition
 
 Symbols: stages = [(multiple, rho, R), ...]; mu, gamma, K and psi as in CFedDA.
 
+State: none on the client; CFedDA's, and the stage, on the server.
+
+Wire: 2 vectors (3 with a radius), 2 numbers (3 with a radius) down, 1 vector up.
+
 Participation: any (the theory is for full).
+
+Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
 Learning", ICML 2022, Algorithm 3, Theorem 3.2; the halving is reconstructed from the authors' code.
@@ -22,13 +28,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.cfedda import CFedDA, CFedDAState
-from flower_fedcon.strategies.fastfedda import DualAveraging
+from flower_fedcon.strategies.families.dual_averaging import DampingOptions, DualAveraging
 from flower_fedcon.validation import Array, count, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -46,6 +51,14 @@ class MCFedDAState(NamedTuple):
 
     stage: int  # from 0
     inner: CFedDAState  # of this stage
+
+
+class MCFedDAConstants(NamedTuple):
+    """What follows from the setup."""
+
+    damping: float  # gamma
+    stages: tuple[Stage, ...]
+    methods: tuple[CFedDA, ...]  # one for each stage
 
 
 class MCFedDA(DualAveraging[MCFedDAState]):
@@ -90,67 +103,59 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     """
 
     name = "mcfedda"
-    downlink = ("w", "z")
     uplink = ("g",)
-    sheet = Sheet(
-        title="MCFedDA",
-        problem="min F + psi, F restricted strongly convex, by stages",
-        update="stage s: CFedDA for R_s rounds with multiple_s psi and radius rho_s, from the last "
-        "stage's w; multiples fall to 1",
-        state="none on the client; CFedDA's, and the stage, on the server",
-        down="2 vectors (3 with a radius), 2 numbers (3 with a radius)",
-        up="1 vector",
-        participation="any",
-        lost_state="nothing to lose",
-        paper="Bao, Crawshaw, Luo, Liu, ICML 2022, Algorithm 3",
-    )
+
+    constants: MCFedDAConstants
 
     def __init__(
         self,
         regularizer: Any,
         *,
         stages: Sequence[Sequence[float | None]] | None = None,
-        **common: Any,
+        **options: Unpack[DampingOptions],
     ) -> None:
-        super().__init__(regularizer, **common)
+        super().__init__(regularizer, **options)
         self.uses_num_rounds = stages is None
-        self.stages: Any = None if stages is None else as_stages(stages)
+        self.stages = None if stages is None else as_stages(stages)
         for stage in self.stages or ():
-            self._cfedda(stage)  # refused here, not in round 1
+            self._cfedda(stage, self.damping)  # refused here, not in round 1
 
-    def _cfedda(self, stage: Stage) -> CFedDA:
+    def _cfedda(self, stage: Stage, damping: float | None) -> CFedDA:
         return CFedDA(
             self.regularizer.scaled(stage.multiple),
             strong_convexity=self.strong_convexity,
-            damping=self.damping,
+            damping=damping,
             local_steps=self.local_steps,
             radius=stage.radius,
         )
 
-    def method(self, s: int) -> CFedDA:
-        """Return stage s's algorithm, s from 0."""
-        return self._cfedda(self.stages[s]).bind(self.setup)
+    def derive(self) -> MCFedDAConstants:
+        """Settle gamma and the stages."""
+        damping, stages = self.damping_or(5 * self.local_steps), self.stages
+        if stages is None:
+            eighth = max(1, self.setup.num_rounds // 8)
+            stages = as_stages([(4.0, None, eighth), (2.0, None, eighth), (1.0, None, 1)])
+        methods = tuple(self._cfedda(stage, damping).bind(self.setup) for stage in stages)
+        return MCFedDAConstants(damping, tuple(stages), methods)
 
     def initialize(self, x0: Array) -> MCFedDAState:
         """Start the first stage at x0."""
-        self.choose_damping(5 * self.local_steps)
-        if self.stages is None:
-            eighth = max(1, self.setup.num_rounds // 8)
-            self.stages = as_stages([(4.0, None, eighth), (2.0, None, eighth), (1.0, None, 1)])
-        return MCFedDAState(0, self.method(0).initialize(x0))
+        return MCFedDAState(0, self.constants.methods[0].initialize(x0))
 
     def broadcast(self, state: MCFedDAState) -> Payload:
         """Return CFedDA's broadcast, and this stage's multiple and radius."""
-        stage: Stage = self.stages[state.stage]
-        down = {**self.method(state.stage).broadcast(state.inner), "multiple": stage.multiple}
+        stage = self.constants.stages[state.stage]
+        inner = self.constants.methods[state.stage].broadcast(state.inner)
+        down = {**inner, "multiple": stage.multiple}
         return down if stage.radius is None else {**down, "radius": stage.radius}
 
     def aggregate(self, state: MCFedDAState, uploads: Uploads) -> MCFedDAState:
         """Do CFedDA's step, and start the next stage where it is time."""
+        _, stages, methods = self.constants
         s = state.stage
-        inner = self.method(s).aggregate(state.inner, uploads)
-        if inner.r > self.stages[s].rounds and s + 1 < len(self.stages):
-            return MCFedDAState(s + 1, self.method(s + 1).initialize(inner.w))
+        inner = methods[s].aggregate(state.inner, uploads)
+        if inner.r > stages[s].rounds and s + 1 < len(stages):
+            return MCFedDAState(s + 1, methods[s + 1].initialize(inner.w))
         return MCFedDAState(s, inner)
 
     def model(self, state: MCFedDAState) -> Array:
@@ -159,7 +164,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
 
     def outputs(self, state: MCFedDAState) -> dict[str, Array]:
         """Return the average of this stage's iterates."""
-        return self.method(state.stage).outputs(state.inner)
+        return self.constants.methods[state.stage].outputs(state.inner)
 
 
 def as_stages(stages: Any) -> list[Stage]:

@@ -14,6 +14,10 @@ gradients and, with p = 1/sqrt(kappa), O(sqrt(kappa) log) rounds. After step 2 t
 is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negative subdifferential
 of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, kappa = L/mu.
 
+State: h_i and xhat_i on the client; x_bar on the server.
+
+Wire: 1 vector, 1 number down, 1 vector up.
+
 Participation: everyone, in every round.
 
 Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round. Uploading xhat_i
@@ -25,14 +29,13 @@ Richtarik, "RandProx", ICLR 2023, where u_i = -h_i. The round with psi is recons
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from flower_fedcon.card import Sheet
-from flower_fedcon.core import rng as streams
+from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -42,6 +45,13 @@ class ScaffnewState(NamedTuple):
 
     x_bar: Array  # global model, shape of x0
     r: int  # the coming round, from 1
+
+
+class ScaffnewConstants(NamedTuple):
+    """What follows from the setup."""
+
+    client_lr: float  # gamma
+    communication_probability: float  # p
 
 
 class Scaffnew(FedConStrategy[ScaffnewState]):
@@ -75,22 +85,9 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     """
 
     name = "scaffnew"
-    downlink = ("x_bar",)
     uplink = ("v",)
-    client_settings = ("client_lr", "communication_probability", "batch_size")
-    sheet = Sheet(
-        title="Scaffnew",
-        problem="min F, or F + psi, psi with a prox",
-        update="client: h_i := h_i + (p/gamma) (x_bar - xhat_i); from x_bar, Geometric(p) times "
-        "x := x - gamma (grad f_i(x) - h_i); xhat_i = x\n"
-        "server: x_bar := prox(mean(xhat_i - (gamma/p) h_i), gamma/p)",
-        state="h_i and xhat_i on the client; x_bar on the server",
-        down="1 vector, 1 number",
-        up="1 vector",
-        participation="full",
-        lost_state="h_i := 0, which heals in one round",
-        paper="Mishchenko et al., ICML 2022; Condat, Richtarik, ICLR 2023 (RandProx)",
-    )
+
+    constants: ScaffnewConstants
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         client_lr: float | None = None,
         communication_probability: float | None = None,
         regularizer: Any = None,
-        **common: Any,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.client_lr = None if client_lr is None else positive("client_lr", client_lr)
@@ -108,20 +105,19 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         self.communication_probability = None if p is None else float(p)
         self.regularizer = as_regularizer(regularizer)
 
-    def initialize(self, x0: Array) -> ScaffnewState:
-        """Settle gamma and p, and start at x0."""
+    def derive(self) -> ScaffnewConstants:
+        """Settle gamma and p."""
         self.require_everyone("all share one coin")
         L, mu = self.setup.smoothness, self.setup.strong_convexity
-        if self.client_lr is None:
-            if not L:
-                raise ConfigError(
-                    "the clients' smoothness L is unknown: give client_lr, at most 1/L"
-                )
-            self.client_lr = 1 / L
-        if self.communication_probability is None:
-            self.communication_probability = min(1.0, (mu / L) ** 0.5) if mu and L else 0.1
-        self._p = self.communication_probability
-        self._prox_step = self.client_lr / self._p
+        if self.client_lr is None and not L:
+            raise ConfigError("the clients' smoothness L is unknown: give client_lr, at most 1/L")
+        p = self.communication_probability
+        if p is None:
+            p = min(1.0, (mu / L) ** 0.5) if mu and L else 0.1
+        return ScaffnewConstants(self.client_lr or 1 / (L or 1.0), p)
+
+    def initialize(self, x0: Array) -> ScaffnewState:
+        """Start at x0."""
         return ScaffnewState(x_bar=x0, r=1)
 
     def needs_whole_cohort(self) -> bool:
@@ -130,13 +126,13 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     def broadcast(self, state: ScaffnewState) -> Payload:
         """Step 1."""
-        coin = self.setup.rng(streams.COIN, state.r)
-        return {"x_bar": state.x_bar, "steps": int(coin.geometric(self._p))}
+        steps = self.setup.rng(COIN, state.r).geometric(self.constants.communication_probability)
+        return {"x_bar": state.x_bar, "steps": int(steps)}
 
     def aggregate(self, state: ScaffnewState, uploads: Uploads) -> ScaffnewState:
         """Step 5."""
-        x_bar = self.regularizer.prox(uploads.mean("v"), self._prox_step)
-        return ScaffnewState(x_bar, state.r + 1)
+        gamma, p = self.constants
+        return ScaffnewState(self.regularizer.prox(uploads.mean("v"), gamma / p), state.r + 1)
 
     def model(self, state: ScaffnewState) -> Array:
         """Return x_bar."""

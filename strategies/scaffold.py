@@ -15,6 +15,10 @@ c moves by 1/N whatever the cohort, so that it stays the mean of ALL c_i; with t
 would not, and cohorts of varying size would lead elsewhere. N = 1 is gradient descent; with
 c = c_i = 0 forever this is FedAvg. Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps.
 
+State: c_i on the client; x, c and a mirror of the c_i (N d numbers) on the server.
+
+Wire: 2 vectors down, 1 vector; 2 in option I or without mirror up.
+
 Participation: any. With a mirror (N d numbers on the server), in option "II" step 4 goes without
 dc_i: it follows from what the server knows.
 
@@ -28,14 +32,15 @@ for Federated Learning", ICML 2020, Algorithm 1 (second-hand).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from flower_fedcon.card import Sheet
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import Array, choice, count, positive
+from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
+from flower_fedcon.strategies.families.mirrored import Mirrored
+from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -45,10 +50,10 @@ class ScaffoldState(NamedTuple):
     x: Array  # global model, shape of x0
     c: Array  # mean of all c_i, shape of x0
     resets: int  # how often all control variates have started again from 0
-    mirror: Array | None  # the clients' c_i, shape (N, *x0)
+    mirror: Mirror | None  # the clients' c_i, by the name "c"
 
 
-class Scaffold(FedConStrategy[ScaffoldState]):
+class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     """Stochastic controlled averaging.
 
     Parameters
@@ -82,44 +87,19 @@ class Scaffold(FedConStrategy[ScaffoldState]):
     """
 
     name = "scaffold"
-    downlink = ("x", "c")
     uplink = ("delta", "dc")
-    client_settings = ("client_lr", "local_steps", "option", "mirror", "batch_size")
-    sheet = Sheet(
-        title="Scaffold",
-        problem="min F, smooth",
-        update="client: K times y := y - eta_l (grad f_i(y) - c_i + c); c_i := grad f_i(x) (I), "
-        "or c_i - c + (x - y)/(K eta_l) (II)\n"
-        "server: x := x + eta_g mean_S(y_i - x), c := c + (1/N) sum_S (change of c_i)",
-        state="c_i on the client; x, c and a mirror of the c_i (N d numbers) on the server",
-        down="2 vectors",
-        up="1 vector; 2 in option I or without mirror",
-        participation="any",
-        lost_state="c_i from the mirror; without it all restart from c = 0",
-        paper="Karimireddy et al., ICML 2020, Algorithm 1",
-    )
 
     def __init__(
-        self,
-        *,
-        client_lr: float,
-        local_steps: int,
-        server_lr: float = 1.0,
-        option: str = "II",
-        mirror: bool = True,
-        **common: Any,
+        self, *, option: str = "II", mirror: bool = True, **steps: Unpack[StepOptions]
     ) -> None:
-        super().__init__(**common)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-        self.server_lr = positive("server_lr", server_lr)
+        super().__init__(**steps)
         self.option = choice("option", option, ("I", "II"))
         self.mirror = bool(mirror)
 
     def initialize(self, x0: Array) -> ScaffoldState:
         """Start at x0, with c = c_i = 0."""
-        mirror = np.zeros((self.setup.num_clients, *x0.shape), x0.dtype) if self.mirror else None
-        return ScaffoldState(x=x0, c=np.zeros_like(x0), resets=0, mirror=mirror)
+        zero = np.zeros_like(x0)
+        return ScaffoldState(x=x0, c=zero, resets=0, mirror=self.mirrored(self.mirror, c=zero))
 
     def broadcast(self, state: ScaffoldState) -> Payload:
         """Step 1, and without mirror the number of resets."""
@@ -131,13 +111,15 @@ class Scaffold(FedConStrategy[ScaffoldState]):
         return ("delta",) if self.mirror and self.option == "II" else self.uplink
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
-        """Step 5; mirror rows are moved in place, as the clients move theirs."""
-        c = state.c
-        for i, dc in self._changes(state, uploads):
+        """Step 5; the mirror moves as the clients do."""
+        c, changes = state.c, self._changes(state, uploads)
+        for _, dc in changes:
             c = c + dc / uploads.num_clients
-            if state.mirror is not None:
-                state.mirror[i] = state.mirror[i] + dc
-        return state._replace(x=state.x + self.server_lr * uploads.mean("delta"), c=c)
+        after = state._replace(x=state.x + self.server_lr * uploads.mean("delta"), c=c)
+        if state.mirror is not None:
+            for i, dc in changes:
+                state.mirror.add(i, c=dc)
+        return after
 
     def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[tuple[int, Array]]:
         """Return (i, dc_i); step 3 of option "II" where it is not on the wire."""
@@ -150,8 +132,6 @@ class Scaffold(FedConStrategy[ScaffoldState]):
         """Return x."""
         return state.x
 
-    def readmit(self, state: ScaffoldState, client: int) -> tuple[ScaffoldState, Payload]:
-        """Return c_i where it is mirrored; else reset everybody's."""
-        if state.mirror is not None:
-            return state, {"c": state.mirror[client].copy()}
-        return state._replace(c=np.zeros_like(state.c), resets=state.resets + 1), {}
+    def reset(self, state: ScaffoldState) -> ScaffoldState:
+        """Put c to 0, as every client its c_i."""
+        return state._replace(c=np.zeros_like(state.c), resets=state.resets + 1)

@@ -16,7 +16,8 @@ def list_(
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
 ) -> None:
     """Show the collection."""
-    from flower_fedcon.registry import CLASSES, markdown_table, strategy_class
+    from flower_fedcon.card import first_sentence, one_line
+    from flower_fedcon.registry import algorithms, markdown_table
 
     if markdown:
         print(markdown_table())
@@ -26,14 +27,14 @@ def list_(
     screen = console()
     narrow = screen.width < 120  # one cell for all, a line for each
     rows = table("Name", "Card") if narrow else table("Name", *titles)
-    for name in CLASSES:
-        card = strategy_class(name).sheet
-        wire = f"{card.down} down, {card.up} up"
-        cells = [card.problem, card.participation, card.state, wire, card.paper]
+    for kind in algorithms().values():
+        card = kind.card()
+        texts = (card.participation, card.state, card.wire, card.source)
+        cells = [one_line(card.problem), *map(first_sentence, texts)]
         if narrow:
             lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]
             cells = ["\n".join(lines) + "\n"]
-        rows.add_row(CLASSES[name], *cells)
+        rows.add_row(kind.__name__, *cells)
     screen.print(rows)
 
 
@@ -48,12 +49,13 @@ def info(
     from flower_fedcon.registry import strategy_class
 
     kind = strategy_class(name)
-    card = asdict(kind.sheet)
+    card = asdict(kind.card())
     screen = console()
     screen.print(card.pop("title"), style="bold")
     grid = table("", "", plain=True)
     for key, text in card.items():
-        grid.add_row({"down": "downlink", "up": "uplink"}.get(key, key.replace("_", " ")), text)
+        if text:
+            grid.add_row(key.replace("_", " "), text)
     screen.print(grid)
     screen.print("\nHyperparameters", style="bold")
     rows = table("Name", "Default", "Meaning")

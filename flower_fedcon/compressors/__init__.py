@@ -8,7 +8,7 @@ E||C(x) - x||^2 <= (1 - q) ||x||^2. It has `compress(x, rng)`, `decode(arrays, s
 from flower_fedcon.compressors.base import Compressor, Identity, as_compressor
 from flower_fedcon.compressors.entries import RandK, TopK
 from flower_fedcon.compressors.qsgd import QSGD
-from flower_fedcon.compressors.values import Compressed, Quantized, Sparse
+from flower_fedcon.compressors.values import Compressed, Quantized, Sparse, dense
 
 __all__ = [
     "QSGD",
@@ -20,4 +20,5 @@ __all__ = [
     "Sparse",
     "TopK",
     "as_compressor",
+    "dense",
 ]

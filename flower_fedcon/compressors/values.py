@@ -47,6 +47,11 @@ class Compressed(ABC):
         out += self.dense()
 
 
+def dense(value: Compressed | Array) -> Array:
+    """Return what a compressor has given as an array."""
+    return value if isinstance(value, np.ndarray) else value.dense()
+
+
 class Sparse(Compressed):
     """Some entries of an array; the others are 0.
 

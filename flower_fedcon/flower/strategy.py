@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flwr.serverapp.strategy import Strategy
 
+from flower_fedcon.card import first_sentence
 from flower_fedcon.errors import ConfigError, FedConError
 
 if TYPE_CHECKING:
@@ -164,8 +165,8 @@ class FlowerStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the configuration as a tree, as Flower's strategies do."""
-        sheet: Any = self.sheet  # type: ignore[attr-defined]  # TRANSITIONAL
-        _log.info("\t├──> %s: %s", sheet.title, sheet.problem)
+        card = self.card()
+        _log.info("\t├──> %s: %s", card.title, card.problem.partition("\n")[0])
         for name, value in self.arguments().items():
             _log.info("\t│\t├── %s: %r", name, value)
-        _log.info("\t└──> a round: %s down, %s up", sheet.down, sheet.up)
+        _log.info("\t└──> a round: %s", first_sentence(card.wire))

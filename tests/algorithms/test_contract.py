@@ -18,7 +18,7 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import TRAIN, Reply
 from flower_fedcon.errors import FedConError, ParticipationError, RoundError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.registry import CLASSES
+from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 
@@ -40,7 +40,7 @@ def test_reaches_what_its_sheet_says(name, case):
     assert case.low <= case.error(history.x) <= case.high
 
 
-each = pytest.mark.parametrize("name", CLASSES)
+each = pytest.mark.parametrize("name", algorithms())
 
 
 def rules(name: str) -> list[Participation]:
@@ -48,10 +48,14 @@ def rules(name: str) -> list[Participation]:
     return [r for r in (Full(), Sample(fraction=0.5), Bernoulli(0.5)) if repr(r) not in refused]
 
 
-each = pytest.mark.parametrize("name", CLASSES)
+each = pytest.mark.parametrize("name", algorithms())
 EACH_RULE = pytest.mark.parametrize(
     ("name", "participation"),
-    [pytest.param(name, rule, id=f"{name}-{rule}") for name in CLASSES for rule in rules(name)],
+    [
+        pytest.param(name, rule, id=f"{name}-{rule}")
+        for name in algorithms()
+        for rule in rules(name)
+    ],
 )
 REFUSED = [
     pytest.param(name, rule, id=f"{name}-{rule}")

@@ -9,10 +9,10 @@ from faults import CORRUPT, Faults
 from harness import OpenRun
 
 from flower_fedcon.core.protocol import TRAIN
-from flower_fedcon.registry import CLASSES
+from flower_fedcon.registry import algorithms
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", algorithms())
 def test_ends_where_it_should(name):
     """200 rounds of lost, late, doubled and corrupt replies and two clients that forget."""
     contract = CONTRACTS[name]
@@ -37,7 +37,7 @@ def test_ends_where_it_should(name):
     assert case.error(run.x) <= 1.3 * case.high
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", algorithms())
 @pytest.mark.parametrize("fault", CORRUPT)
 def test_each_corruption_is_dropped_and_changes_nothing(name, fault):
     contract = CONTRACTS[name]

@@ -11,7 +11,7 @@ from problems import q6_limited
 from flower_fedcon import FederatedProblem, Sample, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.flower.grid_run import GridRun
-from flower_fedcon.registry import CLASSES
+from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.sets import L1Ball
@@ -46,7 +46,7 @@ def found():
 
     @server.main()
     def main(grid, context):
-        for name in CLASSES:
+        for name in algorithms():
             problem = problem_of(name)
             strategy = strategy_of(name)
             engine = GridEngine(strategy, grid, num_clients=6, problem=problem)
@@ -64,7 +64,7 @@ def found():
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", algorithms())
 def test_same_iterates(name, found):
     local = simulate(strategy_of(name), problem_of(name), ROUNDS, seed=4)
     assert found[name].x.tobytes() == local.x.tobytes()

@@ -22,7 +22,7 @@ from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.stores import FileStore, Versions
 from flower_fedcon.layout import Layout
-from flower_fedcon.registry import CLASSES
+from flower_fedcon.registry import algorithms
 from flower_fedcon.strategies import FedFW, Scaffold
 from flower_fedcon.wire import state_files as trees
 
@@ -49,7 +49,7 @@ def fedfw(**more):
     return FedFW(l1ls(4).constraint, penalty=0.1, participation=Sample(count=2), **more)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", algorithms())
 @pytest.mark.parametrize("sampled", [False, True])
 def test_same_bytes(name, sampled, tmp_path):
     contract = CONTRACTS[name]

@@ -27,7 +27,7 @@ from flower_fedcon.objectives import (
     SoftmaxRegression,
 )
 from flower_fedcon.objectives.stacked import key, stack, together
-from flower_fedcon.registry import CLASSES
+from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
 from flower_fedcon.sets import Box, L1Ball, L2Ball, NuclearNormBall, Simplex
 from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD, Scaffold
@@ -115,7 +115,7 @@ def test_single_precision(name):
     assert same(strategy, problem, 20, 1e-4).x.dtype == np.float32
 
 
-@pytest.mark.parametrize("name", [n for n in CLASSES if n not in STACKS])
+@pytest.mark.parametrize("name", [n for n in algorithms() if n not in STACKS])
 def test_what_cannot_be_stacked_runs_on_the_local_engine(name, caplog):
     strategy, problem = made(name, objectives("quadratic"))
     with caplog.at_level(logging.WARNING, logger="flwr"):
@@ -127,7 +127,7 @@ def test_what_cannot_be_stacked_runs_on_the_local_engine(name, caplog):
 
 
 def test_every_algorithm_is_named_above():
-    assert set(STACKS) <= set(CLASSES)
+    assert set(STACKS) <= set(algorithms())
 
 
 class Own(Quadratic):

@@ -16,7 +16,7 @@ from harness import Command, refusal
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import BUILDERS
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.registry import CLASSES
+from flower_fedcon.registry import algorithms
 from flower_fedcon.runs.history import History
 
 SIMS = Path(__file__).parents[2] / "sims"
@@ -25,7 +25,7 @@ SIMS = Path(__file__).parents[2] / "sims"
 def test_list(fedcon: Command) -> None:
     code, out, error = fedcon("list")
     assert (code, error) == (0, "")
-    for name in CLASSES.values():
+    for name in [kind.__name__ for kind in algorithms().values()]:
         assert f" {name} " in out
     for header in ("Problem", "Participation", "State", "Wire", "Paper"):
         assert header in out
@@ -36,11 +36,11 @@ def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = fedcon("list")[1]
     assert "Participation: any" in out
-    for name in CLASSES.values():
+    for name in [kind.__name__ for kind in algorithms().values()]:
         assert name in out
 
 
-@pytest.mark.parametrize("name", CLASSES.values())
+@pytest.mark.parametrize("name", [kind.__name__ for kind in algorithms().values()])
 def test_info(fedcon: Command, name: str) -> None:
     code, out, error = fedcon("info", name.lower())
     assert (code, error) == (0, "")

@@ -13,7 +13,7 @@ from harness import OpenRun
 
 from flower_fedcon import FederatedProblem
 from flower_fedcon.core.participation import Participation
-from flower_fedcon.registry import CLASSES, strategy_class
+from flower_fedcon.registry import algorithms, strategy_class
 
 FirstRounds = Callable[[], tuple[Any, FederatedProblem, list[float]]]
 """Returns a strategy, a problem with one unknown, and the model after each first round."""
@@ -91,7 +91,7 @@ def contract(name: str) -> Contract:
     return import_module(f"cases.{name}").CONTRACT
 
 
-CONTRACTS = {name: contract(name) for name in CLASSES}
+CONTRACTS = {name: contract(name) for name in algorithms()}
 
 
 def build(name: str, problem: FederatedProblem, **settings: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What several clients share of their local step."""

@@ -1,0 +1,38 @@
+"""K dual averaging steps: FastFedDA, CFedDA, MCFedDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.solvers.dual_averaging import model_minimizer
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+
+class DualAveragingClient(FedConClient[None]):
+    """Clients that keep no state, and minimise the server's model after each gradient."""
+
+    strong_convexity: float
+    damping: float
+    local_steps: int
+    regularizer: Regularizer
+    batch_size: int | None
+
+    def minimizer(self, psi: Any, z: Array, steps: float, **ball: Any) -> Array:
+        """Return P(z, A), the minimiser after A steps."""
+        mu, gamma = self.strong_convexity, self.damping
+        return model_minimizer(psi, z, steps, damping=gamma, strong_convexity=mu, **ball)
+
+    def gradient_sum(self, down: Payload, psi: Any, radius: float | None) -> Payload:
+        """Return g_i after K steps of CFedDA, with v and g of shape (..., *model)."""
+        v, g, anchor = down["w"], np.zeros_like(down["w"]), down.get("anchor")
+        for k in range(1, self.local_steps + 1):
+            g = g + self.gradient(v)
+            if k < self.local_steps:
+                z = down["z"] - g
+                v = self.minimizer(psi, z, down["steps"], anchor=anchor, radius=radius)
+        return {"g": g}

@@ -1,0 +1,55 @@
+"""Compressed messages both ways, with error feedback where a compressor needs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from flower_fedcon.compressors import Compressor, Identity, RandK, as_compressor
+from flower_fedcon.errors import ConfigError
+
+
+class Compression(NamedTuple):
+    """The compressors of a run, in the form in which it uses them."""
+
+    uplink_compressor: Compressor
+    downlink_compressor: Compressor
+    feedback: bool  # whether this is the form with error feedback
+
+
+def one_of(name: str, value: Compressor | None, older: str, same: Compressor | None) -> Compressor:
+    """Return the compressor of an argument that has an older name, too."""
+    if value is not None and same is not None:
+        raise ConfigError(f"{name} and {older} are one argument: give {name}")
+    return as_compressor(same if value is None else value)
+
+
+def compression(title: str, uplink: Compressor, downlink: Compressor, size: int) -> Compression:
+    """Return how models of `size` entries are compressed.
+
+    Raises
+    ------
+    ConfigError
+        If a compressor asks for more entries than there are, or with error feedback is not
+        contractive.
+    """
+    feedback = not (isinstance(downlink, Identity) and uplink.unbiased)
+    if not feedback:
+        uplink.q(size)
+        return Compression(uplink, downlink, feedback)
+    up, down = (_contractive(title, compressor, size) for compressor in (uplink, downlink))
+    return Compression(up, down, feedback)
+
+
+def _contractive(title: str, compressor: Compressor, size: int) -> Compressor:
+    """Return a compressor in its contractive form."""
+    if isinstance(compressor, RandK):
+        compressor = replace(compressor, scaled=False)
+    q = compressor.q(size)
+    if compressor.unbiased and q >= 1:
+        raise ConfigError(
+            f"{title} with error feedback needs contractive compressors, and the error of "
+            f"{compressor!r} on {size} entries can be {q:.3g} ||x||^2: use TopK or RandK, or QSGD "
+            "with more levels"
+        )
+    return compressor

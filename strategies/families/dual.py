@@ -1,0 +1,87 @@
+"""The constants of DualFL: the modulus nu, the momentum rho, the ratio r of its dual step."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import NamedTuple
+
+from flower_fedcon.core.participation import Bernoulli, Participation
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.errors import ConfigError
+
+_log = logging.getLogger("flwr")
+_SLACK = 1 + 1e-9  # mu and L are known to rounding
+
+
+class DualConstants(NamedTuple):
+    """What follows from the setup."""
+
+    nu: float
+    rho: float
+    ratio: float  # r = s/nu of the dual step s
+
+
+def choose_modulus(setup: Setup, given: float | None, regularization: float) -> float:
+    """Return nu, at most mu + alpha.
+
+    Raises
+    ------
+    ConfigError
+        If it is not known, or too large.
+    """
+    mu, alpha = setup.strong_convexity, regularization
+    nu = given or (mu or 0.0) + alpha
+    if nu == 0:
+        raise ConfigError(
+            "DualFL needs strongly convex objectives, and the clients' modulus is "
+            f"{'unknown' if mu is None else 0}: give strong_convexity, or regularization=alpha "
+            "to add alpha/2 ||x||^2 to each"
+        )
+    if mu is not None and nu > (mu + alpha) * _SLACK:
+        raise ConfigError(
+            f"strong_convexity must be at most {mu + alpha:.6g}, the clients' mu plus "
+            f"regularization, got {nu!r}"
+        )
+    return nu
+
+
+def choose_momentum(
+    setup: Setup, given: float | None, nu: float, regularization: float, *, by_default: bool
+) -> float:
+    """Return rho, at most nu/(L + alpha); where none is given that, or 0.
+
+    Raises
+    ------
+    ConfigError
+        If it is too large.
+    """
+    smoothness = setup.smoothness
+    most = 1.0 if smoothness is None else min(1.0, nu / (smoothness + regularization))
+    if given is None:
+        return 0.0 if smoothness is None or not by_default else most
+    if given > most * _SLACK:
+        bound = "1" if smoothness is None else f"nu/L = {most:.6g}"
+        raise ConfigError(f"momentum must be at most {bound}, got {given!r}")
+    if given > 0 and smoothness is None:
+        _log.warning("the clients' smoothness L is unknown: momentum must be at most nu/L")
+    return min(given, most)
+
+
+def block_ratio(setup: Setup, participation: Participation) -> float:
+    """Return r under sampling: N/C for cohorts of C, N/(pN + 1 - p) for Bernoulli(p)."""
+    n, p = setup.num_clients, setup.rate
+    return n / (p * (n - 1) + 1) if isinstance(participation, Bernoulli) else 1 / p
+
+
+def momentum_step(t: float, rho: float) -> tuple[float, float]:
+    """Return t_{n+1} and beta_n from t_n.
+
+    >>> [round(x, 6) for x in momentum_step(1.0, 0.0)]
+    [1.618034, 0.0]
+    """
+    a = 1 - rho * t * t
+    after = (a + math.sqrt(a * a + 4 * t * t)) / 2
+    if rho == 1:
+        return after, 0.0
+    return after, (t - 1) / after * (1 - rho * after) / (1 - rho)

@@ -1,0 +1,69 @@
+"""Methods that average gradients in the dual: FastFedDA, CFedDA, MCFedDA."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Required, TypeVar, Unpack
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.validation import count, positive
+
+State = TypeVar("State")
+
+
+class DampingOptions(Common, total=False):
+    """The arguments of `DualAveraging`."""
+
+    strong_convexity: Required[float]
+    damping: float | None
+    local_steps: Required[int]
+
+
+class Damping(NamedTuple):
+    """What follows from the setup."""
+
+    damping: float  # gamma
+
+
+class DualAveraging(FedConStrategy[State]):
+    """What these methods share: their arguments, and the damping where none is given.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or ConstraintSet
+        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+    strong_convexity : float
+        mu > 0: of every f_i, or a guess of the restricted modulus.
+    damping : float, optional
+        gamma > 0; by default a multiple of L, where the clients know L.
+    local_steps : int
+        K >= 1.
+    """
+
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        strong_convexity: float,
+        damping: float | None = None,
+        local_steps: int,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(**common)
+        self.regularizer = as_regularizer(regularizer)
+        self.strong_convexity = positive("strong_convexity", strong_convexity)
+        self.damping = None if damping is None else positive("damping", damping)
+        self.local_steps = count("local_steps", local_steps)
+
+    def damping_or(self, multiple: int) -> float:
+        """Return gamma as given, else multiple L."""
+        if self.damping is not None:
+            return self.damping
+        smoothness = self.setup.smoothness
+        if not smoothness:
+            raise ConfigError(
+                f"{self.title} takes its damping from the clients' smoothness L, which is unknown: "
+                f"give damping, about {multiple} L"
+            )
+        return multiple * smoothness

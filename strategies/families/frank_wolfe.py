@@ -1,0 +1,120 @@
+"""Methods whose clients take Frank-Wolfe steps and send the atom: FedFW and FedFWPlus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar, Unpack
+
+import numpy as np
+
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets import Atom, ConstraintSet
+from flower_fedcon.strategies.base import Common
+from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
+from flower_fedcon.validation import Array, choice, positive
+from flower_fedcon.wire.payloads import Payload
+
+State = TypeVar("State", bound=HasMirror)
+
+
+class FrankWolfe(Mirrored[State]):
+    """What FedFW and FedFWPlus share: arguments, schedules, the mean of the iterates.
+
+    Parameters
+    ----------
+    constraint : ConstraintSet
+        D, bounded, with a linear minimization oracle.
+    penalty : float
+        lambda_0 > 0. A rule of thumb: max_i ||grad f_i(x0)|| / (N diameter).
+    schedule : {"convex", "nonconvex"} (default: "convex")
+        Steps that fall with t, or constant ones that need the number of rounds.
+    gradient : {"full", "stochastic"} (default: "full")
+        "stochastic" averages minibatch gradients (give `batch_size`).
+    """
+
+    uplink = ("atom",)
+
+    def __init__(
+        self,
+        constraint: ConstraintSet,
+        *,
+        penalty: float,
+        schedule: str = "convex",
+        gradient: str = "full",
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(**common)
+        if not isinstance(constraint, ConstraintSet):
+            raise ConfigError(
+                f"{self.title} needs a constraint set with a linear minimization oracle "
+                f"(flower_fedcon.sets), got {constraint!r}"
+            )
+        self.constraint = constraint
+        self.penalty = positive("penalty", penalty)
+        self.schedule = choice("schedule", schedule, ("convex", "nonconvex"))
+        self.uses_num_rounds = self.schedule == "nonconvex"
+        self.gradient = choice("gradient", gradient, ("full", "stochastic"))
+        if self.stochastic != (self.batch_size is not None):
+            raise ConfigError(
+                f"gradient={self.gradient!r} with batch_size={self.batch_size!r}: give both "
+                'gradient="stochastic" and a batch_size, or neither'
+            )
+        if self.stochastic and self.schedule != "convex":
+            raise ConfigError('gradient="stochastic" has a convex schedule only')
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether clients average minibatch gradients."""
+        return self.gradient == "stochastic"
+
+    def scalars(self, t: int) -> Payload:
+        """Return eta_t, lambda_t and, for stochastic gradients, rho_t."""
+        p = self.setup.rate
+        if self.schedule == "nonconvex":
+            horizon = p * self.setup.num_rounds
+            return {
+                "step_size": min(1.0, horizon ** (-2 / 3)),
+                "penalty": self.penalty * horizon ** (1 / 3),
+            }
+        offset = 9 if self.stochastic else 2
+        age = p * (t - 1) + offset
+        scalars: Payload = {"step_size": offset / age, "penalty": self.penalty * age**0.5}
+        if self.stochastic:
+            scalars["averaging"] = 4 / (age - 1) ** (2 / 3)
+        return scalars
+
+    def check_start(self, x0: Array) -> None:
+        """Raise unless x0 is in D."""
+        self.constraint.check_shape(x0.shape)
+        if not self.constraint.contains(x0, 1e-9):
+            raise ConfigError(
+                f"the start x0 is outside {self.constraint!r} by "
+                f"{self.constraint.violation(x0):.3g}: start from constraint.project(x0)"
+            )
+
+    def mean_iterate(self, x_bar: Array, t: int, mirror: Mirror | None, uploads: Uploads) -> Array:
+        """Step 5, in its full or its sampled form: return x_bar, and move the mirror's x_i."""
+        eta, n = self.scalars(t)["step_size"], uploads.num_clients
+        if mirror is None:
+            mean: Array = uploads.sum("atom")
+            mean *= eta / n
+            mean += (1.0 - eta) * x_bar
+            return mean
+        moved: Array = uploads.sum("atom")
+        x = mirror["x"]
+        for i, atom in uploads.items("atom"):
+            moved -= x[i]
+            mirror.put(i, x=atom.mix(x[i], eta))
+        return x_bar + (eta / n) * moved
+
+    def needs_whole_cohort(self) -> bool:
+        """Without a mirror, step 5 needs every atom."""
+        return not self.setup.sampled
+
+    def decode(self, name: str, parts: Mapping[str, Array]) -> Atom:
+        """Return the atom in a message."""
+        layout = self.setup.layout
+        constraint: ConstraintSet = self.constraint
+        return constraint.decode_atom(parts, layout.shape, np.dtype(layout.dtype))

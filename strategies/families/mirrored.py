@@ -1,0 +1,49 @@
+"""Methods whose server may hold a copy of what each client keeps."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.errors import StateLostError
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+
+class HasMirror(Protocol):
+    """A state with the clients' states, or without."""
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """What the clients hold, where the server keeps a copy."""
+
+
+State = TypeVar("State", bound=HasMirror)
+
+
+class Mirrored(FedConStrategy[State]):
+    """A client that has lost its state gets it back from the mirror; without one, all start again.
+
+    What is lost without a mirror, and whether that is harmless, is each method's own: `reset`.
+    """
+
+    def mirrored(self, wanted: bool, **start: Array) -> Mirror | None:
+        """Return the mirror of clients that all start from these arrays, if it is wanted."""
+        return Mirror.of(self.setup.num_clients, **start) if wanted else None
+
+    def reset(self, state: State) -> State:
+        """Return the state after a collective reset: every client starts again.
+
+        Raises
+        ------
+        StateLostError
+            If the method has none.
+        """
+        raise StateLostError(f"{self.title} cannot re-admit a client without its state")
+
+    def readmit(self, state: State, client: int) -> tuple[State, Payload]:
+        """Return what the mirror holds of the client; without a mirror, reset everybody."""
+        if state.mirror is None:
+            return self.reset(state), {}
+        return state, state.mirror.row(client)
