@@ -10,6 +10,7 @@ import numpy as np
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers import LocalSolver
+from flower_fedcon.solvers.extrapolation import extrapolate
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -55,9 +56,7 @@ class DualFLClient(FedConClient[DualFLClientState]):
     def step(self, state: DualFLClientState, down: Payload) -> tuple[Payload, DualFLClientState]:
         """Do steps 2 and 3."""
         r, beta = self.ratio, down.get("beta", 0.0)
-        zeta = c = state.v + r * down["theta"]
-        if beta and state.c is not None:
-            zeta = (1 + beta) * c - beta * state.c
+        zeta, c = extrapolate(state.v, state.c, down["theta"], r, beta)
         x, theta_j = self._solve(state.x, zeta, down.get("tolerance"))
         kept = c if "beta" in down else None
         return {"theta": theta_j}, DualFLClientState(v=zeta - r * theta_j, c=kept, x=x)

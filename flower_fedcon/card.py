@@ -118,8 +118,12 @@ def read_card(title: str, docstring: str, where: str) -> Card:
 
 
 def _paragraph(text: str, name: str) -> str:
-    """Return the paragraph that begins with `name`, as one line."""
-    match = re.search(rf"^{name}: (.+?)(?:\n\n|\Z)", text, re.M | re.S)
+    """Return the paragraph that begins with `name`, as one line.
+
+    It ends with an empty line, or where the next one begins.
+    """
+    others = "|".join(PARAGRAPHS)
+    match = re.search(rf"^{name}: (.+?)(?:\n\n|\n(?:{others}): |\Z)", text, re.M | re.S)
     return one_line(match.group(1)) if match else ""
 
 

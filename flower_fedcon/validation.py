@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,6 +26,15 @@ def positive(name: str, value: object) -> float:
     if not (number > 0 and math.isfinite(number)):
         raise ConfigError(f"{name} must be finite and > 0, got {value!r}")
     return number
+
+
+def optional(check: Callable[[str, object], float], name: str, value: object) -> float | None:
+    """Return None, or what `check` makes of a value that is given.
+
+    >>> optional(positive, "radius", None), optional(positive, "radius", 2)
+    (None, 2.0)
+    """
+    return None if value is None else check(name, value)
 
 
 def nonnegative(name: str, value: object) -> float:

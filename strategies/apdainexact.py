@@ -18,11 +18,8 @@ eta_y = dual_lr, beta_y = dual_damping, theta = max(2/(2 + mu eta_x), 1 - beta_y
 least strong convexity of the clients; where it is unknown, theta = 1.
 
 State: x_i, y_i, ybar_i and u_i on the client; m on the server.
-
-Wire: 1 vector down, 1 vector up.
-
-Participation: everyone, in every round.
-
+Wire: 1 vector down; 1 vector up.
+Participation: full.
 Lost state: y_i = ybar_i := 0, x_i := m. The term y_i/eta_y in step 5 heals the sum in one round.
 It is 0 in the mean as long as nobody has lost anything, and must not be left out.
 
@@ -39,11 +36,8 @@ from typing import NamedTuple, Unpack
 
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.families.local_minimization import (
-    LocalMinimization,
-    MinimizationOptions,
-)
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
@@ -99,6 +93,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     name = "apdainexact"
     title = "APDA-Inexact"
     uplink = ("u",)
+    needs_everyone = "the dual variables sum to 0 over all"
 
     constants: APDAInexactConstants
 
@@ -115,11 +110,10 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         self.dual_lr = (
             1 / (32 * self.primal_lr) if dual_lr is None else positive("dual_lr", dual_lr)
         )
-        self.dual_damping = None if dual_damping is None else positive("dual_damping", dual_damping)
+        self.dual_damping = optional(positive, "dual_damping", dual_damping)
 
     def derive(self) -> APDAInexactConstants:
         """Settle beta_y and theta."""
-        self.require_everyone("the dual variables sum to 0 over all")
         L, mu = self.setup.smoothness, self.setup.strong_convexity
         if self.dual_damping is None and not L:
             raise ConfigError("the clients' smoothness L is unknown: give dual_damping, about 1/L")
@@ -135,10 +129,6 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     def initialize(self, x0: Array) -> APDAInexactState:
         """Start at x0."""
         return APDAInexactState(m=x0)
-
-    def needs_whole_cohort(self) -> bool:
-        """Step 6 needs every upload."""
-        return True
 
     def broadcast(self, state: APDAInexactState) -> Payload:
         """Step 1."""

@@ -59,6 +59,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     queries: ClassVar[tuple[str, ...]] = ()
     """What clients are asked before the step, by name; empty for one exchange a round."""
 
+    needs_everyone: ClassVar[str] = ""
+    """Why every client must take part in every round; "" where cohorts are allowed."""
+
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 
@@ -161,7 +164,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     def needs_whole_cohort(self) -> bool:
         """Return whether a round is void unless every member of the cohort replies."""
-        return False
+        return bool(self.needs_everyone)
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
@@ -169,21 +172,11 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
             raise ConfigError(f"{name!r} is made of {sorted(parts)}, expected one array")
         return parts[""]
 
-    # --- refusals that several algorithms share ------------------------------------------------
-
     def refuse_participation(self, reason: str, instead: str) -> None:
         """Refuse this run's cohort rule."""
         raise ParticipationError(
             f"{self.title} {reason}, got {self.participation!r}: use {instead}"
         )
-
-    def require_everyone(self, reason: str) -> None:
-        """Refuse a cohort rule that leaves somebody out."""
-        if self.setup.sampled:
-            self.refuse_participation(
-                f"needs every client in every round ({reason})",
-                "Full(), or an algorithm that allows sampling (`fedcon list`)",
-            )
 
     # --- what a run asks -----------------------------------------------------------------------
 
@@ -204,6 +197,11 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         if self.min_replies is not None and self.min_replies > setup.num_clients:
             raise ConfigError(
                 f"min_replies is {self.min_replies}, but there are {setup.num_clients} clients"
+            )
+        if setup.sampled and self.needs_everyone:
+            bound.refuse_participation(
+                f"needs every client in every round ({self.needs_everyone})",
+                "Full(), or an algorithm that allows sampling (`fedcon list`)",
             )
         bound.constants = bound.derive()
         return bound

@@ -26,12 +26,9 @@ followed by a projection, as in the authors' code, unless the ball is inactive, 
 radii of the paper's experiments.
 
 State: none on the client; w, z, w_0 and the sum of the iterates on the server.
-
-Wire: 2 vectors (3 with a radius), 1 number down, 1 vector up.
-
+Wire: 2 vectors (3 with a radius) and 1 number down; 1 vector up.
 Participation: any (the theory is for full). All that is remembered is on the server, and w_0, which
 the paper sends once, comes with each round of a run with a ball.
-
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
@@ -46,7 +43,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers.constrained import norm_ball
 from flower_fedcon.solvers.dual_averaging import model_minimizer
 from flower_fedcon.strategies.families.dual_averaging import Damping, DampingOptions, DualAveraging
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -109,7 +106,7 @@ class CFedDA(DualAveraging[CFedDAState]):
         self, regularizer: Any, *, radius: float | None = None, **options: Unpack[DampingOptions]
     ) -> None:
         super().__init__(regularizer, **options)
-        self.radius = None if radius is None else positive("radius", radius)
+        self.radius = optional(positive, "radius", radius)
         if self.radius is not None:
             norm_ball(self.regularizer, self.radius)  # refused here, not in round 1
 

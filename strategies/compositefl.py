@@ -18,14 +18,11 @@ paper states it, (P - x_bar)/(eta_g eta K) minus the mean of the round's gradien
 gradients. Symbols: eta = client_lr, eta_g = server_lr, K = local_steps.
 
 State: c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on the server.
-
-Wire: 1 vector (2 under sampling) down, 1 vector up.
-
-Participation: everyone (the paper), or cohorts of a fixed size C >= 2. Under sampling step 2 runs
-on the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets
-its c_i beside x_bar. A cohort of one moves no c_i: C = 1 and Bernoulli cohorts are refused. Should
+Wire: 1 vector (2 under sampling) down; 1 vector up.
+Participation: full (the paper), or cohorts of a fixed size C >= 2. Under sampling step 2 runs on
+the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets its
+c_i beside x_bar. A cohort of one moves no c_i: C = 1 and Bernoulli cohorts are refused. Should
 replies be missing until one is left, that round moves x_bar alone.
-
 Lost state: sampled, nothing is lost, since c_i comes with every message. With everyone present c_i
 is sent back from the mirror; with mirror=False all start again from c_i = 0, and x_bar stays (a
 collective reset). A client that alone came back with zeros would bias the run forever.

@@ -17,17 +17,15 @@ Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L], psi = re
 nu v_j = the dual variable xi_j of the paper, nu zeta_j -> grad f_j(theta*).
 
 State: v_j and c_j on the client; theta on the server, and a mirror of both.
-
-Wire: 1 vector, 1 number (2 vectors at first contact) down, 1 vector up.
-
-Participation: with everyone present r = 1, and this is the paper's algorithm (step 4 is then the
-mean of the theta_j; x0 is but a warm start). Under sampling it is proximal gradient on a random
-block of the dual, without momentum: rho = beta = 0, and r = s/nu with the dual step s = N nu/C for
-cohorts of C, s = N nu/(pN + 1 - p) for Bernoulli(p). A reply that is missing drops its term.
+Wire: 1 vector and 1 number down (2 vectors at first contact); 1 vector up.
+Participation: any; sampled, r > 1 and no momentum. With everyone present r = 1, and this is the
+paper's algorithm (step 4 is then the mean of the theta_j; x0 is but a warm start). Under sampling
+it is proximal gradient on a random block of the dual, without momentum: rho = beta = 0, and r =
+s/nu with the dual step s = N nu/C for cohorts of C, s = N nu/(pN + 1 - p) for Bernoulli(p). A reply
+that is missing drops its term.
 
 Gap rule (stopping="gap"): a local solve ends once its primal-dual gap is below tol_n, and theta_j
 is the primal point of the dual one whose gap this is: see `flower_fedcon.solvers.gap_tolerance`.
-
 Lost state: v_j and c_j come back from a mirror (2 N d numbers; N d under sampling). Without it all
 start again at v_j = -theta, c_j = 0, t = 1 (a collective reset): exact, but what the v_j knew is
 lost. A client that alone starts again breaks theta = -mean v_j forever: a wrong limit.
@@ -48,6 +46,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import gap_tolerance
+from flower_fedcon.solvers.extrapolation import extrapolate
 from flower_fedcon.strategies.families.dual import (
     DualConstants,
     block_ratio,
@@ -55,12 +54,9 @@ from flower_fedcon.strategies.families.dual import (
     choose_momentum,
     momentum_step,
 )
-from flower_fedcon.strategies.families.local_minimization import (
-    LocalMinimization,
-    MinimizationOptions,
-)
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
-from flower_fedcon.validation import Array, choice, nonnegative, positive
+from flower_fedcon.validation import Array, choice, nonnegative, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -137,9 +133,8 @@ class DualFL(LocalMinimization[DualFLState], Mirrored[DualFLState]):
         **common: Unpack[MinimizationOptions],
     ) -> None:
         super().__init__(**common)
-        nu, rho = strong_convexity, momentum
-        self.strong_convexity = None if nu is None else positive("strong_convexity", nu)
-        self.momentum = None if rho is None else nonnegative("momentum", rho)
+        self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
+        self.momentum = optional(nonnegative, "momentum", momentum)
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
         self.stopping = choice("stopping", stopping, ("solver", "gap"))
         self.gap_gamma = positive("gap_gamma", gap_gamma)
@@ -202,20 +197,16 @@ class DualFL(LocalMinimization[DualFLState], Mirrored[DualFLState]):
         else:
             theta = uploads.mean("theta")
         if state.mirror is not None:
-            for j, theta_j in uploads.items("theta"):
-                self._repeat(state.mirror, j, theta_j, before, state.beta)
+            self._follow(state.mirror, uploads, before, state.beta)
         return state._replace(theta=theta, n=state.n + 1, t=t, beta=beta)
 
-    def _repeat(self, mirror: Mirror, j: int, theta_j: Array, theta: Array, beta: float) -> None:
-        """Move v_j and c_j as client j has."""
-        r = self.constants.ratio
-        zeta = c = mirror["v"][j] + r * theta
-        if self.setup.sampled:
-            mirror.put(j, v=zeta - r * theta_j)
-            return
-        if beta:
-            zeta = (1 + beta) * c - beta * mirror["c"][j]
-        mirror.put(j, v=zeta - r * theta_j, c=c)
+    def _follow(self, mirror: Mirror, uploads: Uploads, theta: Array, beta: float) -> None:
+        """Move v_j and c_j as the clients have."""
+        r, sampled = self.constants.ratio, self.setup.sampled
+        for j, theta_j in uploads.items("theta"):
+            before = None if sampled else mirror["c"][j]
+            zeta, c = extrapolate(mirror["v"][j], before, theta, r, beta)
+            mirror.put(j, v=zeta - r * theta_j, **({} if sampled else {"c": c}))
 
     def model(self, state: DualFLState) -> Array:
         """Return theta."""

@@ -26,11 +26,8 @@ and G, W up. P needs them only as z = gamma w_0 + (mu/2) W - G, so z alone is se
 the same, for 2 vectors down and 1 up.
 
 State: none on the client; w and z on the server.
-
-Wire: 2 vectors, 1 number down, 1 vector up.
-
+Wire: 2 vectors and 1 number down; 1 vector up.
 Participation: any (the theory is for full). All that is remembered is on the server.
-
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated

@@ -11,12 +11,9 @@ Round, for a cohort S:
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
 
 State: none on the client; w on the server.
-
-Wire: 1 vector down, 1 vector up.
-
-Participation: any. Under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this
-is the algorithm.
-
+Wire: 1 vector down; 1 vector up.
+Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
+the algorithm.
 Lost state: nothing to lose.
 
 Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and

@@ -19,11 +19,8 @@ At the optimum y_i - xbar = eta grad f_i(xbar).
 
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
-
-Wire: 1 vector down, 1 vector up.
-
+Wire: 1 vector down; 1 vector up.
 Participation: any.
-
 Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
 ("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start: this heals.
 Without the mirror a client that has lost its state is refused, which ends the run.
@@ -41,10 +38,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.families.local_minimization import (
-    LocalMinimization,
-    MinimizationOptions,
-)
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload

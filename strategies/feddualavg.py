@@ -17,11 +17,8 @@ gradient steps and uploads w - prox(z_r, e_r); for K = 1 the two agree.
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
 
 State: none on the client; z and e on the server.
-
-Wire: 1 vector, 1 number down, 1 vector up.
-
-Participation: any (the theory is for full). With K > 1 heterogeneity leaves a floor.
-
+Wire: 1 vector and 1 number down; 1 vector up.
+Participation: any (the theory is for full); with K > 1 heterogeneity leaves a floor.
 Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3, Theorem

@@ -15,11 +15,8 @@ Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and a
 g_i = grad f_i.
 
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
-
-Wire: 1 vector; without mirror also 1 number down, 1 vector up.
-
+Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any.
-
 Lost state: the server repeats step 3 from the theta_i ("mirror": N d numbers) and sends g_i back.
 Without the mirror everybody starts again with g_i = h = 0 and the model as it is (a collective
 reset: its number travels in every broadcast, and a client that was away resets when it returns). A
@@ -40,7 +37,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -93,7 +90,7 @@ class FedDyn(ControlVariates[FedDynState]):
 
     def __init__(self, *, proximal: float | None = None, **common: Unpack[VariateOptions]) -> None:
         super().__init__(**common)
-        self.proximal = None if proximal is None else positive("proximal", proximal)
+        self.proximal = optional(positive, "proximal", proximal)
 
     def derive(self) -> FedDynConstants:
         """Return alpha: as given, else sqrt(mu L)."""

@@ -2,7 +2,7 @@ r"""FedFW, the federated Frank-Wolfe algorithm: projection-free, one atom up.
 
     min_x (1/N) sum_i f_i(x)   s.t. x in D,   D convex and compact
 
-Round t = 1, 2, ...
+Round t = 1, 2, ..., from x_i = x_bar = x0:
     1. broadcast x_bar
     2. client i:  g_i = (1/N) grad f_i(x_i) + lambda_t (x_i - x_bar)
     3. client i:  s_i = lmo(g_i) = argmin over s in D of <g_i, s>
@@ -22,14 +22,12 @@ Schedules, with p = C/N the expected fraction of clients a round, lambda_0 = pen
                 rho_t = 4/(p(t-1) + 8)^(2/3)
 
 State: x_i on the client; x_bar on the server, and a mirror of the x_i under sampling.
-
-Wire: 1 vector, 2 numbers down, 1 atom up.
-
-Participation: any. When some are left out, step 5 becomes the exact mean of all N iterates,
+Wire: 1 vector and 2 numbers down; 1 atom up.
+Participation: any; sampled, the exact mean of all iterates by a mirror. When some are left out,
+step 5 becomes the exact mean of all N iterates,
     x_bar := x_bar + (eta_t/N) sum_{i in S} (s_i - x_i),
 for which the server repeats the clients' steps from their atoms ("mirror": N d numbers). Averaging
 over the cohort alone converges to a wrong point.
-
 Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, and step 5 contracts
 the error like 1/t^2.
 

@@ -1,18 +1,21 @@
 r"""FedFWPlus: FedFW with a dual step, faster in practice.
 
-As FedFW (see there), with a multiplier y_i of x_i = x_bar, from 0; step 2 becomes
-    2a. y_i := y_i + lambda_0 (x_i - x_bar)        (the constant lambda_0, before use)
-    2b. g_i = (1/N) grad f_i(x_i) + lambda_t (x_i - x_bar) + y_i
+    min_x (1/N) sum_i f_i(x)   s.t. x in D,   D convex and compact
+
+Round t = 1, 2, ..., FedFW's (see there), with a multiplier y_i of x_i = x_bar, from 0:
+    1.  broadcast x_bar
+    2a. client i:  y_i := y_i + lambda_0 (x_i - x_bar)     (the constant lambda_0, before use)
+    2b.            g_i = (1/N) grad f_i(x_i) + lambda_t (x_i - x_bar) + y_i
+    3.             s_i = lmo(g_i);  x_i := (1 - eta_t) x_i + eta_t s_i
+    4.  upload the atom s_i
+    5.  server:    x_bar := (1 - eta_t) x_bar + (eta_t/N) sum_i s_i
 
 State: x_i and y_i on the client; x_bar on the server, and under sampling mirrors of both.
-
-Wire: 1 vector (2 under sampling), 3 numbers down, 1 atom up.
-
-Participation: any. With everyone present sum_i y_i = 0 by itself. Under sampling it is not, and the
-multiplier acts through its part orthogonal to consensus: step 2b then uses y_i - y_bar, y_bar the
-mean over ALL clients before the round. The server mirrors x_i and y_i (2 N d numbers) and
-broadcasts y_bar: 2 vectors down.
-
+Wire: 1 vector (2 under sampling) and 3 numbers down; 1 atom up.
+Participation: any; sampled, centred by y_bar, by mirrors (2 N d numbers). With everyone present
+sum_i y_i = 0 by itself. Under sampling it is not, and the multiplier acts through its part
+orthogonal to consensus: step 2b then uses y_i - y_bar, y_bar the mean over ALL clients before the
+round, which the server broadcasts.
 Lost state: with a mirror x_i and y_i are sent back. With everyone present all clients start again
 from x_i := x_bar, y_i := 0 (a collective reset; the model stays). Measured on least squares over
 an l1 ball (20 clients, 5,000 rounds, one client lost at round 1,000, lambda_0 = 0.1): the gap is

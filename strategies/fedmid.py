@@ -12,12 +12,9 @@ prox(v, step) = argmin_u psi(u) + ||u - v||^2 / (2 step). With `server_prox_only
 without prox. Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps.
 
 State: none on the client; w on the server.
-
-Wire: 1 vector down, 1 vector up.
-
-Participation: any (the theory is for full). The prox runs on clients and server alike, so that the
-fixed point is biased even for K = 1: this is the algorithm.
-
+Wire: 1 vector down; 1 vector up.
+Participation: any (the theory is for full); the fixed point is biased. The prox runs on clients and
+server alike, so that the fixed point is biased even for K = 1: this is the algorithm.
 Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.

@@ -17,12 +17,9 @@ and relaxation, and of FedDyn with alpha = 1/eta. With q > 0 clients drift apart
 and under heterogeneity x_0 keeps being thrown off the optimum: this is the algorithm.
 
 State: x_i, lambda_i, x_0i on the client; x_0 on the server.
-
-Wire: 1 vector, 1 number; in a round after a skipped one 1 number down, 1 vector; in a skipped round
-nothing up.
-
-Participation: full (the coin skips a round for everybody; it does not sample clients).
-
+Wire: 1 vector and 1 number down (1 number after a skipped round); 1 vector up (nothing in a skipped
+round).
+Participation: full; the coin skips a round for everybody.
 Lost state: x_i := x_0i := x_0, the last mean, and lambda_i := 0. One exact step 2 and 3 gives
 lambda_i = -grad f_i(x_i) whatever lambda_i was, so that this heals.
 
@@ -38,10 +35,7 @@ from typing import NamedTuple, Unpack
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies.families.local_minimization import (
-    LocalMinimization,
-    MinimizationOptions,
-)
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.validation import Array, nonnegative, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -90,6 +84,7 @@ class FedPD(LocalMinimization[FedPDState]):
 
     name = "fedpd"
     uplink = ("u",)
+    needs_everyone = "the server averages what all clients hold"
 
     def __init__(
         self,
@@ -110,7 +105,6 @@ class FedPD(LocalMinimization[FedPDState]):
 
     def initialize(self, x0: Array) -> FedPDState:
         """Start everywhere at x0."""
-        self.require_everyone("the server averages what all clients hold")
         return FedPDState(x_0=x0, t=1, skip=self.skips(1), fresh=True)
 
     def broadcast(self, state: FedPDState) -> Payload:
@@ -127,10 +121,6 @@ class FedPD(LocalMinimization[FedPDState]):
         x_0 = state.x_0 if state.skip else uploads.mean("u")
         t = state.t + 1
         return FedPDState(x_0, t, skip=self.skips(t), fresh=not state.skip)
-
-    def needs_whole_cohort(self) -> bool:
-        """Step 5 needs every u_i, and in a skipped round every client must have moved."""
-        return True
 
     def model(self, state: FedPDState) -> Array:
         """Return x_0."""

@@ -12,13 +12,10 @@ Symbols: mu = proximal. Step 2 is as good as `local_solver` makes it. With mu = 
 minimisers are averaged (each f_j must then have one).
 
 State: none on the client; w on the server.
-
-Wire: 1 vector down, 1 vector up.
-
-Participation: any; cohorts are drawn uniformly, where the paper draws clients with probability
+Wire: 1 vector down; 1 vector up.
+Participation: any. Cohorts are drawn uniformly, where the paper draws clients with probability
 proportional to their numbers of examples. Under heterogeneity the fixed point is not the optimum,
 the less so the larger mu: this is the algorithm. One client alone does proximal point steps.
-
 Lost state: nothing to lose.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
@@ -30,10 +27,7 @@ from __future__ import annotations
 from typing import NamedTuple, Unpack
 
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.families.local_minimization import (
-    LocalMinimization,
-    MinimizationOptions,
-)
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.payloads import Payload
 

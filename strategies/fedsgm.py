@@ -25,12 +25,10 @@ to the clients that have just built on w_t; any other gets w_{t+1} itself when i
 iterates are those of a broadcast of m_t to everybody.
 
 State: none on the client, with error feedback w and e_j; x, w and the average's sums on the server.
-
-Wire: 1 vector (compressed with error feedback), 1 number down, 1 vector (compressed), 1 number up.
-
-Participation: any. Under sampling ghat is an estimate, and g(w_bar) <= eps holds only up to its
-error; the theory is for full participation, and second-hand for hard switching under sampling.
-
+Wire: 1 vector (compressed with error feedback) and 1 number down; 1 vector (compressed) and 1
+number up.
+Participation: any; sampled, g(w_bar) <= eps holds up to the error of the estimate ghat. In the
+paper the theory is for full participation, and second-hand for hard switching under sampling.
 Lost state: nothing without error feedback. With it the client starts again from a dense w_t and
 e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
 

@@ -2,7 +2,7 @@ r"""5GCS: local training with client sampling, for strongly convex objectives.
 
     min_x (1/N) sum_m f_m(x),   f_m mu-strongly convex and L-smooth
 
-With F_m(x) = (1/N) (f_m(x) - (mu/2) ||x||^2); round, for a cohort S of C clients:
+Round, for a cohort S of C clients, with F_m(x) = (1/N) (f_m(x) - (mu/2) ||x||^2):
     1. server:    xhat = (x - gamma v)/(1 + gamma mu); broadcast xhat
     2. client m:  y ~ argmin F_m(y) + (tau/2) ||y - (xhat + u_m/tau)||^2, started at xhat
     3.            upload Delta_m = grad F_m(y) - u_m;  u_m := u_m + Delta_m
@@ -18,11 +18,8 @@ K >= ((3/4) sqrt(C L/(N mu)) + 2) log(4 kappa) gradient steps. N times step 2 is
 solves: f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which needs N tau >= mu.
 
 State: u_m on the client; x, v and a mirror of the u_m on the server (N d numbers).
-
-Wire: 1 vector; without mirror also 1 number down, 1 vector up.
-
+Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: cohorts of one size, uniform.
-
 Lost state: as in FedDyn; the server repeats step 3's update ("mirror": N d numbers), or else
 everybody starts again with u_m = v = 0 and the same xhat.
 
@@ -43,7 +40,7 @@ from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -118,10 +115,10 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         **common: Unpack[VariateOptions],
     ) -> None:
         super().__init__(**common)
-        self.smoothness = _optional("smoothness", smoothness)
-        self.strong_convexity = _optional("strong_convexity", strong_convexity)
-        self.primal_lr = _optional("primal_lr", primal_lr)
-        self.dual_lr = _optional("dual_lr", dual_lr)
+        self.smoothness = optional(positive, "smoothness", smoothness)
+        self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
+        self.primal_lr = optional(positive, "primal_lr", primal_lr)
+        self.dual_lr = optional(positive, "dual_lr", dual_lr)
 
     def derive(self) -> FiveGCSConstants:
         """Settle mu, gamma and tau."""
@@ -175,7 +172,3 @@ class FiveGCS(ControlVariates[FiveGCSState]):
                 + (" (or give primal_lr)" if name == "smoothness" else "")
             )
         return value
-
-
-def _optional(name: str, value: float | None) -> float | None:
-    return None if value is None else positive(name, value)

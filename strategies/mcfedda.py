@@ -2,22 +2,21 @@ r"""MCFedDA, multi-stage CFedDA: a large regularization weight and ball first, t
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 
-Stage s = 1, 2, ... is CFedDA (see there) for R_s rounds with multiple_s psi and radius rho_s, from
-the last stage's w: w_0 := w, gradients and iterates forgotten, r := 1. The multiples do not
-increase and the last is 1, so that psi is what is minimised in the end; the last stage goes on
-until the run ends. In the paper's terms lambda_s = multiple_s lambda; its theory halves lambda and
-rho from stage to stage, and the last stage takes most of the rounds.
+Round r = 1, ..., R_s of stage s = 1, 2, ...:
+    CFedDA's (see there), with multiple_s psi and radius rho_s, from the last stage's w:
+    w_0 := w, gradients and iterates forgotten, r := 1
+
+The multiples do not increase and the last is 1, so that psi is what is minimised in the end; the
+last stage goes on until the run ends. In the paper's terms lambda_s = multiple_s lambda; its theory
+halves lambda and rho from stage to stage, and the last stage takes most of the rounds.
 
 A large weight keeps the first iterates sparse, where the loss is well conditioned.
 
 Symbols: stages = [(multiple, rho, R), ...]; mu, gamma, K and psi as in CFedDA.
 
 State: none on the client; CFedDA's, and the stage, on the server.
-
-Wire: 2 vectors (3 with a radius), 2 numbers (3 with a radius) down, 1 vector up.
-
+Wire: 2 vectors and 2 numbers down (3 of each with a radius); 1 vector up.
 Participation: any (the theory is for full).
-
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated

@@ -15,11 +15,8 @@ is -(p/gamma)(v_bar - x_bar), which is 0 without psi and else lies in the negati
 of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, kappa = L/mu.
 
 State: h_i and xhat_i on the client; x_bar on the server.
-
-Wire: 1 vector, 1 number down, 1 vector up.
-
-Participation: everyone, in every round.
-
+Wire: 1 vector and 1 number down; 1 vector up.
+Participation: full.
 Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round. Uploading xhat_i
 "because the h_i sum to 0" would make the loss permanent, and the round with psi wrong.
 
@@ -36,7 +33,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -86,6 +83,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     name = "scaffnew"
     uplink = ("v",)
+    needs_everyone = "all share one coin"
 
     constants: ScaffnewConstants
 
@@ -98,16 +96,15 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.client_lr = None if client_lr is None else positive("client_lr", client_lr)
-        p = communication_probability
-        if p is not None and positive("communication_probability", p) > 1:
+        self.client_lr = optional(positive, "client_lr", client_lr)
+        p = optional(positive, "communication_probability", communication_probability)
+        if p is not None and p > 1:
             raise ConfigError(f"communication_probability must be in (0, 1], got {p!r}")
-        self.communication_probability = None if p is None else float(p)
+        self.communication_probability = p
         self.regularizer = as_regularizer(regularizer)
 
     def derive(self) -> ScaffnewConstants:
         """Settle gamma and p."""
-        self.require_everyone("all share one coin")
         L, mu = self.setup.smoothness, self.setup.strong_convexity
         if self.client_lr is None and not L:
             raise ConfigError("the clients' smoothness L is unknown: give client_lr, at most 1/L")
@@ -119,10 +116,6 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     def initialize(self, x0: Array) -> ScaffnewState:
         """Start at x0."""
         return ScaffnewState(x_bar=x0, r=1)
-
-    def needs_whole_cohort(self) -> bool:
-        """Step 5 needs every upload."""
-        return True
 
     def broadcast(self, state: ScaffnewState) -> Payload:
         """Step 1."""

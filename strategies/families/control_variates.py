@@ -8,10 +8,7 @@ from typing import Protocol, TypeVar, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.strategies.families.local_minimization import (
-    LocalMinimization,
-    MinimizationOptions,
-)
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload

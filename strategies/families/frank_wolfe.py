@@ -107,7 +107,8 @@ class FrankWolfe(Mirrored[State]):
         for i, atom in uploads.items("atom"):
             moved -= x[i]
             mirror.put(i, x=atom.mix(x[i], eta))
-        return x_bar + (eta / n) * moved
+        after: Array = x_bar + (eta / n) * moved
+        return after
 
     def needs_whole_cohort(self) -> bool:
         """Without a mirror, step 5 needs every atom."""
