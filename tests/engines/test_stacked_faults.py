@@ -18,7 +18,7 @@ from flower_fedcon.strategies import FedDualAvg, FedMiD
 
 
 class Faulty(StackedEngine):
-    """One client's first upload of some rounds is not finite."""
+    """One client's first upload of some rounds holds non-finite values."""
 
     bad: dict[int, int]
 
