@@ -119,7 +119,7 @@ class _Legacy(Strategy):
         while True:  # those that are online may know of more
             if not client_manager.wait_for(wanted, timeout=int(self._timeout)):
                 raise FedConError(
-                    f"{client_manager.num_available()} of {wanted} clients are there after "
+                    f"{client_manager.num_available()} of {wanted} clients are online after "
                     f"{self._timeout:g} s: start the missing ones, or set num_clients"
                 )
             found, partitions = self._meet(client_manager)

@@ -75,12 +75,12 @@ class Nodes:
                 return [self.infos[name] for name in sorted(online, key=natural)]
             if time.monotonic() > deadline:
                 raise FedConError(
-                    f"{len(online)} of {wanted} clients are there after {timeout:g} s "
+                    f"{len(online)} of {wanted} clients are online after {timeout:g} s "
                     f"({', '.join(sorted(online, key=natural)) or 'none'}): start the missing "
                     "SuperNodes, or set num_clients"
                 )
             if not told:
-                _log.info("waiting for %d clients, %d are there", wanted, len(online))
+                _log.info("waiting for %d clients, %d are online", wanted, len(online))
                 told = True
             time.sleep(POLL[1])
 

@@ -82,10 +82,10 @@ def test_handshake_waits_for_all_and_sorts_by_number():
 
 @on_grid
 def test_too_few_clients():
-    with pytest.raises(FedConError, match=r"2 of 3 clients are there after 1e-06 s \(0, 1\)"):
+    with pytest.raises(FedConError, match=r"2 of 3 clients are online after 1e-06 s \(0, 1\)"):
         avg().start(FakeGrid(q6_objectives()[:2]), num_clients=3, timeout=1e-6)
     empty = FakeGrid(())
-    with pytest.raises(FedConError, match=r"0 of 1 clients are there .*\(none\)"):
+    with pytest.raises(FedConError, match=r"0 of 1 clients are online .*\(none\)"):
         avg().start(empty, timeout=1e-6)
 
 
