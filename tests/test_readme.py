@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment import SCRIPTS, _environment, _family, _free_ports, _wait
 from problems import l1ls, l1ls_data
+from processes import SCRIPTS, environment, free_ports, processes_of, wait_until
 
 from flower_fedcon import Sample, __version__, simulate
 from flower_fedcon.registry import markdown_table
@@ -125,7 +125,7 @@ def test_the_workflow_runs_what_a_contributor_runs():
 def consecutive_ports(count: int) -> int:
     """Return the first of `count` consecutive free ports."""
     for _ in range(50):
-        (first,) = _free_ports(1)
+        (first,) = free_ports(1)
         sockets = []
         try:
             for port in range(first, first + count):
@@ -154,7 +154,7 @@ def test_app_and_deployment(tmp_path):
     script = blocks("bash")[3]
     assert "9093" in script
     assert "9100" in script
-    script = script.replace("9093", str(_free_ports(1)[0])).replace(
+    script = script.replace("9093", str(free_ports(1)[0])).replace(
         "9100", str(consecutive_ports(3))
     )
     home = tmp_path / "home"
@@ -165,13 +165,13 @@ def test_app_and_deployment(tmp_path):
             process = subprocess.Popen(
                 ["bash", "-euc", script],
                 cwd=tmp_path,
-                env=_environment(home),
+                env=environment(home),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            assert _wait(lambda: process.poll() is not None, 180), log.read_text()
+            assert wait_until(lambda: process.poll() is not None, 180), log.read_text()
         assert process.returncode == 0, log.read_text()
         assert (tmp_path / "run" / "model.npz").exists(), log.read_text()
     finally:
@@ -187,7 +187,7 @@ def stop(homes: list[Path]) -> None:
     """Kill every process that was started with one of these homes."""
 
     def gone() -> bool:
-        alive = {pid for home in homes for pid in _family(home)}
+        alive = {pid for home in homes for pid in processes_of(home)}
         for pid in alive:
             try:
                 os.kill(pid, 9)
@@ -195,7 +195,7 @@ def stop(homes: list[Path]) -> None:
                 continue
         return not alive
 
-    assert _wait(gone, 20)
+    assert wait_until(gone, 20)
 
 
 def test_runs_from_a_wheel_too(tmp_path):

@@ -1,12 +1,12 @@
-"""Exactly once: whether the state that a step leaves comes to count.
+"""Exactly-once client state: pending, acknowledged, kept or lost.
 
-What a step leaves is *pending* until the server says, in a later message, that it used the reply
-that came with it; then it is *acknowledged*, and the step that follows builds on it. A pending
+The state that a step leaves is *pending* until the server says, in a later message, that it used
+the reply that came with it; then it is *acknowledged*, and the next step builds on it. A pending
 state that is not acknowledged is dropped: a reply that was late, refused or lost moves nothing. The
-acknowledged state that the server's last checkpoint knows is *kept* besides, for a server that
-falls back to it. A client that has none of the states that the server means has *lost* its state.
+acknowledged state that the server's last checkpoint refers to is *kept* as well, for a server that
+falls back to that checkpoint. A client without the state that the server refers to has *lost* it.
 
-A server says which state it means by the round of the reply that came with it, 0 for none.
+A server refers to a state by the round of the reply that came with it, 0 for none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rounds = TypeVar("Rounds", int, Array)
 
 
 def confirms(acknowledged: Rounds, pending: Rounds) -> Any:
-    """Return whether the server means the pending state, which is acknowledged by that.
+    """Return whether the server acknowledges the pending state.
 
     >>> confirms(3, 3), confirms(2, 3), confirms(0, 0)
     (True, False, False)
@@ -31,7 +31,7 @@ def confirms(acknowledged: Rounds, pending: Rounds) -> Any:
 
 
 def stands(acknowledged: Rounds, known: Rounds) -> Any:
-    """Return whether the server means the state that is acknowledged already, or none yet.
+    """Return whether the server refers to the state that is acknowledged already, or to none yet.
 
     >>> stands(2, 2), stands(3, 2), stands(0, 2)
     (True, False, True)
@@ -58,7 +58,7 @@ class Versions(NamedTuple):
         The round of `kept`; 0 for none.
     kept : NamedTuple or None
     incarnation : int
-        How often the server had been started when it last wrote.
+        The server's incarnation that this client answered last.
     """
 
     round: int = 0
@@ -72,7 +72,7 @@ class Versions(NamedTuple):
     incarnation: int = 0
 
     def at(self, acknowledged: int) -> Any:
-        """Return the state that the server means; None if it is lost."""
+        """Return the state that the server refers to; None if it is lost."""
         if confirms(acknowledged, self.pending_round):
             return self.pending
         if acknowledged == self.round:
@@ -82,7 +82,7 @@ class Versions(NamedTuple):
     def outdated(self, server_round: int, incarnation: int) -> bool:
         """Return whether a request is older than one that was answered already.
 
-        A server that was started again may ask for earlier rounds, an older incarnation for none.
+        A restarted server may ask for earlier rounds; an older incarnation is always outdated.
         """
         if incarnation != self.incarnation:
             return incarnation < self.incarnation
@@ -95,9 +95,9 @@ class Acknowledgements:
     Attributes
     ----------
     rounds : array of int, shape (N,)
-        0 for a client of which none was used.
+        0 for a client none of whose replies was used.
     kept : array of int, shape (N,)
-        The same at the last checkpoint.
+        The same, as of the last checkpoint.
     """
 
     def __init__(self, num_clients: int) -> None:
@@ -113,16 +113,16 @@ class Acknowledgements:
             self.rounds[clients] = server_round
 
     def of(self, clients: list[int]) -> tuple[Array, Array]:
-        """Return both for some clients, ascending; these arrays do not change any more."""
+        """Return `rounds` and `kept` of some clients, ascending; these arrays never change."""
         if len(clients) == len(self.rounds):
             return self.rounds, self.kept
         return self.rounds[clients], self.kept[clients]
 
     def keep(self) -> None:
-        """Remember what a checkpoint has just written: a later start falls back to it."""
+        """Note that a checkpoint has been written: a later start falls back to it."""
         self.kept = self.rounds
 
     def restore(self, rounds: list[int]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.rounds = np.array(rounds, dtype=np.int64)
         self.keep()

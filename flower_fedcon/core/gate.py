@@ -2,7 +2,7 @@
 
 A reply is used only if it answers this round, comes from a client that was asked and has not
 answered yet, holds what the algorithm declares, in its shapes and types and with finite numbers,
-and weighs something.
+and has a finite, positive weight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Lets the replies of one run in.
+    """Decides which replies of one run are used.
 
     Parameters
     ----------
@@ -45,14 +45,14 @@ class Gate:
         phase : str
             "train" or "query".
         names : tuple of str
-            What clients are to send.
+            What clients are to upload.
 
         Raises
         ------
         ConfigError, RoundError
             If the reply cannot be used.
         AlgorithmError
-            If a client of this process sends other names than the algorithm declares.
+            If a client of this process uploads other names than the algorithm declares.
         """
         if reply.error:
             raise RoundError(reply.error)
@@ -83,7 +83,7 @@ class Gate:
         return {name: [self._strategy.decode(name, found[name])] for name in names}
 
     def _refuse_names(self, columns: Payload, names: tuple[str, ...], remote: bool) -> None:
-        if remote:  # another program, perhaps: nothing that could end the run
+        if remote:  # perhaps another program: it must not end the run
             raise ConfigError(f"it holds {sorted(columns)}, expected {sorted(names)}")
         kind = type(self._strategy)
         raise AlgorithmError(
@@ -108,7 +108,7 @@ class Gate:
                 )
             if isinstance(value, np.ndarray) and not np.isfinite(value).all():
                 raise ConfigError(
-                    f"{name!r} holds values that are not finite: check the data, or a smaller step"
+                    f"{name!r} holds non-finite values: check the data, or take smaller steps"
                 )
 
 
@@ -120,7 +120,7 @@ def _check_numbers(name: str, column: Any) -> None:
 
 
 def column_bytes(column: Any) -> int:
-    """Return the bytes of a column's values on the wire, each sent by itself.
+    """Return the bytes of a column's values on the wire, each sent on its own.
 
     >>> column_bytes([1.0, 2.0]), column_bytes(np.zeros((3, 10)))
     (16, 624)

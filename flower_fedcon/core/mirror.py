@@ -13,8 +13,8 @@ from flower_fedcon.wire.payloads import Payload
 class Mirror:
     """What every client holds, known to the server: by name, an array with a row for each client.
 
-    A part of a strategy's state, and saved with it. It owns its rows: `put` and `add` change them
-    in place, which is why `aggregate` calls them last, when nothing can fail any more.
+    Part of a strategy's state, and saved with it. It owns its rows: `put` and `add` change them in
+    place, which is why `aggregate` calls them last, when nothing can fail any more.
 
     Parameters
     ----------
@@ -42,17 +42,17 @@ class Mirror:
         return self._rows[name]
 
     def put(self, client: int, **values: Array) -> None:
-        """Replace values of one client."""
+        """Replace one client's values."""
         for name, value in values.items():
             self._rows[name][client] = value
 
     def add(self, client: int, **changes: Array) -> None:
-        """Add to values of one client."""
+        """Add to one client's values."""
         for name, change in changes.items():
             self._rows[name][client] += change
 
     def row(self, client: int) -> Payload:
-        """Return what one client holds, as it is sent to a client that must be given it."""
+        """Return what one client holds, as it is sent to a client that has lost it."""
         return {name: rows[client].copy() for name, rows in self._rows.items()}
 
     def to_tree(self) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Who takes part in a round: everyone, a uniform sample, or independent coins."""
+"""Who takes part in a round: everyone, a uniform sample, or each by an independent draw."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Sample(Participation):
     Parameters
     ----------
     count : int, optional
-        Number of clients a round, at least 1 and at most the number of clients.
+        Number of clients per round, at least 1 and at most the number of clients.
     fraction : float, optional
-        Fraction of the clients a round, in (0, 1]; the size is rounded, and at least 1.
+        Fraction of the clients per round, in (0, 1]; the size is rounded, and at least 1.
         Exactly one of the two is given.
 
     >>> len(Sample(count=2).draw(5, np.random.default_rng(0)))

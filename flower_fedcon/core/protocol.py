@@ -1,4 +1,4 @@
-"""What server and client say to each other, whatever carries it."""
+"""What server and client tell each other, whichever engine carries it."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ class RunInfo:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The hyperparameters and oracles that the client's step uses, by name."""
     run_id: str = "0" * 32
-    """Names the run, also over a server's restarts: 32 hexadecimal digits."""
+    """Identifies the run, also across restarts of the server: 32 hexadecimal digits."""
     incarnation: int = 1
     """How often the server of this run has been started."""
 
 
 @dataclass(slots=True)
 class Request:
-    """What a cohort is asked in one exchange of a round, all of it at once.
+    """What one exchange of a round asks of its whole cohort.
 
     Attributes
     ----------
     clients : list of int
-        Who is asked: places in the sorted list of names, ascending.
+        Who is asked: indices into the sorted list of names, ascending.
     round : int
         From 1.
     acknowledged : array of int, shape (len(clients),)
         For each of them, the round of its last reply that was used; 0 if there is none.
     broadcast : dict
-        What all of them get.
+        What all of them are sent.
     kept : array of int, shape (len(clients),)
         For each of them, the round of its last reply that was used before the server's last
         checkpoint: the state to keep in case the server falls back to it; 0 for none.
     personal : dict
-        What single clients get besides, by client.
+        What individual clients are sent in addition, by client.
     restore : dict
         State that the server hands back to clients that have none, by client.
     phase : {"train", "query", "certify"}
-        A query comes before the step, in algorithms that ask first. A certificate is no part of
-        a round: the client gives its gradient at the model, and nothing moves.
+        A query comes before the step, in algorithms that ask first. A certificate is not part of
+        a round: the client sends its gradient at the model, and no state changes.
     held : set of int
         The clients for which `broadcast` only adds to what they hold from this round's query.
     wanted : int
@@ -75,7 +75,7 @@ class Request:
     wanted: int = 1
 
     def down(self, client: int) -> Payload:
-        """Return all that one client gets."""
+        """Return all that one client is sent."""
         own = self.personal.get(client)
         return {**self.broadcast, **own} if own else self.broadcast
 
@@ -90,7 +90,7 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """An answer: one client's, or in columns that of many at once.
+    """An answer of one client, or of many at once, in columns.
 
     Attributes
     ----------
@@ -98,19 +98,19 @@ class Reply:
         Who answers.
     round : int
     payload : dict
-        By name a column: a list with a value for each client, or one stacked value (an array, or
-        atoms) with a leading client axis.
+        Columns by name. A column is a list with a value for each client, or one stacked value (an
+        array, or atoms) with a leading client axis.
     num_examples : float
-        What the reply weighs, > 0.
+        The reply's weight, > 0.
     lost : bool
         Whether these clients' states are gone; then there is no payload.
     error : str
         Why there is no usable answer.
     work : sequence of dict
-        What the steps cost, a dict for each client: a local solver's iterations and evaluations.
+        What the steps cost, a dict for each client: its local solver's iterations and evaluations.
     remote : bool
-        Whether it came over a wire: values are arrays still to be decoded, and nothing about it
-        is certain.
+        Whether it came over a wire: its values are arrays still to be decoded, and nothing in it
+        is trusted.
     """
 
     clients: list[int]
@@ -123,7 +123,7 @@ class Reply:
     remote: bool = False
 
     def single(self) -> Iterator[Reply]:
-        """Yield the reply of each client by itself."""
+        """Yield the reply of each client on its own."""
         for i, client in enumerate(self.clients):
             payload = {name: [entry(column, i)] for name, column in self.payload.items()}
             yield replace(self, clients=[client], payload=payload, work=self.work[i : i + 1])
@@ -136,7 +136,7 @@ def entry(column: Any, i: int) -> Any:
 
 @dataclass(frozen=True)
 class ClientInfo:
-    """What a client says of itself before the first round.
+    """What a client says about itself before the first round.
 
     Attributes
     ----------
@@ -158,12 +158,12 @@ class ClientInfo:
 
     @classmethod
     def of(cls, objective: Any, name: str) -> ClientInfo:
-        """Return what an objective says of itself.
+        """Return what an objective says about itself.
 
         Raises
         ------
         ConfigError
-            If it is no objective.
+            If it is not an objective.
         """
         check_objective(objective)
         return cls(
@@ -197,7 +197,7 @@ class Setup:
     num_rounds : int
     layout : Layout
     sampled : bool
-        Whether some rounds leave somebody out.
+        Whether some rounds leave clients out.
     rate : float
         Expected fraction of the clients that take part, p, in (0, 1].
     seed : int

@@ -25,7 +25,7 @@ def stream(seed: int, purpose: int, server_round: int, client: int = 0) -> np.ra
     """Return the generator of one purpose, round and client.
 
     Streams with different keys are independent, so that a client's draws do not depend on who
-    else takes part, on the engine, or on the order of arrival.
+    else takes part, on the engine, or on the order in which replies come in.
 
     >>> int(stream(0, BATCH, 3, 1).integers(100)) == int(stream(0, BATCH, 3, 1).integers(100))
     True

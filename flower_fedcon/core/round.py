@@ -29,8 +29,8 @@ class Round:
     Parameters
     ----------
     server : Server
-        Its counts move as requests are made and replies come in; its state, only where a client
-        re-enters.
+        Its counts change as requests are made and replies come in; its state changes only where
+        clients answer a query, or where one re-enters.
     cohort : list of int
         Ascending.
     """
@@ -57,7 +57,7 @@ class Round:
         self._answered: set[int] | None = None
 
     def _broadcast_anew(self) -> None:
-        """Take the state's broadcast; what answers an earlier one no longer holds."""
+        """Broadcast the current state; replies to an earlier broadcast no longer count."""
         server = self._server
         self._forget_replies()
         self._names = server.strategy.expects(server.state)
@@ -72,7 +72,7 @@ class Round:
         Raises
         ------
         RoundError
-            If it has not, and every attempt is spent. The state is the last round's.
+            If replies are missing and every attempt is used up. The round is not applied.
         """
         while self.complete():
             if self.phase == TRAIN:
@@ -100,7 +100,7 @@ class Round:
         return request
 
     def _add_personal_parts(self, request: Request, follows_query: bool) -> None:
-        """Add what single clients get besides, and count the bytes of it all."""
+        """Add what individual clients are sent in addition, and count the bytes of it all."""
         server, clients = self._server, request.clients
         strategy, state = server.strategy, server.state
         size = self._broadcast_bytes
@@ -129,7 +129,7 @@ class Round:
         server.downlink_bytes += size
 
     def _missing(self) -> list[int]:
-        """Return whose usable reply is still missing."""
+        """Return the clients whose usable reply is still missing."""
         answered = self._who_answered()
         return [client for client in self.cohort if client not in answered]
 
@@ -139,7 +139,7 @@ class Round:
         return self._answered
 
     def _turn_to_the_step(self) -> None:
-        """Go from the query to the step, for those who answered."""
+        """Go from the query to the step, with the clients that answered."""
         server, answers = self._server, self.uploads()
         server.state, self._decision = server.strategy.after_query(server.state, answers)
         self._held = set(answers.clients)
@@ -149,13 +149,13 @@ class Round:
     # --- what comes back -----------------------------------------------------------------------
 
     def take(self, replies: Iterable[Reply]) -> None:
-        """Let the usable replies in; drop, count and log the others."""
+        """Take the usable replies; drop, count and log the others."""
         for reply in replies:
             if self._take(reply):
-                return  # the other replies answer a broadcast that no longer holds
+                return  # the other replies answer a broadcast that no longer counts
 
     def _take(self, reply: Reply) -> bool:
-        """Let one reply in, or of a reply of many clients those that can be used.
+        """Take one reply, or what can be used of a reply of many clients.
 
         Returns
         -------
@@ -171,7 +171,7 @@ class Round:
             names = server.strategy.queries if query else self._names
             columns = server.gate.admit(reply, self.number, self.phase, names)
         except (StateLostError, AlgorithmError):
-            raise  # no way back in, or a mistake in the program: to go on would not help
+            raise  # no way back in, or an error in the program: asking again would not help
         except FedConError as error:
             if len(reply.clients) > 1 and reply.payload:  # one of them is to blame
                 return any([self._take(single) for single in reply.single()])  # noqa: C419
@@ -201,7 +201,7 @@ class Round:
         _log.warning("round %d: dropped the reply of %s: %s", self.number, name, error)
 
     def _readmit(self, reply: Reply) -> bool:
-        """Let clients whose state is gone come back; return whether the round starts over."""
+        """Readmit clients that have lost their state; return whether the round starts over."""
         server = self._server
         for client in reply.clients:
             name = server.client_name(client)
@@ -235,7 +235,7 @@ class Round:
         Raises
         ------
         RoundError
-            If it has not, and every attempt is spent.
+            If it does not, and every attempt is used up.
         """
         if self._count == len(self.cohort):
             return True
@@ -263,5 +263,5 @@ class Round:
         )
 
     def uploads(self) -> Uploads:
-        """Return what the phase under way has brought."""
+        """Return the uploads of the phase under way."""
         return Uploads(self._used, self._server.setup.num_clients)

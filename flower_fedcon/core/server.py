@@ -1,4 +1,4 @@
-"""The server's side of one run: the strategy, its state, and what has been counted."""
+"""The server's side of one run: the strategy, its state, and the counts."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _log = logging.getLogger("flwr")
 
 
 class Server:
-    """What a run is, apart from what holds its clients.
+    """A run, apart from the engine that holds its clients.
 
     A round is `begin`, then requests and replies until there is nothing more to ask, then
-    `finish`. Nothing of a round is applied before that, but for the re-entry of a client that has
-    lost its state.
+    `finish`. Nothing of a round is applied before that, except the answers to a query, and the
+    re-entry of a client that has lost its state.
 
     Parameters
     ----------
     strategy : FedConStrategy
-        Bound to `setup` here; the caller's object is left alone.
+        Bound to `setup` here; the caller's object is not changed.
     setup : Setup
     x0 : array
         The start, of the layout's shape.
     run_id, incarnation
-        Of a run that goes on from a checkpoint; see `RunInfo`.
+        Of a run that is resumed from a checkpoint; see `RunInfo`.
 
     Attributes
     ----------
     state : NamedTuple
-        The strategy's.
+        The strategy's state.
     round : int
         The last round that has begun.
     replies : int
@@ -115,13 +115,13 @@ class Server:
         if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(
-                "round %d: a local solver did not reach its tolerance: raise its iterations, or "
-                "loosen it (said once)",
+                "round %d: a local solver did not reach its tolerance: allow it more iterations, "
+                "or a larger tolerance (reported once)",
                 self.round,
             )
 
     def certificate_request(self) -> Request:
-        """Return what asks everyone for the gradient at the model."""
+        """Return the request to everyone for the gradient at the model."""
         rounds = self.acknowledgements.rounds
         return Request(
             self.everyone, self.round, rounds, {"x": self.x}, np.zeros_like(rounds), phase=CERTIFY
@@ -133,7 +133,7 @@ class Server:
         return f"client {self.setup.clients[client].name}" if known else f"unknown client {client}"
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what a later start needs to go on from the last complete round."""
+        """Return what a later start needs to continue from the last complete round."""
         return {
             "run_id": self.info.run_id,
             "incarnation": self.info.incarnation,
@@ -147,7 +147,7 @@ class Server:
         }
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self.round, self.state = snapshot["round"], snapshot["state"]
         self.acknowledgements.restore(snapshot["acknowledged"])
         self.uplink_bytes = snapshot["uplink_bytes"]

@@ -1,4 +1,4 @@
-"""The uploads of a round that are used, as an algorithm's `aggregate` sees them."""
+"""A round's uploads, as an algorithm's `aggregate` sees them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Uploads:
         return _add(values)
 
     def mean_number(self, name: str) -> float:
-        """Return the mean over the cohort of numbers."""
+        """Return the mean over the cohort of a number."""
         return math.fsum(self[name]) / len(self.clients)
 
     def mean(self, name: str) -> Array:

@@ -1,4 +1,4 @@
-"""What a run needs of whatever holds its clients."""
+"""The contract between a run and what holds its clients."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class Engine(ABC):
-    """Whatever holds the clients of a run: this process, others, or nodes.
+    """What holds the clients of a run: this process, worker processes, or nodes.
 
     A run calls `describe`, then `open`, then `answer` and `evaluate` as often as it likes.
     """
 
     @abstractmethod
     def describe(self) -> list[ClientInfo]:
-        """Return what each client says of itself, in client order."""
+        """Return what each client says about itself, in client order."""
 
     @abstractmethod
     def open(self, run: RunInfo) -> None:
-        """Take over what all requests of a run have in common."""
+        """Prepare for a run, with what all its requests have in common."""
 
     @abstractmethod
     def answer(self, request: Request) -> list[Reply]:
         """Return the replies to a request: of a round, or for a certificate.
 
-        One reply may be of many clients, in columns. A client that fails gives a reply with the
-        error, and one that is not heard of none.
+        One reply may hold the answers of many clients, in columns. A client that fails gives a
+        reply with the error; one that is not heard from gives none.
         """
 
     @abstractmethod
@@ -50,11 +50,11 @@ class Engine(ABC):
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  (most have started nothing)
-        """Let go of everything that was started."""
+        """End everything that was started."""
 
 
 class InProcess(Engine):
-    """An engine that has the problem itself.
+    """An engine that has the whole problem at hand.
 
     Parameters
     ----------
@@ -65,11 +65,11 @@ class InProcess(Engine):
         self._problem = problem
 
     def describe(self) -> list[ClientInfo]:
-        """Return what the objectives say of themselves."""
+        """Return what the objectives say about themselves."""
         problem = self._problem
         pairs = zip(problem.objectives, problem.names, strict=True)
         return [ClientInfo.of(objective, name) for objective, name in pairs]
 
     def evaluate(self, x: Array) -> Record:
-        """Return what the problem says of a model."""
+        """Return the problem's record of a model."""
         return self._problem.evaluate(x)

@@ -34,16 +34,16 @@ class GridEngine(Engine):
     Parameters
     ----------
     strategy : FedConStrategy
-        Its set and regularizer complete what clients say of a model.
+        Its set and regularizer complete the clients' evaluations of a model.
     grid : flwr.serverapp.Grid
     timeout : float
         Seconds to wait for the clients at the start, and for the replies of a round.
     num_clients : int, optional
-        How many clients to wait for; by default as many as the nodes' "num-partitions" says.
+        How many clients to wait for; by default the nodes' "num-partitions".
     grace : float, optional
-        Seconds that a round waits for the rest once it has enough replies.
+        Seconds that a round waits for the other replies once it has enough.
     problem : FederatedProblem, optional
-        Evaluates models on the server; else the clients do.
+        Evaluates models on the server; without it the clients do.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class GridEngine(Engine):
         self._asked = 0
 
     def describe(self) -> list[ClientInfo]:
-        """Wait for the clients, and return what they say of themselves."""
+        """Wait for the clients, and return what they say about themselves."""
         infos = self._nodes.wait(self._expected, self._timeout)
         self._names = [info.name for info in infos]
         self._index = {name: j for j, name in enumerate(self._names)}
@@ -77,7 +77,7 @@ class GridEngine(Engine):
     # --- rounds --------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> list[Reply]:
-        """Send a request to the nodes that are there and return what comes back in time."""
+        """Send a request to the nodes that are online and return what comes back in time."""
         retry = self._asked == request.round
         self._asked = request.round
         wanted = {self._names[client] for client in request.clients}
@@ -97,7 +97,7 @@ class GridEngine(Engine):
         return self.read(exchange(self._grid, sent, self._timeout, waiting), request.round)
 
     def messages(self, request: Request) -> list[Message]:
-        """Return a request's messages to the nodes that are there."""
+        """Return a request's messages to the nodes that are online."""
         return self._messages(request, self._nodes.online())
 
     def _messages(self, request: Request, online: dict[str, int]) -> list[Message]:
@@ -110,7 +110,7 @@ class GridEngine(Engine):
         return sent
 
     def read(self, received: Iterable[Message], server_round: int) -> list[Reply]:
-        """Return the replies in messages of a round."""
+        """Return the replies in the messages of a round."""
         replies = []
         for message in received:
             client = self._client(message)
@@ -123,13 +123,13 @@ class GridEngine(Engine):
         return replies
 
     def _client(self, message: Message) -> int:
-        """Return which client a message is from, whatever the message says; -1 if unknown."""
+        """Return which client sent a message, whatever the message says; -1 if unknown."""
         return self._index.get(self._nodes.name(message.metadata.src_node_id), -1)
 
     # --- evaluation ----------------------------------------------------------------------------
 
     def evaluate(self, x: Array) -> Record:
-        """Return the problem's record of a model, or the mean of what all clients say of it."""
+        """Return the problem's record of a model, or the mean of the clients' evaluations."""
         if self._problem is not None:
             return self._problem.evaluate(x)
         return self.mean(exchange(self._grid, self.evaluation(x), self._timeout), x)
@@ -157,9 +157,9 @@ class GridEngine(Engine):
                 answers[client] = {"objective": loss, **metrics}
             except (FedConError, TypeError, ValueError) as error:
                 name = self._names[client] if client >= 0 else "an unknown node"
-                _log.warning("no evaluation by client %s: %s", name, error)
+                _log.warning("no evaluation from client %s: %s", name, error)
         missing = len(self._names) - len(answers)
-        if missing:  # a mean over some clients is another function: better no value
+        if missing:  # the mean over some clients is another function: better no value
             _log.warning("%d clients did not evaluate: no objective in this record", missing)
             return {}
         ordered = [answers[client] for client in sorted(answers)]

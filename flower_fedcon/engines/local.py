@@ -21,14 +21,14 @@ class LocalEngine(InProcess):
         self.hold(self._problem.objectives, run)
 
     def hold(self, objectives: Sequence[Any], run: RunInfo, first: int = 0, every: int = 1) -> None:
-        """Make the clients number first, first + every, ... for these objectives."""
+        """Make clients first, first + every, ... for these objectives."""
         kind = client_class(run.algorithm)
         self._clients = {first + i * every: kind(o) for i, o in enumerate(objectives)}
         for client in self._clients.values():
             client.configure(run)
 
     def answer(self, request: Request) -> list[Reply]:
-        """Return the replies: one of all clients that went through, in columns, and the others'."""
+        """Return one reply, in columns, of all clients that succeed, and one of each other."""
         known, server_round = self._clients, request.round
         personal, restore = request.personal, request.restore
         done: list[int] = []
@@ -46,7 +46,7 @@ class LocalEngine(InProcess):
                 payload = client.serve(request, index, acknowledged, kept, down, given)
             except AlgorithmError:
                 raise
-            except FedConError as error:  # a reply, as it is where clients are far away
+            except FedConError as error:  # a reply with the error, as a node would send
                 failed.append(Reply([index], server_round, error=str(error)))
                 continue
             if payload is None:
@@ -73,7 +73,7 @@ def in_columns(
     payloads: Sequence[Payload],
     work: Sequence[dict[str, float]],
 ) -> list[Reply]:
-    """Return clients' answers as one reply, or one for each where they hold different names."""
+    """Return clients' answers as one reply, or as one for each where their names differ."""
     if not clients:
         return []
     names = payloads[0].keys()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
 
 BACKEND: dict[str, Any] = {
-    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},  # by default two processors a client
+    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},  # by default two processors per client
     "init_args": {"include_dashboard": False, "log_to_driver": False},
 }
 

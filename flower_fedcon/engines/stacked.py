@@ -59,13 +59,13 @@ class _Selected:
         self._batch_size: int | None = run.settings.get("batch_size")
 
     def select(self, stacked: Stack, which: Which, clients: Array, server_round: int) -> None:
-        """Serve these clients now."""
+        """Choose the clients to serve."""
         self._stack, self._which, self._clients = stacked, which, clients
         self._round = server_round
         self._order: Array | None = None
 
     def value(self, x: Array) -> float:
-        """Raise: a step that needs values works on one client at a time."""
+        """Raise: a step that needs values serves one client at a time."""
         raise NotImplementedError
 
     def gradient(self, x: Array) -> Array:
@@ -84,7 +84,7 @@ class _Selected:
         return self._stack.pulled_gradient(x, scale, center, pull, self._which)
 
     def _next_rows(self, size: int) -> Array:
-        """Return each client's next rows, from the streams that it has in every engine."""
+        """Return each client's next rows, drawn from its own stream as in every engine."""
         if self._order is None:
             self._streams = [
                 stream(self._seed, BATCH, self._round, client) for client in self._clients.tolist()
@@ -110,7 +110,7 @@ class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
     def open(self, run: RunInfo) -> None:
-        """Stack the objectives, and take a client that serves them all."""
+        """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
         by_key: dict[Any, list[int]] = {}
         for client, objective in enumerate(objectives):
@@ -128,7 +128,7 @@ class StackedEngine(InProcess):
 
         own: dict[str, Any] = {}
         if "batch_size" in run.settings:
-            own["batch_size"] = None  # batches are the objective's affair here
+            own["batch_size"] = None  # here the objective draws the batches
         views = {"constraint": BatchedSet, "regularizer": BatchedRegularizer}
         for name, view in views.items():
             if run.settings.get(name) is not None:
@@ -144,7 +144,7 @@ class StackedEngine(InProcess):
     # --- a round ---------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> list[Reply]:
-        """Return the replies of the cohort; if a pass fails, its clients are served singly."""
+        """Return the replies of the cohort; if a pass fails, its clients are served one by one."""
         if request.phase == CERTIFY:
             return self._certificates(request)
         try:
@@ -156,7 +156,7 @@ class StackedEngine(InProcess):
             return [reply for one in each for reply in self.answer(one)]
 
     def _serve(self, request: Request) -> list[Reply]:
-        """Return the uploads of the cohort, and who has lost its state."""
+        """Return the uploads of the cohort, and which clients have lost their state."""
         acknowledged, states = request.acknowledged, self._states
         whole = len(request.clients) == len(self._everyone)
         clients = self._everyone if whole else np.array(request.clients)
@@ -166,7 +166,7 @@ class StackedEngine(InProcess):
         if states is None:
             keys = self._group_of[clients]
         elif states.acknowledge_everyone(acknowledged):
-            keys = None  # as ever, with everyone: no need to look at each
+            keys = None  # everyone again, and alike: no need to look at each
         else:
             here = states.acknowledge(clients, acknowledged)
             for place in np.flatnonzero(~here).tolist():
@@ -232,13 +232,13 @@ class StackedEngine(InProcess):
         return Reply(numbers, request.round, columns)
 
     def _spread(self, value: Any, count: int) -> Any:
-        """Return a value of one model, such as the broadcast's, as that of each client."""
+        """Return a value of one model's shape, such as a broadcast, repeated for each client."""
         if isinstance(value, np.ndarray) and value.ndim == self._axes:
             return np.broadcast_to(value, (count, *value.shape))
         return value
 
     def _certificates(self, request: Request) -> list[Reply]:
-        """Answer as clients do that are asked for a certificate; nothing moves."""
+        """Answer a request for a certificate as clients do; no state changes."""
         x, replies = request.broadcast["x"], []
         for client, acknowledged in zip(
             request.clients, request.acknowledged.tolist(), strict=True
@@ -266,7 +266,7 @@ class StackedEngine(InProcess):
 
 
 def _forms(request: Request) -> Array | None:
-    """Return numbers that are equal for clients that get values of the same names; None: all do."""
+    """Return numbers, equal for clients that are sent values of the same names; None if all are."""
     if not request.personal and not request.restore:
         return None
     numbers: dict[Any, int] = {(None, None): 0}
@@ -279,7 +279,7 @@ def _forms(request: Request) -> Array | None:
 
 
 def _classes(keys: Array | None, count: int) -> list[Array | None]:
-    """Return the places of each key; None for all of them."""
+    """Return, for each key, the places where it stands; None for all places."""
     if count == 0:
         return []
     if keys is None or every(keys == keys[0]):

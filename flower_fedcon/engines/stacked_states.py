@@ -62,7 +62,7 @@ class States:
         return True
 
     def acknowledge(self, clients: Array, acknowledged: Array) -> Array:
-        """Acknowledge replies one by one; return which clients have the state that is meant."""
+        """Acknowledge replies one by one; return which clients have the state referred to."""
         rows = as_rows(clients)
         used = confirms(acknowledged, self._pending_round[rows])
         everyone = every(used)
@@ -93,7 +93,7 @@ class States:
         return self._read(slot, int(self._kind[slot, clients[0]]), rows)
 
     def acknowledged(self, client: int, acknowledged: int) -> Any:
-        """Return the state of one client that the server means; nothing moves."""
+        """Return the state of one client that the server refers to; nothing changes."""
         slot = int(self._slot[client]) ^ int(confirms(acknowledged, self._pending_round[client]))
         kind = int(self._kind[slot, client])
         return None if not acknowledged or kind == 0 else self._read(slot, kind, client)
@@ -173,7 +173,7 @@ class States:
 
 
 def every(flags: Array) -> bool:
-    """Return whether all are true, faster than `all` finds it in a short array."""
+    """Return whether all are true; faster than `all` on a short array."""
     return bool(np.count_nonzero(flags) == flags.size)
 
 
@@ -184,7 +184,7 @@ def as_rows(places: Array) -> Which:
 
 
 def _may_replace(place: Array, value: Array, others: Iterable[Any]) -> bool:
-    """Return whether a new array can be kept as it is: no other value lies in its memory."""
+    """Return whether a new array can be kept as it is: no other value shares its memory."""
     return (
         value.base is None
         and value.shape == place.shape

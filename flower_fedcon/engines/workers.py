@@ -28,14 +28,14 @@ _here: dict[int, LocalEngine] = {}  # in a worker: what holds its clients
 
 
 class WorkersEngine(InProcess):
-    """Clients shared out among processes: client i is in process i % workers.
+    """Clients distributed over processes: client i is in process i % workers.
 
     Parameters
     ----------
     problem : FederatedProblem
         The objectives are sent once, by cloudpickle.
     workers : int
-        Number of processes, >= 1; the processors are shared out among them.
+        Number of processes, >= 1; the processors are divided among them.
     """
 
     def __init__(self, problem: FederatedProblem, workers: int) -> None:
@@ -64,7 +64,7 @@ class WorkersEngine(InProcess):
         except (PicklingError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"workers={self._workers}: the objectives cannot be sent to other processes "
-                f"({error}): leave out what cannot be pickled (locks, files), or take workers=1"
+                f"({error}): leave out what cannot be pickled (locks, files), or use workers=1"
             ) from None
 
     def answer(self, request: Request) -> list[Reply]:
@@ -91,7 +91,7 @@ class WorkersEngine(InProcess):
             pool.shutdown(wait=True, kill_workers=True)
 
     def _each(self, function: Callable[..., Any], arguments: Sequence[Any]) -> list[Any]:
-        """Return the function's value in each process that has something to do."""
+        """Return the function's value in each process."""
         try:
             waiting = [
                 pool.submit(function, argument)
@@ -100,8 +100,8 @@ class WorkersEngine(InProcess):
             return [future.result() for future in waiting]
         except TerminatedWorkerError as error:
             raise FedConError(
-                "a worker process ended unexpectedly, out of memory perhaps: take fewer workers, "
-                "and resume=True if the run has a folder"
+                "a worker process ended unexpectedly, perhaps out of memory: use fewer workers, "
+                "and resume=True if the run has a run directory"
             ) from error
 
 

@@ -28,13 +28,13 @@ def client_app(
     Parameters
     ----------
     load_objective : callable
-        `load_objective(context)`, or without argument, returns this node's objective f_j; the
+        `load_objective(context)`, or `load_objective()`, returns this node's objective f_j; the
         context's `node_config` says where the node's data is. Called for each message.
     oracles : dict, optional
-        Sets or regularizers of one's own, by the name of the strategy's argument ("constraint",
+        Your own sets or regularizers, by the name of the strategy's argument ("constraint",
         "regularizer"): a message can only name this package's.
     state_dir : path, optional
-        A folder in which clients keep their state over restarts; by default the node
+        A folder in which clients keep their state across restarts; by default the node
         configuration's "state-dir", if it has one.
     mods : sequence, optional
         Flower's client mods.
@@ -91,9 +91,9 @@ def server_app(
     Parameters
     ----------
     make_strategy : callable
-        `make_strategy(context)`, or without argument, returns the strategy.
+        `make_strategy(context)`, or `make_strategy()`, returns the strategy.
     x0 : array or list of arrays, optional
-        The start; by default zeros, moved into the strategy's constraint set.
+        The start; by default zeros, projected onto the strategy's constraint set.
     callbacks : sequence of callables
         As for `simulate`.
 
@@ -143,7 +143,7 @@ def _option(config: Mapping[str, Any], key: str, default: int | float | str) -> 
 
 
 def _with_context(function: Callable[..., Any], name: str) -> Callable[[Context], Any]:
-    """Return `function` as one that takes the context, whether it wants it or not."""
+    """Return `function` as one that takes the context, whether or not it uses it."""
     if not callable(function):
         raise ConfigError(f"{name} must be a function, got {function!r}")
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

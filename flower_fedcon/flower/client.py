@@ -1,4 +1,4 @@
-"""A client as Flower knows it: a `NumPyClient` whose configuration holds the server's request."""
+"""A client as Flower sees it: a `NumPyClient` whose configuration holds the server's request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FlowerClient(NumPyClient):
-    """What Flower calls; `FedConClient` is one, and defines what is abstract here."""
+    """What Flower calls; `FedConClient` derives from it, and defines what is abstract here."""
 
     algorithm: ClassVar[str]
     state_type: ClassVar[type[Any] | None]
@@ -82,7 +82,7 @@ class FlowerClient(NumPyClient):
     def fit(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[list[Array], int, dict[str, Any]]:
-        """Answer a message of the server: a description of this client, or a round's work.
+        """Answer a message from the server: a description of this client, or a round's work.
 
         A user error (`FedConError`) becomes an error reply, which the server names and counts.
         """

@@ -1,4 +1,4 @@
-"""Requests and replies as lists of arrays and flat configurations, Flower's common ground.
+"""Requests and replies as lists of arrays and flat configurations, as all of Flower takes them.
 
 Message-API apps, `ClientApp(client_fn)` and legacy servers all carry a list of arrays and a
 mapping of scalars, so one form serves them all. Arrays travel in order; `names` in the
@@ -44,7 +44,7 @@ class RequestEncoder:
         }
 
     def encode(self, request: Request, place: int) -> tuple[dict[str, Array], Config]:
-        """Return the named arrays and the configuration for the client at a request's place."""
+        """Return the named arrays and the configuration for the client at a place in a request."""
         client = request.clients[place]
         arrays, scalars = flatten(request.down(client))
         given = request.restore.get(client)

@@ -108,7 +108,7 @@ class GridRun:
         return [] if request is None else self._engine.messages(request)
 
     def apply(self, received: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
-        """Take the replies of a round, ask again where that is needed, and apply it."""
+        """Take the replies of a round, ask again where needed, and apply the round."""
         self._round.take(self._engine.read(received, self._round.number))
         self._run.complete(self._round)
         return self.arrays(), MetricRecord({"replies": self._server.replies})
@@ -118,5 +118,5 @@ class GridRun:
         return self._engine.evaluation(self._server.x)
 
     def evaluation(self, received: Iterable[Message]) -> Record:
-        """Return what the clients say of the current model."""
+        """Return the mean of the clients' evaluations of the current model."""
         return self._engine.mean(received, self._server.x)

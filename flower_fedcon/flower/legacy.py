@@ -57,15 +57,14 @@ def as_legacy_strategy(
     Parameters
     ----------
     strategy : FedConStrategy
-        One that makes one exchange a round.
+        One that needs one exchange per round.
     num_clients : int, optional
-        How many clients to wait for before round 1; by default as many as the nodes'
-        "num-partitions" says.
+        How many clients to wait for before round 1; by default the nodes' "num-partitions".
     num_rounds : int, optional
         The same as in `ServerConfig`; needed where the steps depend on it.
     seed : int (default: 0)
     x0 : array or list of arrays, optional
-        The start; by default zeros, moved into the strategy's constraint set.
+        The start; by default zeros, projected onto the strategy's constraint set.
     timeout : float (default: 3600)
         Seconds to wait for the clients at the start.
     on_round : callable, optional
@@ -74,7 +73,7 @@ def as_legacy_strategy(
     Raises
     ------
     ConfigError
-        If the strategy makes two exchanges a round, or needs `num_rounds`.
+        If the strategy needs two exchanges per round, or needs `num_rounds`.
 
     Examples
     --------
@@ -114,14 +113,14 @@ class _Legacy(Strategy):
         self._round: Round | None = None
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
-        """Wait for the clients, ask each what it has, and return the start."""
+        """Wait for the clients, ask each for its description, and return the start."""
         infos: dict[str, ClientInfo] = {}
         wanted = self._num_clients or 1
-        while True:  # who is there may know of more
+        while True:  # those that are online may know of more
             if not client_manager.wait_for(wanted, timeout=int(self._timeout)):
                 raise FedConError(
-                    f"{client_manager.num_available()} of {wanted} clients are there after "
-                    f"{self._timeout:g} s: start the missing ones, or say num_clients"
+                    f"{client_manager.num_available()} of {wanted} clients are online after "
+                    f"{self._timeout:g} s: start the missing ones, or set num_clients"
                 )
             found, partitions = self._meet(client_manager)
             infos |= found
@@ -140,7 +139,7 @@ class _Legacy(Strategy):
         return self._parameters()
 
     def _meet(self, client_manager: ClientManager) -> tuple[dict[str, ClientInfo], int]:
-        """Learn the names of clients that are new; return what they say, and how many they are."""
+        """Ask new clients for their descriptions; return these, and how many clients there are."""
         infos: dict[str, ClientInfo] = {}
         most = 0
         config: dict[str, Scalar] = {"action": codec.DESCRIBE, "algorithm": self._strategy.name}
@@ -159,7 +158,7 @@ class _Legacy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Return the requests of a round, or those that an unfinished one still lacks."""
+        """Return the requests of a round, or what an unfinished round still asks for."""
         self._meet(client_manager)
         if self._round is None:
             self._round = self._server.begin()
@@ -210,7 +209,7 @@ class _Legacy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Return an evaluation of the current model on every client that is there."""
+        """Return an evaluation of the current model on every client that is online."""
         setup = self._server.setup
         config: dict[str, Scalar] = {
             "layout": setup.layout.to_json(),

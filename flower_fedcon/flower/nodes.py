@@ -1,4 +1,4 @@
-"""Nodes of a Flower grid: which is which client, and how messages reach them."""
+"""Nodes of a Flower grid: which client each of them is, and how messages reach them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, messages
 
 _log = logging.getLogger("flwr")
-POLL = 0.05, 0.5  # seconds between looks for replies: at first, and at most
-_WATCH = 5.0  # seconds between looks at which nodes are still there
+POLL = 0.05, 0.5  # seconds between polls for replies: at first, and at most
+_WATCH = 5.0  # seconds between checks of which nodes are still online
 
 
 class Nodes:
@@ -33,7 +33,7 @@ class Nodes:
         """The number of partitions that the nodes know of."""
 
     def online(self) -> dict[str, int]:
-        """Return the node id of each client that is there, after meeting the new ones."""
+        """Return the node id of each client that is online; new nodes are asked who they are."""
         ids = set(self._grid.get_node_ids())
         new = sorted(ids - self._names.keys())
         config = {"action": codec.DESCRIBE, "algorithm": self._algorithm, "round": 0, "client": 0}
@@ -56,7 +56,7 @@ class Nodes:
                 continue
             if name in found and node not in self._told:
                 self._told.add(node)
-                _log.warning("client %s is on a new node: the earlier one is left alone", name)
+                _log.warning("client %s is on a new node: the earlier one is no longer asked", name)
             found[name] = node
         return found
 
@@ -75,24 +75,24 @@ class Nodes:
                 return [self.infos[name] for name in sorted(online, key=natural)]
             if time.monotonic() > deadline:
                 raise FedConError(
-                    f"{len(online)} of {wanted} clients are there after {timeout:g} s "
+                    f"{len(online)} of {wanted} clients are online after {timeout:g} s "
                     f"({', '.join(sorted(online, key=natural)) or 'none'}): start the missing "
-                    "SuperNodes, or say num_clients"
+                    "SuperNodes, or set num_clients"
                 )
             if not told:
-                _log.info("waiting for %d clients, %d are there", wanted, len(online))
+                _log.info("waiting for %d clients, %d are online", wanted, len(online))
                 told = True
             time.sleep(POLL[1])
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """How long a round waits: for whom, and for how long once it has enough.
+    """Whom a round waits for, and for how long once it has enough replies.
 
     Attributes
     ----------
     there : callable
-        Returns the nodes that are left.
+        Returns the nodes that are still online.
     enough : int
         The replies that the round needs.
     grace : float, optional
@@ -112,7 +112,7 @@ def exchange(
 ) -> list[Message]:
     """Send messages and return the replies that come in time.
 
-    Unlike `Grid.send_and_receive` this looks often, and does not wait for a node that has gone.
+    Unlike `Grid.send_and_receive` this polls often, and does not wait for a node that has gone.
     """
     if not outgoing:
         return []
@@ -142,5 +142,5 @@ def exchange(
 
 
 def natural(name: str) -> tuple[bool, int, str]:
-    """Sort partition ids as numbers, and before other names."""
+    """Return a key that sorts partition ids as numbers, before other names."""
     return (not name.isdigit(), int(name) if name.isdigit() else 0, name)

@@ -1,4 +1,4 @@
-"""A client's state, and where it lives between messages: Flower's context, or a file."""
+"""Where a client's state is between messages: in Flower's context, or in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy as Flower knows it: `start`, and Flower's own loop one call at a time."""
+"""A strategy as Flower sees it: `start`, and the calls of Flower's own loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger("flwr")
 
 
 class FlowerStrategy(Strategy):
-    """What Flower calls; `FedConStrategy` is one, and defines what is abstract here."""
+    """What Flower calls; `FedConStrategy` derives from it, and defines what is abstract here."""
 
     _grid_run: GridRun | None = None
 
@@ -64,13 +64,13 @@ class FlowerStrategy(Strategy):
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
-        Waits until every expected client has answered, so that round 1 sees them all.
+        Waits until every expected client has answered, so that round 1 has them all.
 
         Parameters
         ----------
         grid : flwr.serverapp.Grid
         initial_arrays : ArrayRecord, array or list of arrays, optional
-            x0. By default zeros of the clients' shape, moved into the constraint set.
+            x0. By default zeros of the clients' shape, projected onto the constraint set.
         num_rounds : int (default: 3)
         timeout : float (default: 3600)
             Seconds to wait for the clients at the start, and for the replies of a round.
@@ -81,16 +81,16 @@ class FlowerStrategy(Strategy):
         seed : int (default: 0)
             The seed of every draw: cohorts, batches, compressors.
         num_clients : int, optional
-            How many clients to wait for; by default as many as the nodes' "num-partitions" says.
+            How many clients to wait for; by default the nodes' "num-partitions".
         grace : float, optional
             Seconds that a round waits for the other replies once it has `min_replies`; by
             default it waits for all, until the timeout.
         evaluate_every : int (default: 1)
-            Evaluate on the clients each so many rounds, and after the last; 0 for never.
+            Evaluate on the clients every so many rounds, and after the last; 0 for the last only.
         run_dir : path, optional
             Folder for configuration, history, model and checkpoint.
         resume, checkpoint_every, allow_changes, certificates
-            As for `simulate`; a ServerApp that was killed goes on where its checkpoint is, with
+            As for `simulate`; a ServerApp that was killed continues from its checkpoint, with
             clients that kept their state.
         callbacks : sequence of callables
             Each sees a recorded round and may stop the run by returning True.
@@ -134,7 +134,7 @@ class FlowerStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of a round; `start` has called this run into being."""
+        """Return the messages of a round of the run that `start` has set up."""
         return self._current().train_messages(server_round)
 
     def aggregate_train(

@@ -24,14 +24,14 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     kkt : ||x - prox(x - grad F(x), 1)||, the proximal-gradient residual; 0 at a solution
     fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set; at least F(x) - F* for
         convex F
-    consensus : the root of the mean of ||x_i - x||^2, where clients have iterates of their own
+    consensus : the root mean square of ||x_i - x||, where clients have iterates of their own
 
-    No part of a round: nothing moves, and no bytes are counted.
+    Not part of a round: no state changes, and no bytes are counted.
 
     Raises
     ------
     RoundError
-        If a client does not answer: a mean over the others is another function.
+        If a client does not answer: the others' mean is the gradient of another function.
     """
     x, setup = server.x, server.setup
     answers = _answers(engine.answer(server.certificate_request()), x)

@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on as if it had never stopped."""
+"""Checkpoints: what a run needs to continue as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def load(
     Raises
     ------
     FedConError
-        If it is damaged, or of a run with other settings than this one. Settings named in
+        If it is damaged, or belongs to a run with other settings. Settings named in
         `allow_changes` may differ.
     """
     path = folder / NAME
@@ -77,7 +77,7 @@ def load(
 
 
 def _types(strategy: FedConStrategy[Any]) -> dict[str, type[Any]]:
-    """Return the named tuples of an algorithm's own modules: those that its states are made of."""
+    """Return the named tuples of an algorithm's own modules: its states are made of them."""
     found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
     for kind in (*type(strategy).__mro__, *client_class(strategy.name).__mro__):
         for name, value in vars(sys.modules[kind.__module__]).items():

@@ -36,7 +36,7 @@ class RunDirectory:
 
     @classmethod
     def reopen(cls, path: Path, count: int) -> tuple[RunDirectory, list[Record]]:
-        """Return the folder of a run that goes on, and the `count` rows before its checkpoint."""
+        """Return the folder of a run to resume, and the `count` rows before its checkpoint."""
         file = path / HISTORY
         rows = History.read_rows(file)[:count] if file.exists() else []
         if len(rows) < count:
@@ -55,7 +55,7 @@ class RunDirectory:
     ) -> RunDirectory:
         """Make the folder and write what is known before round 1.
 
-        With `anew` a history that is there, but has no checkpoint, is written over.
+        With `anew`, an existing history that has no checkpoint is overwritten.
         """
         folder = Path(path)
         if (folder / HISTORY).exists() and not anew:
@@ -77,7 +77,7 @@ class RunDirectory:
         self._history.write(record)
 
     def sync(self) -> None:
-        """Bring the history to the disk."""
+        """Flush the history to disk."""
         self._history.sync()
 
     def close(self, history: History) -> None:

@@ -33,8 +33,7 @@ class History:
     cohort, replies : clients drawn in this round, and replies that were used
     dropped, retries, lost : replies refused, attempts repeated, and clients that came back
         without their state, so far
-
-    local_iterations, local_evaluations : what local solvers have spent so far, where used
+    local_iterations, local_evaluations : what local solvers have spent so far, where there are any
 
     and the problem's own metrics, and the strategy's.
 
@@ -104,7 +103,7 @@ class HistoryFile:
         self._file = path.open("w", newline="")
 
     def write(self, row: Record) -> None:
-        """Append a row; a column that is new is empty in the rows before."""
+        """Append a row; a column that is new is empty in earlier rows."""
         new = [name for name in row if name not in self._columns]
         if new:
             self._file.close()
@@ -120,7 +119,7 @@ class HistoryFile:
         self._file.flush()
 
     def sync(self) -> None:
-        """Bring the rows to the disk."""
+        """Flush the rows to disk."""
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> HistoryFile:

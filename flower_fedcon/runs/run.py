@@ -1,4 +1,4 @@
-"""The one loop over rounds, whatever carries the messages."""
+"""The loop over rounds, the same for every engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHECKPOINT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How a run is to go: what `simulate` and `start` take beside strategy and clients."""
+    """How a run is to go: what `simulate` and `start` take besides strategy and clients."""
 
     num_rounds: int
     seed: int = 0
@@ -47,7 +47,7 @@ class Plan:
     certificates: bool = False
     callbacks: Sequence[Callback] = ()
     evaluate: Callable[[int, Array], Record] | None = None
-    """(round, x) -> what is recorded beside what the engine says of a model."""
+    """(round, x) -> what is recorded in addition to the engine's evaluation."""
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -59,7 +59,7 @@ class Plan:
             if not callable(callback):
                 raise ConfigError(f"a callback must be callable, got {callback!r}")
         if self.resume and self.run_dir is None:
-            raise ConfigError("resume=True needs the run_dir of the run to go on with")
+            raise ConfigError("resume=True needs the run_dir of the run to continue")
 
 
 class Run:
@@ -100,7 +100,7 @@ class Run:
         engine.open(self.server.info)
 
     def play(self) -> History:
-        """Play the rounds that are left and return the history."""
+        """Play the remaining rounds and return the history."""
         server, found = self.server, self._found
         self._directory: RunDirectory | None = None
         rows: list[Record] = []
@@ -117,7 +117,7 @@ class Run:
             with _graceful(self._directory is not None) as interrupted:
                 self._rounds(history, interrupted)
         finally:
-            # Also after an error: what the completed rounds reached is not lost.
+            # After an error too: what the completed rounds reached is not lost.
             history.x = layout.unpack(server.x)
             outputs = server.strategy.outputs(server.state)
             history.outputs = {name: layout.unpack(value) for name, value in outputs.items()}

@@ -20,7 +20,7 @@ from flower_fedcon.validation import Array
 
 
 class _LocalError(Exception):
-    """A value that is not one of this package's."""
+    """A value of a type that is not registered."""
 
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -67,7 +67,7 @@ def encode(settings: Mapping[str, Any]) -> tuple[str, dict[str, Array]]:
         sent = len(arrays)
         try:
             specs[name] = spec(value)
-        except _LocalError:  # the whole of it stays, also where only a part is the user's own
+        except _LocalError:  # all of it stays, even where only a part is the user's own
             for key in list(arrays)[sent:]:
                 del arrays[key]
             specs[name] = {"type": "local", "class": type(value).__name__}
@@ -104,7 +104,7 @@ def decode(
 
 
 def make(kind: Any, parameters: Mapping[str, Any]) -> Any:
-    """Return the registered set or regularizer `kind` with these parameters."""
+    """Return a value of the registered type `kind`, with these parameters."""
     known = registered()
     if not isinstance(kind, str) or kind not in known:
         raise ConfigError(f"unknown type {kind!r}: {nearest(str(kind), known)}")

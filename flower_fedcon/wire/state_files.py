@@ -27,14 +27,14 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @runtime_checkable
 class Saveable(Protocol):
-    """A type of its own within a state; its class method `from_tree` takes the tree back."""
+    """A type that knows how it is saved; its class method `from_tree` reads it back."""
 
     def to_tree(self) -> Any:
-        """Return what makes it up: a tree."""
+        """Return its content as a tree."""
 
 
 class DamagedError(FedConError):
-    """A file that is not whole: it is as good as lost."""
+    """A file that is truncated or altered: its content counts as lost."""
 
 
 def pack(tree: Any) -> tuple[str, dict[str, Array]]:

@@ -49,10 +49,10 @@ def test_certificates_move_nothing_and_travel():
     assert asked.x.tobytes() == calm.x.tobytes()
     assert np.array_equal(asked["uplink_bytes"], calm["uplink_bytes"])
     run = OpenRun(strategy, problem)
-    exchange, _ = wire_exchange(run)
+    engine, _ = wire_exchange(run)
     for server_round in range(30):
-        run.round(exchange)
-        found = certify(run.server, exchange)
+        run.round(engine)
+        found = certify(run.server, engine)
         same = asked.rows[server_round]
         for name in ("kkt", "fw_gap"):
             assert found[name] == pytest.approx(same[name], rel=1e-12)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
-from flower_fedcon import validation as checks
-from flower_fedcon.core import rng as streams
+from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate, validation
+from flower_fedcon.core.rng import BATCH, check_seed, stream
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import LeastSquares, Quadratic
@@ -98,20 +97,18 @@ def test_participation_refusals(make, words):
 def test_streams_depend_on_every_key_and_on_nothing_else():
     keys = [(0, 1, 1, 0), (1, 1, 1, 0), (0, 2, 1, 0), (0, 1, 2, 0), (0, 1, 1, 1), (1, 0, 1, 1)]
     keys += [(2**32, 1, 1, 0), (2**63 - 1, 1, 1, 0), (1, 1, 0, 1), (1, 2, 3, 4), (4, 3, 2, 1)]
-    there = {key: streams.stream(*key).bytes(16) for key in keys}
-    back = {key: streams.stream(*key).bytes(16) for key in reversed(keys)}
+    there = {key: stream(*key).bytes(16) for key in keys}
+    back = {key: stream(*key).bytes(16) for key in reversed(keys)}
     assert there == back
     assert len(set(there.values())) == len(keys)
     # A stream that was drawn from does not move another one.
-    first, second = streams.stream(0, 1, 1, 0), streams.stream(0, 1, 1, 1)
+    first, second = stream(0, 1, 1, 0), stream(0, 1, 1, 1)
     first.random(1000)
     assert second.bytes(16) == there[0, 1, 1, 1]
 
 
 def test_streams_are_uncorrelated():
-    rows = np.array(
-        [streams.stream(0, streams.BATCH, 1, j).standard_normal(4000) for j in range(8)]
-    )
+    rows = np.array([stream(0, BATCH, 1, j).standard_normal(4000) for j in range(8)])
     correlation = np.corrcoef(rows) - np.eye(8)
     assert np.abs(correlation).max() < 5 / np.sqrt(4000)
 
@@ -119,11 +116,11 @@ def test_streams_are_uncorrelated():
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.0, "1", None, True])
 def test_bad_seeds(seed):
     with pytest.raises(ConfigError, match=r"seed must be a whole number in \[0, 2\*\*63\)"):
-        streams.check_seed(seed)
+        check_seed(seed)
 
 
 def test_numpy_seeds_are_whole_numbers():
-    seed = streams.check_seed(np.int64(5))
+    seed = check_seed(np.int64(5))
     assert seed == 5
     assert type(seed) is int
 
@@ -200,9 +197,9 @@ def test_packed_objective():
 @pytest.mark.parametrize(
     ("check", "good", "bad"),
     [
-        (checks.positive, [1, 0.5, np.float32(2)], [0, -1, np.inf, np.nan, True, "1", None]),
-        (checks.nonnegative, [0, 0.5, np.int64(2)], [-1e-9, np.inf, np.nan, False, [1]]),
-        (checks.count, [1, np.int32(7)], [0, -1, 1.0, True, "1", None]),
+        (validation.positive, [1, 0.5, np.float32(2)], [0, -1, np.inf, np.nan, True, "1", None]),
+        (validation.nonnegative, [0, 0.5, np.int64(2)], [-1e-9, np.inf, np.nan, False, [1]]),
+        (validation.count, [1, np.int32(7)], [0, -1, 1.0, True, "1", None]),
     ],
 )
 def test_numbers(check, good, bad):
@@ -215,27 +212,27 @@ def test_numbers(check, good, bad):
 
 
 def test_choices_and_arrays():
-    assert checks.choice("mode", "a", ("a", "b")) == "a"
+    assert validation.choice("mode", "a", ("a", "b")) == "a"
     with pytest.raises(ConfigError, match="mode must be one of 'a', 'b', got 'c'"):
-        checks.choice("mode", "c", ("a", "b"))
-    array = checks.float_array("A", np.arange(6).reshape(2, 3).T)
+        validation.choice("mode", "c", ("a", "b"))
+    array = validation.float_array("A", np.arange(6).reshape(2, 3).T)
     assert array.dtype == DOUBLE
     assert array.flags.c_contiguous
-    assert checks.float_array("A", np.zeros(2, SINGLE)).dtype == SINGLE
-    assert checks.float_array("A", 2).shape == ()
+    assert validation.float_array("A", np.zeros(2, SINGLE)).dtype == SINGLE
+    assert validation.float_array("A", 2).shape == ()
     with pytest.raises(ConfigError, match=r"A must have 2 axes, got shape \(3,\)"):
-        checks.float_array("A", np.zeros(3), ndim=2)
+        validation.float_array("A", np.zeros(3), ndim=2)
     with pytest.raises(ConfigError, match=r"not finite \(nan\) at \(1, 0\)"):
-        checks.float_array("A", [[0.0, 1.0], [np.nan, np.inf]])
+        validation.float_array("A", [[0.0, 1.0], [np.nan, np.inf]])
     for value in ("abc", [[1], [2, 3]], {"a": 1}):
         with pytest.raises(ConfigError, match="A must be an array of numbers"):
-            checks.float_array("A", value)
+            validation.float_array("A", value)
 
 
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
 def test_complex_numbers_are_refused():
     with pytest.raises(ConfigError, match="A must be an array of numbers"):
-        checks.float_array("A", np.array([1 + 2j]))
+        validation.float_array("A", np.array([1 + 2j]))
 
 
 # --- problems -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from flower_fedcon.flower.stores import FileStore, Versions
 from flower_fedcon.layout import Layout
 from flower_fedcon.registry import algorithms
 from flower_fedcon.strategies import FedFW, Scaffold
-from flower_fedcon.wire import state_files as trees
+from flower_fedcon.wire import state_files
 
 ROUNDS = 14
 
@@ -216,9 +216,9 @@ def test_damaged_client_files_count_as_lost(tmp_path, seed):
             assert store.load(RUN, FedFWClientState) == Versions()
 
 
-def test_trees_hold_no_foreign_objects(tmp_path):
+def test_state_files_hold_no_foreign_objects(tmp_path):
     with pytest.raises(ConfigError, match="cannot hold object"):
-        trees.write(tmp_path / "file", {"x": object()})
+        state_files.write(tmp_path / "file", {"x": object()})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import OpenRun
-from problems import q6, q6_objectives
+from problems import avg, q6, q6_ball, q6_objectives
 
 from flower_fedcon import (
     EarlyStopping,
@@ -22,20 +22,9 @@ from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.runs.directory import atomic, write_text
-from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus
 
-STEPS = {"client_lr": 1 / 40, "local_steps": 2}
 HALF = {"participation": Sample(count=3)}
-
-
-def avg(**more):
-    return FedAvg(**STEPS, **more)
-
-
-def q6_ball():
-    return FederatedProblem(q6_objectives(), constraint=L1Ball(1.0))
-
 
 # --- history --------------------------------------------------------------------------------------
 

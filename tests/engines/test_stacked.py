@@ -17,7 +17,6 @@ from flower_fedcon.engines import stacked
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.errors import RoundError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import (
     LeastSquares,
@@ -30,7 +29,7 @@ from flower_fedcon.objectives.stacked import key, stack, together
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
 from flower_fedcon.sets import Box, L1Ball, L2Ball, NuclearNormBall, Simplex
-from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD, Scaffold
+from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedFW, FedMiD, Scaffold
 
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries", "lost"]
 STACKS = [
@@ -232,114 +231,19 @@ def open_run(strategy: Any, problem: FederatedProblem) -> tuple[OpenRun, Stacked
 
 def test_checkpoints_hold_what_the_local_clients_hold():
     strategy, problem = made("scaffold", objectives("quadratic"), participation=Sample(count=3))
-    run, exchange = open_run(strategy, problem)
+    run, engine = open_run(strategy, problem)
     direct = OpenRun(strategy, problem)
     clients = opened(LocalEngine, direct)
     for _ in range(9):
-        run.round(exchange)
+        run.round(engine)
         direct.round(clients)
-        for ours, theirs in zip(exchange.save(), clients.save(), strict=True):
+        for ours, theirs in zip(engine.save(), clients.save(), strict=True):
             assert ours.pending_round == theirs.pending_round
             assert ours.round == theirs.round
             if theirs.pending_round:
                 assert np.allclose(ours.pending.c, theirs.pending.c, rtol=0, atol=1e-12)
             if theirs.round:
                 assert np.allclose(ours.acknowledged.c, theirs.acknowledged.c, rtol=0, atol=1e-12)
-
-
-class Faulty(StackedEngine):
-    """One client's first upload of some rounds is not finite."""
-
-    bad: dict[int, int]
-
-    def answer(self, request):
-        replies = super().answer(request)
-        if self.bad.get(request.round) in request.clients and len(request.clients) > 1:
-            for reply in replies:
-                mine = np.flatnonzero(np.array(reply.clients) == self.bad[request.round])
-                for value in reply.payload.values():
-                    value[mine] = np.nan
-        return replies
-
-
-@pytest.mark.parametrize("rule", [Full(), Sample(count=5)])
-def test_the_gate(rule, caplog):
-    """A bad upload is dropped, counted and named; that client alone is asked again."""
-    settings = {"participation": rule, "min_replies": 5}
-    strategy, problem = made("scaffold", objectives("quadratic"), **settings)
-    calm, exchange = open_run(strategy, problem)
-    run = OpenRun(strategy, problem)
-    faulty = opened(Faulty, run)
-    for _ in range(6):
-        calm.round(exchange)
-    third = [3, 3]
-    cohorts = OpenRun(strategy, problem)
-    for _ in range(3):
-        cohorts.play()
-    third[1] = cohorts.server.cohort[1]
-    faulty.bad = {third[0]: third[1]}
-    for _ in range(6):
-        run.round(faulty)
-    counts = run.server.counts
-    if isinstance(rule, Full):  # the quorum is there without it: it is left out
-        assert (counts["dropped"], counts["retries"]) == (1, 0)
-    else:
-        assert (counts["dropped"], counts["retries"]) == (1, 1)
-        assert run.x == pytest.approx(calm.x, abs=1e-12)
-        assert run.server.uplink_bytes == calm.server.uplink_bytes
-    assert f"dropped the reply of client {third[1]}" in caplog.text
-
-
-@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
-def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
-    """An oracle refuses what one client computes in two rounds: the others go on."""
-    psi, found = L1(0.1), []
-    for engine in (LocalEngine, StackedEngine):
-        rng = np.random.default_rng(0)
-        A, b = rng.standard_normal((4, 8, 5)), rng.standard_normal((4, 8))
-        problem = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
-        strategy = kind(psi, client_lr=0.05, local_steps=2)
-        run = OpenRun(strategy, problem)
-        clients = opened(engine, run)
-        good = A[2, 0, 0]
-        for played in range(9):
-            A[2, 0, 0] = np.nan if played in (3, 4) else good  # the objectives are views
-            run.round(clients)
-        assert run.server.counts == {"dropped": 2}
-        assert caplog.text.count("L1 was given a value that is not finite (nan)") == 2
-        caplog.clear()
-        found.append(run)
-    assert np.abs(found[0].x - found[1].x).max() <= 1e-12
-    assert found[0].acknowledged == found[1].acknowledged
-    for name in ("uplink_bytes", "downlink_bytes"):
-        assert getattr(found[0].server, name) == getattr(found[1].server, name), name
-
-
-@pytest.mark.parametrize("name", ["fedfw", "scaffold", "compositefl"])
-def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch):
-    """Some states are written by then, and everyone's last reply is confirmed already."""
-    strategy, problem = made(name, objectives("least squares"))
-    expected = simulate(strategy, problem, 8).x
-    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four parts
-    plain, failed = StackedEngine._step, []
-
-    def step(self, clients, request, *more):
-        if len(clients) == 2 and request.round in (1, 4, 5) and clients[0] == 3:
-            failed.append(request.round)
-            raise RoundError("half way")
-        return plain(self, clients, request, *more)
-
-    monkeypatch.setattr(StackedEngine, "_step", step)
-    found = simulate(strategy, problem, 8, engine="stacked")
-    assert failed == [1, 4, 5]
-    assert np.abs(found.x - expected).max() <= 1e-12
-    assert found["dropped"][-1] == found["lost"][-1] == 0
-
-
-def test_a_step_that_diverges_ends_the_run_with_the_reasons():
-    strategy, problem = made("fedavg", objectives("quadratic"), client_lr=1e200, local_steps=4)
-    with np.errstate(all="ignore"), pytest.raises(RoundError, match="0 usable replies of 7"):
-        simulate(strategy, problem, 5, engine="stacked", evaluate_every=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

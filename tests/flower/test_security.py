@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deployment import CONNECTION, Deployment, FlowerProcess, _free_ports, _wait
+from deployment import CONNECTION, Deployment
 from problems import l1ls, l1ls_data
+from processes import FlowerProcess, free_ports, wait_until
 from security import Security
 
 from flower_fedcon import Sample, simulate
@@ -35,7 +36,7 @@ def test_known_nodes_over_tls(tmp_path):
                 "flower-supernode",
                 *security.node_options(2),  # a key that nobody registered
                 *("--superlink", f"127.0.0.1:{deployment.port}", "--host", "127.0.0.1"),
-                *("--port", str(_free_ports(1)[0]), "--max-retries", "1"),
+                *("--port", str(free_ports(1)[0]), "--max-retries", "1"),
             ],
         )
         try:
@@ -49,7 +50,7 @@ def test_known_nodes_over_tls(tmp_path):
                 "run-dir": str(tmp_path / "run"),
             }
             deployment.run(APP, config, timeout=150)
-            assert _wait(lambda: not stranger.alive(), 60), stranger.log_tail()
+            assert wait_until(lambda: not stranger.alive(), 60), stranger.log_tail()
             assert "SuperNode ID" not in stranger.log()
         finally:
             stranger.kill()

@@ -9,33 +9,31 @@ itself too) is gone when the ``with`` block is left, whatever happened inside. :
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
-import os
 import re
-import signal
-import socket
 import ssl
 import subprocess
-import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from processes import (
+    SCRIPTS,
+    DeploymentError,
+    FlowerProcess,
+    Value,
+    environment,
+    free_ports,
+    key_value_pairs,
+    wait_until,
+)
 from security import Security
 
-Value = bool | int | float | str
-SCRIPTS = Path(sysconfig.get_path("scripts"))
 CONNECTION = "test"  # name of the connection in config.toml
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-class DeploymentError(RuntimeError):
-    """A process did not start, or a run did not complete; the message ends with log tails."""
 
 
 @dataclass(frozen=True)
@@ -47,156 +45,6 @@ class RunResult:
     exit_status: int
     output: str
     seconds: float
-
-
-def _environment(home: Path) -> dict[str, str]:
-    """Return the environment of one Flower process, with `home` as its FLWR_HOME."""
-    # Settings of the caller's own Flower or Ray must not leak into the test.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("FLWR_", "RAY_"))}
-    env |= dict.fromkeys(_THREADS, "1")
-    env |= {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # 1 s by default, for every message
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "NO_PROXY": "127.0.0.1,localhost",
-        "no_proxy": "127.0.0.1,localhost",
-        "PYTHONUNBUFFERED": "1",
-        # Flower looks its own commands up in PATH.
-        "PATH": os.pathsep.join([str(SCRIPTS), os.environ.get("PATH", os.defpath)]),
-    }
-    return env
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports which are free on loopback."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:  # all held until all are found, else two could be the same
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
-def _pairs(config: Mapping[str, Value]) -> str:
-    """Return `config` as the ``key=value`` pairs which Flower's command line takes."""
-    for value in config.values():
-        if isinstance(value, str) and '"' in value:
-            raise ValueError(f"Flower's command line takes no double quote: {value!r}")
-    # A JSON scalar is a TOML scalar.
-    return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in config.items())
-
-
-def _wait(ready: Callable[[], bool], seconds: float) -> bool:
-    """Poll `ready` until it is true; return False if it never was."""
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _family(home: Path) -> set[int]:
-    """Return the live processes whose FLWR_HOME is `home`, and their descendants (Linux only).
-
-    The environment alone would miss the SuperExec, which hides its own from other users; the
-    process group alone would miss the SuperLink's SuperExec and Ray, which leave it.
-    """
-    marker = b"FLWR_HOME=" + os.fsencode(home)
-    parents: dict[int, int] = {}
-    family: set[int] = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state == "Z":
-                continue
-            parents[int(entry.name)] = int(parent)
-            if marker in (entry / "environ").read_bytes().split(b"\0"):
-                family.add(int(entry.name))
-        except OSError:  # gone meanwhile, or not ours to read
-            continue
-    while more := {p for p, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family - {os.getpid()}
-
-
-class FlowerProcess:
-    """One long-running Flower command with its own FLWR_HOME, which can be killed and restarted.
-
-    As on a machine of its own: processes sharing one FLWR_HOME would install the same app into
-    the same folder at the same time.
-    """
-
-    def __init__(self, root: Path, name: str, arguments: Sequence[str]) -> None:
-        self.name = name
-        self.home = root / name
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.log_file = root / f"{name}.log"
-        self.arguments = list(arguments)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
-
-    def start(self) -> None:
-        """Start the command; its log is appended to the one of an earlier start."""
-        with self.log_file.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                [str(SCRIPTS / self.arguments[0]), *self.arguments[1:]],
-                cwd=self.home,
-                env=_environment(self.home),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def wait_ready(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Wait until `ready` holds; raise if it does not in time or the process ends before."""
-        if not _wait(lambda: not self.alive() or ready(), seconds) or not self.alive():
-            reason = f"not ready after {seconds:g} s" if self.alive() else "it ended"
-            raise DeploymentError(f"{self.name} did not start: {reason}\n{self.log_tail()}")
-
-    def alive(self) -> bool:
-        """Return whether the command is running."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def exit_status(self) -> int | None:
-        """The exit status of the command, None while it is running or not started."""
-        return None if self._process is None else self._process.poll()
-
-    def log(self) -> str:
-        """Return what was logged since the latest start."""
-        return self.log_file.read_bytes()[self._log_start :].decode(errors="replace")
-
-    def log_tail(self, lines: int = 30) -> str:
-        """Return the last lines of the log, with a heading."""
-        log = self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
-        return "\n".join([f"--- end of {self.log_file}", *log.splitlines()[-lines:]])
-
-    def kill(self) -> None:
-        """Kill the command and whatever it started (SIGKILL, as if the machine went down)."""
-        family = _family(self.home)  # before the kill, which cuts the children off
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-        def gone() -> bool:
-            nonlocal family
-            for pid in family:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            family = _family(self.home)  # a dying process may have started one more
-            return not family
-
-        if not _wait(gone, 15):
-            raise DeploymentError(f"{self.name}: processes {sorted(family)} do not end")
-        if self._process is not None:
-            self._process.wait(timeout=15)
 
 
 class Run:
@@ -230,7 +78,7 @@ class Run:
 
     def wait(self, timeout: float) -> RunResult:
         """Wait for the end of the run; raise `DeploymentError` unless it completed."""
-        ended = _wait(lambda: not self._process.alive(), timeout)
+        ended = wait_until(lambda: not self._process.alive(), timeout)
         seconds = time.monotonic() - self._began
         self._process.kill()
         exit_status = self._process.exit_status
@@ -312,7 +160,7 @@ class Flower:
         """Start a run of the app in `app_dir` and return at once."""
         options = [*self.run_options]
         if run_config:
-            options += ["--run-config", _pairs(run_config)]
+            options += ["--run-config", key_value_pairs(run_config)]
         arguments = ["flwr", "run", str(app_dir), CONNECTION, "--stream", *options]
         client = FlowerProcess(self.root, f"run-{len(self._clients)}", arguments)
         self._clients.append(client)
@@ -335,7 +183,7 @@ class Flower:
         command = [str(SCRIPTS / "flwr"), *arguments]
         try:
             done = subprocess.run(
-                command, env=_environment(home), capture_output=True, text=True, timeout=timeout
+                command, env=environment(home), capture_output=True, text=True, timeout=timeout
             )
         except subprocess.TimeoutExpired as error:
             raise DeploymentError(f"{error}\n{self.superlink.log_tail()}") from error
@@ -395,13 +243,13 @@ class Deployment(Flower):
         startup: float = 60,
         security: Security | None = None,
     ) -> None:
-        port, *node_ports = _free_ports(1 + len(node_configs))
+        port, *node_ports = free_ports(1 + len(node_configs))
         super().__init__(root, port, superlink_options, startup, security)
         link = ["--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
         self.nodes = []
         for i, config in enumerate(node_configs):
             given = ["--insecure"] if security is None else security.node_options(i)
-            own = [*given, "--port", str(node_ports[i]), "--node-config", _pairs(config)]
+            own = [*given, "--port", str(node_ports[i]), "--node-config", key_value_pairs(config)]
             self.nodes.append(
                 FlowerProcess(self.root, f"node-{i}", ["flower-supernode", *link, *own])
             )
@@ -447,10 +295,10 @@ class Simulation(Flower):
     """
 
     def __init__(self, root: Path, num_supernodes: int, startup: float = 60) -> None:
-        super().__init__(root, _free_ports(1)[0], ["--simulation"], startup)
+        super().__init__(root, free_ports(1)[0], ["--simulation"], startup)
         # By default each client takes two CPUs, more than a small machine may have.
         options = {"num-supernodes": num_supernodes, "client-resources-num-cpus": 1}
-        self.run_options = ["--federation-config", _pairs(options)]
+        self.run_options = ["--federation-config", key_value_pairs(options)]
 
 
 def run_simulation_app(

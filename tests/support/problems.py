@@ -13,6 +13,7 @@ from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
+from flower_fedcon.strategies import FedAvg
 
 HALF = {"participation": Sample(fraction=0.5)}
 
@@ -49,6 +50,16 @@ def q6(l1: float = 0.0) -> FederatedProblem:
 def q6_l1() -> FederatedProblem:
     """Q6 with L1(0.6)."""
     return q6(0.6)
+
+
+def q6_ball() -> FederatedProblem:
+    """Q6 over the l1 ball of radius 1."""
+    return FederatedProblem(q6_objectives(), constraint=L1Ball(1.0))
+
+
+def avg(**settings: Any) -> FedAvg:
+    """FedAvg with steps that are small enough for Q6."""
+    return FedAvg(client_lr=1 / 40, local_steps=2, **settings)
 
 
 def two_clients(**extra: Any) -> FederatedProblem:

@@ -1,0 +1,18 @@
+"""What the tests of Flower's side share."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.supercore.task_identity import TaskIdentity
+
+from flower_fedcon.engines import grid
+from flower_fedcon.flower import nodes
+
+
+@pytest.fixture
+def identity(monkeypatch):
+    """Be a running task, which Flower's messages need, and wait for nothing."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(nodes, "POLL", (0.0, 0.0))
+    monkeypatch.setattr(grid, "_RETURN", 0.0)

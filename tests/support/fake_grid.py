@@ -1,0 +1,56 @@
+"""A Flower grid in memory: nodes that answer at once, and no process."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from flower_fedcon import client_app
+
+on_grid = pytest.mark.usefixtures("identity", "one_thread")
+"""Marks a test that plays a run on a `FakeGrid`."""
+
+
+class FakeGrid(Grid):
+    """Nodes in memory: each a client app and its context, by node id."""
+
+    run = None
+
+    def __init__(self, objectives, *, make=client_app, alter=None, hidden=()):
+        self.app = make(lambda context: objectives[context.node_config["partition-id"]])
+        self.nodes = {}
+        for j in range(len(objectives)):
+            node = {"partition-id": j, "num-partitions": len(objectives)}
+            self.nodes[1000 - j] = Context(1, 1000 - j, node, RecordDict(), {})
+        self.alter, self.hidden = alter, dict.fromkeys(hidden)
+        self.looks, self.replies, self.pushed = 0, {}, []
+
+    def set_run(self, run): ...
+
+    def create_message(self, *_): ...
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.pull_messages(self.push_messages(messages))
+
+    def get_node_ids(self):
+        self.looks += 1
+        return [n for n in self.nodes if n not in self.hidden or self.looks > 3]
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            ids.append(f"m{len(self.pushed)}")
+            self.pushed.append(message)
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            try:
+                reply = self.app(message, self.nodes[message.metadata.dst_node_id])
+            except Exception as error:  # as Flower does
+                reply = Message(Error(0, repr(error)), reply_to=message)
+            config = message.content.get("fitins.config", {})
+            altered = self.alter is not None and config.get("action") == "train"
+            self.replies[ids[-1]] = self.alter(message, reply) if altered else [reply]
+        return ids
+
+    def pull_messages(self, message_ids):
+        return [r for key in message_ids for r in self.replies.pop(key, [])]
