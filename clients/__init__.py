@@ -13,14 +13,17 @@ from flower_fedcon.registry import client_class, names
 
 
 def __getattr__(name: str) -> type[FedConClient[Any]]:
+    if name == "__all__":
+        return _all()  # type: ignore[return-value]
     key = name.removesuffix("Client").lower()
-    if name.endswith("Client") and key in names():
-        kind = client_class(key)
-        if kind.__name__ == name:
-            globals()[name] = kind
-            return kind
+    if name.endswith("Client") and key in names() and client_class(key).__name__ == name:
+        return client_class(key)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _all() -> list[str]:
+    return ["FedConClient", *(client_class(key).__name__ for key in sorted(names()))]
+
+
 def __dir__() -> list[str]:
-    return sorted([*globals(), *(client_class(name).__name__ for name in names())])
+    return sorted({*globals(), *_all()})

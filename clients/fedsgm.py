@@ -62,12 +62,10 @@ class FedSGMClient(FedConClient[FedSGMClientState]):
 
     def step(self, state: FedSGMClientState, down: Payload) -> tuple[Payload, FedSGMClientState]:
         """Do steps 3 and 4 or 4', with v of shape (..., *model)."""
-        w = self.model(state, down)
-        v = w
+        v = w = self.model(state, down)
         for _ in range(self.local_steps):
             v = v - self.client_lr * self.direction(v, down["sigma"])
-        moved = (w - v) / self.client_lr
-        rng = self.rng(COMPRESS)
+        moved, rng = (w - v) / self.client_lr, self.rng(COMPRESS)
         if not self.feedback:
             return {"delta": self.uplink_compressor.compress(moved, rng)}, state
         owed = moved if state.e is None else state.e + moved

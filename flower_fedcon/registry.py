@@ -39,8 +39,8 @@ def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
     AlgorithmError
         If a pair is not complete, naming what is missing.
     """
-    from flower_fedcon import strategies
-
+    # By name: a pair knows its base, and the base the registry.
+    strategies = import_module("flower_fedcon.strategies")
     exported = [kind for kind in vars(strategies).values() if isinstance(kind, type)]
     found = {kind.__module__.rpartition(".")[2]: kind for kind in exported}
     del found["base"]

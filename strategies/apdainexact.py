@@ -69,9 +69,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         beta_y > 0; None for 1/L, where the clients know it.
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`. The gradients are of all rows: `batch_size`
-        is refused.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

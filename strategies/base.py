@@ -43,7 +43,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         Who takes part in a round: `Full()`, `Sample(count=...)`, `Sample(fraction=...)` or
         `Bernoulli(p)`.
     batch_size : int, optional (default: None)
-        Rows in each of a client's gradients, drawn without replacement; None for all rows.
+        Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
+        methods whose clients minimise.
     min_replies : int, optional (default: None)
         How many usable replies a round needs; with fewer, it changes nothing and the missing
         clients are asked again. By default everyone, where the algorithm needs everyone, and

@@ -18,6 +18,7 @@ paper states it, (P - x_bar)/(eta_g eta K) minus the mean of the round's gradien
 gradients. Symbols: eta = client_lr, eta_g = server_lr, K = local_steps.
 
 State: c_i, delta_i and P on the client; x_bar and a mirror of the c_i (N d numbers) on the server.
+With batch_size the noise of the gradients enters c_i.
 Wire: 1 vector (2 under sampling) down; 1 vector up.
 Participation: full (the paper), or cohorts of a fixed size C >= 2. Under sampling step 2 runs on
 the server, for S alone (a mirror of the c_i, N d numbers), and each client of the cohort gets its
@@ -70,9 +71,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         eta_g > 0; in [1, sqrt N].
     mirror : bool (default: True)
         Keep a copy of every c_i on the server; sampling needs it.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`. With `batch_size` the gradients' noise
-        enters c_i.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

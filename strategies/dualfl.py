@@ -37,26 +37,16 @@ form (from their dual problem 6.4), psi, and the computable form of their gap ar
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple
 
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import gap_tolerance
 from flower_fedcon.solvers.extrapolation import extrapolate
-from flower_fedcon.strategies.families.dual import (
-    DualConstants,
-    block_ratio,
-    choose_modulus,
-    choose_momentum,
-    momentum_step,
-)
-from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
-from flower_fedcon.strategies.families.mirrored import Mirrored
-from flower_fedcon.validation import Array, choice, nonnegative, optional, positive
+from flower_fedcon.strategies.families.dual import DualProximalGradient, momentum_step
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -72,7 +62,7 @@ class DualFLState(NamedTuple):
     mirror: Mirror | None  # the clients' v_j and, without sampling, c_j, by the names "v" and "c"
 
 
-class DualFL(LocalMinimization[DualFLState], Mirrored[DualFLState]):
+class DualFL(DualProximalGradient[DualFLState]):
     """DualFL, exact under heterogeneity.
 
     Parameters
@@ -95,8 +85,7 @@ class DualFL(LocalMinimization[DualFLState], Mirrored[DualFLState]):
         alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for those that are not strongly convex.
     mirror : bool (default: True)
         Keep the clients' v_j and c_j on the server; False resets all clients when one is lost.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`. `batch_size` must be None.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------
@@ -117,50 +106,6 @@ class DualFL(LocalMinimization[DualFLState], Mirrored[DualFLState]):
 
     name = "dualfl"
     uplink = ("theta",)
-
-    constants: DualConstants
-
-    def __init__(
-        self,
-        *,
-        strong_convexity: float | None = None,
-        momentum: float | None = None,
-        regularizer: Any = None,
-        stopping: str = "solver",
-        gap_gamma: float = 0.1,
-        regularization: float = 0.0,
-        mirror: bool = True,
-        **common: Unpack[MinimizationOptions],
-    ) -> None:
-        super().__init__(**common)
-        self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
-        self.momentum = optional(nonnegative, "momentum", momentum)
-        self.regularizer = None if regularizer is None else as_regularizer(regularizer)
-        self.stopping = choice("stopping", stopping, ("solver", "gap"))
-        self.gap_gamma = positive("gap_gamma", gap_gamma)
-        self.regularization = nonnegative("regularization", regularization)
-        self.mirror = bool(mirror)
-        if self.regularizer is not None and (self.momentum or self.stopping == "gap"):
-            raise ConfigError(
-                'with a regularizer DualFL has momentum=0 and stopping="solver", got '
-                f"momentum={momentum!r} and stopping={stopping!r}"
-            )
-
-    def derive(self) -> DualConstants:
-        """Settle nu, rho and r."""
-        setup, alpha = self.setup, self.regularization
-        nu = choose_modulus(setup, self.strong_convexity, alpha)
-        if setup.sampled:
-            if self.momentum or self.stopping == "gap":
-                self.refuse_participation(
-                    "has neither momentum nor a gap rule without some clients",
-                    'momentum=0 and stopping="solver", or Full()',
-                )
-            return DualConstants(nu, 0.0, block_ratio(setup, self.participation))
-        plain = self.regularizer is None
-        return DualConstants(
-            nu, choose_momentum(setup, self.momentum, nu, alpha, by_default=plain), 1.0
-        )
 
     def initialize(self, x0: Array) -> DualFLState:
         """Start at x0."""

@@ -67,8 +67,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         gamma > 0; by default 5 L, where the clients know L.
     local_steps : int
         K >= 1.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

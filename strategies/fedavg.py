@@ -50,8 +50,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         eta_s > 0.
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

@@ -70,8 +70,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         Keep the clients' xhat_i on the server, so that a client can lose its state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`; batch_size must be None.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

@@ -58,8 +58,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take plain gradient steps on the clients.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

@@ -17,10 +17,9 @@ g_i = grad f_i.
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any.
-Lost state: the server repeats step 3 from the theta_i ("mirror": N d numbers) and sends g_i back.
-Without the mirror everybody starts again with g_i = h = 0 and the model as it is (a collective
-reset: its number travels in every broadcast, and a client that was away resets when it returns). A
-client that starts alone from g_i = 0 leaves h off forever, and the run ends at a wrong point.
+Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it everybody
+starts again with g_i = h = 0 and the model as it is (a collective reset, whose number travels in
+every broadcast). A client that alone starts from g_i = 0 leaves h off forever: a wrong limit.
 
 Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, Algorithm 1. Lost state: reconstructed.
@@ -67,8 +66,7 @@ class FedDyn(ControlVariates[FedDynState]):
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`; batch_size must be None.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------
@@ -94,15 +92,13 @@ class FedDyn(ControlVariates[FedDynState]):
 
     def derive(self) -> FedDynConstants:
         """Return alpha: as given, else sqrt(mu L)."""
-        if self.proximal is not None:
-            return FedDynConstants(self.proximal)
-        mu, smoothness = self.setup.strong_convexity, self.setup.smoothness
-        if not mu or not smoothness:
+        mu, L = self.setup.strong_convexity or 0.0, self.setup.smoothness or 0.0
+        if self.proximal is None and mu * L == 0:
             raise ConfigError(
                 "FedDyn needs proximal=...: its default, sqrt(mu L), is unknown, for not all "
                 "clients state a smoothness and a strong convexity > 0"
             )
-        return FedDynConstants(math.sqrt(mu * smoothness))
+        return FedDynConstants(self.proximal or math.sqrt(mu * L))
 
     def initialize(self, x0: Array) -> FedDynState:
         """Start at x0, with g_i = h = 0."""

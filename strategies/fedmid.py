@@ -51,8 +51,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take the prox on the server alone.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

@@ -61,9 +61,7 @@ class FedPD(LocalMinimization[FedPDState]):
         q in [0, 1): how often a round goes without communication.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`; everyone must take part, and batch_size must
-        be None.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

@@ -47,8 +47,7 @@ class FedProx(LocalMinimization[FedProxState]):
         mu >= 0; from L/10 to L.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`; batch_size must be None.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

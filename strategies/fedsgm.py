@@ -40,15 +40,13 @@ long version, and assembled with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from flower_fedcon.compressors import Compressor, dense
+from flower_fedcon.compressors import dense
 from flower_fedcon.core.rng import COMPRESS
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.families.compression import Compression, compression, one_of
 from flower_fedcon.strategies.families.switching import (
     Switch,
     Switching,
@@ -91,11 +89,12 @@ class FedSGM(Switching[FedSGMState]):
     sharpness : float, optional
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     uplink_compressor : Compressor, optional
-        C_j, for what clients upload; by default `Identity()`. Also accepted as `uplink`.
+        C_j, for what clients upload; by default `Identity()`.
     downlink_compressor : Compressor, optional
-        C_0, for the change of the model; by default `Identity()`. Also accepted as `downlink`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`.
+        C_0, for the change of the model; by default `Identity()`.
+    uplink, downlink : Compressor, optional
+        Older names of the two.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------
@@ -124,31 +123,12 @@ class FedSGM(Switching[FedSGMState]):
     uplink = ("delta",)
     queries = ("constraint",)
 
-    constants: Compression
-
     def __init__(
-        self,
-        *,
-        client_lr: float,
-        local_steps: int,
-        uplink_compressor: Compressor | None = None,
-        downlink_compressor: Compressor | None = None,
-        uplink: Compressor | None = None,
-        downlink: Compressor | None = None,
-        **options: Unpack[SwitchingOptions],
+        self, *, client_lr: float, local_steps: int, **options: Unpack[SwitchingOptions]
     ) -> None:
         super().__init__(**options)
         self.client_lr = positive("client_lr", client_lr)
         self.local_steps = count("local_steps", local_steps)
-        self.uplink_compressor = one_of("uplink_compressor", uplink_compressor, "uplink", uplink)
-        self.downlink_compressor = one_of(
-            "downlink_compressor", downlink_compressor, "downlink", downlink
-        )
-
-    def derive(self) -> Compression:
-        """Settle the compressors."""
-        size = self.setup.layout.size
-        return compression(self.title, self.uplink_compressor, self.downlink_compressor, size)
 
     def initialize(self, x0: Array) -> FedSGMState:
         """Start at x_0 = w_0 = x0."""
@@ -208,9 +188,3 @@ class FedSGM(Switching[FedSGMState]):
     def readmit(self, state: FedSGMState, client: int) -> tuple[FedSGMState, Payload]:
         """Return w where clients keep a copy; e_j starts again from 0."""
         return state, {"w": state.w} if self.constants.feedback else {}
-
-    def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
-        """Return Delta_j from its arrays in a message."""
-        layout = self.setup.layout
-        compressor = self.constants.uplink_compressor
-        return compressor.decode(parts, layout.shape, np.dtype(layout.dtype))

@@ -79,9 +79,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         Keep the clients' u_m on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`; `Bernoulli` is refused, and batch_size must
-        be None.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------

@@ -11,16 +11,15 @@ Round, for a cohort S, from c = c_i = 0:
     4. upload y - x and dc_i
     5. server:    x := x + eta_g mean_S(y_i - x);  c := c + (1/N) sum_S dc_i
 
-c moves by 1/N whatever the cohort, so that it stays the mean of ALL c_i; with the mean over S it
-would not, and cohorts of varying size would lead elsewhere. N = 1 is gradient descent; with
-c = c_i = 0 forever this is FedAvg. Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps.
+Symbols: eta_l = client_lr, eta_g = server_lr, K = local_steps. c moves by 1/N and stays the mean
+of ALL c_i; by 1/|S| it would not, and cohorts of varying size would lead elsewhere.
 
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
 Wire: 2 vectors down; 1 vector up (2 in option "I" or without mirror).
 Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
-Lost state: c_i from the mirror. With mirror=False all start again from c = c_i = 0, and x stays (a
-collective reset). A client that alone came back with zeros would leave c off the mean of the c_i
-forever: on the tests' six quadratics that run ends at distance 0.14 to 0.24 from the optimum.
+Lost state: c_i from the mirror; without it all start again from c = c_i = 0 (a collective reset; x
+stays). A client that alone came back with zeros would leave c off the mean of the c_i forever: on
+the tests' quadratics 0.14 to 0.24 from the optimum.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning", ICML 2020, Algorithm 1 (second-hand).
@@ -64,8 +63,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
-    participation, batch_size, min_replies
-        As for every strategy: see `FedConStrategy`.
+    participation, batch_size, min_replies : see `FedConStrategy`
 
     Raises
     ------
@@ -77,8 +75,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     >>> from flower_fedcon import FederatedProblem, simulate
     >>> from flower_fedcon.objectives import Quadratic
     >>> clients = [Quadratic(np.array([[q]]), np.array([b])) for q, b in ((1.0, 1.0), (3.0, 9.0))]
-    >>> problem = FederatedProblem(clients)
-    >>> simulate(Scaffold(client_lr=0.05, local_steps=5), problem, num_rounds=100).x.round(9)
+    >>> simulate(Scaffold(client_lr=0.05, local_steps=5), FederatedProblem(clients), 99).x.round(9)
     array([2.5])
     """
 
@@ -94,13 +91,13 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def initialize(self, x0: Array) -> ScaffoldState:
         """Start at x0, with c = c_i = 0."""
-        zero = np.zeros_like(x0)
-        return ScaffoldState(x=x0, c=zero, resets=0, mirror=self.mirrored(self.mirror, c=zero))
+        c = np.zeros_like(x0)
+        return ScaffoldState(x0, c, resets=0, mirror=self.mirrored(self.mirror, c=c))
 
     def broadcast(self, state: ScaffoldState) -> Payload:
         """Step 1, and without mirror the number of resets."""
-        down = {"x": state.x, "c": state.c}
-        return down if self.mirror else {**down, "resets": state.resets}
+        resets = {} if self.mirror else {"resets": state.resets}
+        return {"x": state.x, "c": state.c, **resets}
 
     def expects(self, state: ScaffoldState) -> tuple[str, ...]:
         """Return what step 4 uploads."""
@@ -111,18 +108,18 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         c, changes = state.c, self._changes(state, uploads)
         for _, dc in changes:
             c = c + dc / uploads.num_clients
-        after = state._replace(x=state.x + self.server_lr * uploads.mean("delta"), c=c)
+        x = state.x + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
             for i, dc in changes:
                 state.mirror.add(i, c=dc)
-        return after
+        return state._replace(x=x, c=c)
 
     def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[tuple[int, Array]]:
         """Return (i, dc_i); step 3 of option "II" where it is not on the wire."""
         if "dc" in self.expects(state):
             return list(uploads.items("dc"))
-        length = self.local_steps * self.client_lr
-        return [(i, -(state.c + delta / length)) for i, delta in uploads.items("delta")]
+        step = self.local_steps * self.client_lr
+        return [(i, -(state.c + delta / step)) for i, delta in uploads.items("delta")]
 
     def model(self, state: ScaffoldState) -> Array:
         """Return x."""

@@ -31,7 +31,7 @@ def pairs(folder: str) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
-    return grimp.build_graph("flower_fedcon", exclude_type_checking_imports=True)
+    return grimp.build_graph("flower_fedcon", exclude_type_checking_imports=True, cache_dir=None)
 
 
 def test_higher_rooms_use_lower_ones(capfd):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, Unpack
+
+import numpy as np
 
 from flower_fedcon.compressors import Compressor, Identity, RandK, as_compressor
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.validation import Array
+
+State = TypeVar("State")
 
 
 class Compression(NamedTuple):
@@ -15,6 +22,55 @@ class Compression(NamedTuple):
     uplink_compressor: Compressor
     downlink_compressor: Compressor
     feedback: bool  # whether this is the form with error feedback
+
+
+class CompressionOptions(Common, total=False):
+    """The arguments of `CompressedMessages`."""
+
+    uplink_compressor: Compressor | None
+    downlink_compressor: Compressor | None
+    uplink: Compressor | None
+    downlink: Compressor | None
+
+
+class CompressedMessages(FedConStrategy[State]):
+    """A compressor each way.
+
+    Parameters
+    ----------
+    uplink_compressor : Compressor, optional
+        C_j, for what clients upload; by default `Identity()`. Also accepted as `uplink`.
+    downlink_compressor : Compressor, optional
+        C_0, for the change of the model; by default `Identity()`. Also accepted as `downlink`.
+    """
+
+    constants: Compression
+
+    def __init__(
+        self,
+        *,
+        uplink_compressor: Compressor | None = None,
+        downlink_compressor: Compressor | None = None,
+        uplink: Compressor | None = None,
+        downlink: Compressor | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(**common)
+        self.uplink_compressor = one_of("uplink_compressor", uplink_compressor, "uplink", uplink)
+        self.downlink_compressor = one_of(
+            "downlink_compressor", downlink_compressor, "downlink", downlink
+        )
+
+    def derive(self) -> Compression:
+        """Settle the compressors."""
+        size = self.setup.layout.size
+        return compression(self.title, self.uplink_compressor, self.downlink_compressor, size)
+
+    def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
+        """Return a compressed upload from its arrays in a message."""
+        layout = self.setup.layout
+        compressor = self.constants.uplink_compressor
+        return compressor.decode(parts, layout.shape, np.dtype(layout.dtype))
 
 
 def one_of(name: str, value: Compressor | None, older: str, same: Compressor | None) -> Compressor:

@@ -1,15 +1,20 @@
-"""The constants of DualFL: the modulus nu, the momentum rho, the ratio r of its dual step."""
+"""Proximal gradient on the dual problem: the arguments of DualFL, and what follows from them."""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, Unpack
 
 from flower_fedcon.core.participation import Bernoulli, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
+from flower_fedcon.validation import choice, nonnegative, optional, positive
 
+State = TypeVar("State", bound=HasMirror)
 _log = logging.getLogger("flwr")
 _SLACK = 1 + 1e-9  # mu and L are known to rounding
 
@@ -20,6 +25,59 @@ class DualConstants(NamedTuple):
     nu: float
     rho: float
     ratio: float  # r = s/nu of the dual step s
+
+
+class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
+    """The arguments and constants of DualFL; see there.
+
+    Parameters
+    ----------
+    strong_convexity, momentum, regularizer, stopping, gap_gamma, regularization, mirror
+        See `flower_fedcon.strategies.DualFL`.
+    """
+
+    constants: DualConstants
+
+    def __init__(
+        self,
+        *,
+        strong_convexity: float | None = None,
+        momentum: float | None = None,
+        regularizer: Any = None,
+        stopping: str = "solver",
+        gap_gamma: float = 0.1,
+        regularization: float = 0.0,
+        mirror: bool = True,
+        **common: Unpack[MinimizationOptions],
+    ) -> None:
+        super().__init__(**common)
+        self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
+        self.momentum = optional(nonnegative, "momentum", momentum)
+        self.regularizer = None if regularizer is None else as_regularizer(regularizer)
+        self.stopping = choice("stopping", stopping, ("solver", "gap"))
+        self.gap_gamma = positive("gap_gamma", gap_gamma)
+        self.regularization = nonnegative("regularization", regularization)
+        self.mirror = bool(mirror)
+        if self.regularizer is not None and (self.momentum or self.stopping == "gap"):
+            raise ConfigError(
+                f'with a regularizer {self.title} has momentum=0 and stopping="solver", got '
+                f"momentum={momentum!r} and stopping={stopping!r}"
+            )
+
+    def derive(self) -> DualConstants:
+        """Settle nu, rho and r."""
+        setup, alpha = self.setup, self.regularization
+        nu = choose_modulus(setup, self.strong_convexity, alpha)
+        if not setup.sampled:
+            plain = self.regularizer is None
+            rho = choose_momentum(setup, self.momentum, nu, alpha, by_default=plain)
+            return DualConstants(nu, rho, 1.0)
+        if self.momentum or self.stopping == "gap":
+            self.refuse_participation(
+                "has neither momentum nor a gap rule without some clients",
+                'momentum=0 and stopping="solver", or Full()',
+            )
+        return DualConstants(nu, 0.0, block_ratio(setup, self.participation))
 
 
 def choose_modulus(setup: Setup, given: float | None, regularization: float) -> float:

@@ -1,18 +1,18 @@
-"""Switching between objective and constraint by the value of the constraint."""
+"""Switching between objective and constraint, by the value of the constraint."""
 
 from __future__ import annotations
 
 import logging
 from typing import NamedTuple, Required, Self, TypeVar, Unpack
 
-from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.strategies.families.compression import CompressedMessages, CompressionOptions
 from flower_fedcon.validation import Array, choice, positive
 
 State = TypeVar("State")
 _log = logging.getLogger("flwr")
 
 
-class SwitchingOptions(Common, total=False):
+class SwitchingOptions(CompressionOptions, total=False):
     """The arguments of `Switching`."""
 
     tolerance: Required[float]
@@ -49,7 +49,7 @@ class WeightedMean(NamedTuple):
         return self.total / self.weight
 
 
-class Switching(FedConStrategy[State]):
+class Switching(CompressedMessages[State]):
     """A constraint g <= 0 up to a tolerance, weighed by sigma.
 
     Parameters
@@ -68,7 +68,7 @@ class Switching(FedConStrategy[State]):
         tolerance: float,
         switching: str = "soft",
         sharpness: float | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[CompressionOptions],
     ) -> None:
         super().__init__(**common)
         self.tolerance = positive("tolerance", tolerance)
