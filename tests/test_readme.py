@@ -100,7 +100,8 @@ def test_reproduce_tune_and_seeds(folder):
 
 def test_algorithm_table():
     _, _, rest = README.partition("<!-- made by `fedcon list --markdown` -->\n")
-    assert rest.partition("<!-- end -->")[0].strip() == markdown_table()
+    table = rest.partition("<!-- end -->")[0].strip()
+    assert table == markdown_table(), "renew it: fedcon list --into README.md"
 
 
 def test_links_and_figure_exist():

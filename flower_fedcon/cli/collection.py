@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +15,18 @@ from flower_fedcon.experiments.console import console, table
 
 def list_(
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="A file, such as README.md, whose table between the markers is renewed."),
+    ] = None,
 ) -> None:
     """Show the collection."""
     from flower_fedcon.card import first_sentence, one_line
     from flower_fedcon.registry import algorithms, markdown_table
 
+    if into is not None:
+        _renew(into, markdown_table())
+        return
     if markdown:
         print(markdown_table())
         return
@@ -38,6 +46,27 @@ def list_(
     screen.print(rows)
 
 
+_MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
+
+
+def _renew(path: Path, text: str) -> None:
+    """Replace what stands between the markers of a file."""
+    from flower_fedcon.errors import ConfigError
+    from flower_fedcon.experiments.folders import write
+
+    first, last = _MARKERS
+    try:
+        before, found, rest = path.read_text(encoding="utf-8").partition(first)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    _, end, after = rest.partition(last)
+    if not found or not end:
+        raise ConfigError(
+            f"{path} has no lines {first.strip()} and {last}: the table goes between the two"
+        )
+    write(path, f"{before}{first}{text}\n{last}{after}")
+
+
 def info(
     name: Annotated[str, typer.Argument(help="An algorithm's name.")],
     size: Annotated[
@@ -53,7 +82,8 @@ def info(
     screen = console()
     screen.print(card.pop("title"), style="bold")
     grid = table("", "", plain=True)
-    for key, text in card.items():
+    down, _, up = card.pop("wire").partition("; ")
+    for key, text in {**card, "downlink": down, "uplink": up}.items():
         if text:
             grid.add_row(key.replace("_", " "), text)
     screen.print(grid)

@@ -1,0 +1,118 @@
+"""CONTRIBUTING.md's worked example, followed to the letter in a copy of the project."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+LINE = "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg\n"
+COPIED = ("strategies", "clients", "flower_fedcon", "tests", "sims", "README.md", "pyproject.toml",
+          "Makefile", "CONTRIBUTING.md")  # fmt: skip
+
+
+def blocks() -> dict[str, str]:
+    """Return the example's Python blocks, by the path in their first line."""
+    found = re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.S)
+    return dict(found)
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = {"PYTHONPATH": str(folder), "COLUMNS": "200"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, **path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def contract_of(folder: Path, *which: str) -> subprocess.CompletedProcess[str]:
+    quick = ("-m", "not ray and not deployment", "-p", "no:cacheprovider")
+    return run(folder, "-m", "pytest", "-k", "fedavgm", *quick, *which)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clone")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True,
+                            ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+        else:
+            shutil.copy(source, folder / name)
+    for path, text in blocks().items():
+        if path == "strategies/__init__.py":
+            there = (folder / path).read_text()
+            assert LINE in there
+            (folder / path).write_text(there.replace(LINE, LINE + text))
+        else:
+            (folder / path).write_text(text)
+    return folder
+
+
+def test_it_is_two_files_one_line_and_one_case():
+    assert sorted(blocks()) == [
+        "clients/fedavgm.py",
+        "strategies/__init__.py",
+        "strategies/fedavgm.py",
+        "tests/algorithms/cases/fedavgm.py",
+    ]
+    assert blocks()["strategies/__init__.py"].count("\n") == 1
+
+
+def test_the_example_passes_the_contract(copy):
+    command = "from flower_fedcon.cli import main; main({})"
+    assert run(copy, "-c", command.format(["list", "--into", "README.md"])).returncode == 0
+    assert "| `FedAvgM` | min_w (1/N) sum_i f_i(w) | any;" in (copy / "README.md").read_text()
+    done = contract_of(copy, "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) > 20
+    readme = run(copy, "-m", "pytest", "-q", "tests/test_readme.py", "-k", "table")
+    assert readme.returncode == 0, readme.stdout[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "said"),
+    [
+        ("tests/algorithms/cases/fedavgm.py", None, None, "tests/algorithms/cases/fedavgm.py"),
+        ("strategies/__init__.py", "import FedAvgM as FedAvgM", None, "clients/fedavgm.py has no"),
+        ("strategies/fedavgm.py", 'name = "fedavgm"', 'name = "avgm"', 'name = "fedavgm"'),
+        ("clients/fedavgm.py", '"fedavgm"', '"avgm"', 'algorithm = "fedavgm"'),
+        ("clients/fedavgm.py", "client_lr: float", "client_rl: float", "'client_rl', which is no"),
+        ("clients/fedavgm.py", '{"delta": v', '{"dleta": v', "uploads ['dleta'], and FedAvgM"),
+        ("strategies/fedavgm.py", "\nWire: ", "\nCost: ", "has no Wire"),
+    ],
+    ids=["no case", "no line", "another name", "another algorithm", "no such field",
+         "misspelt upload", "no wire"],
+)  # fmt: skip
+def test_what_is_forgotten_is_named(copy, path, old, new, said):
+    """Each slip on the way ends in a text that says what to do."""
+    file = copy / path
+    whole = file.read_text()
+    try:
+        if old is None:
+            file.unlink()
+        elif new is None:
+            file.write_text("".join(x for x in whole.splitlines(True) if old not in x))
+        else:
+            assert old in whole
+            file.write_text(whole.replace(old, new))
+        done = contract_of(copy, "-x", "tests/algorithms/test_contract.py")
+        assert done.returncode != 0
+        assert said in done.stdout + done.stderr
+    finally:
+        file.write_text(whole)
