@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
-from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.packed import PackedObjective
@@ -20,6 +20,7 @@ from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
+_RESERVED = ("name", "objective", "num_examples", "num_clients", "versions", "work")
 
 
 class FedConClient(FlowerClient, Generic[State]):
@@ -66,7 +67,13 @@ class FedConClient(FlowerClient, Generic[State]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         hints = vars(cls).get("__annotations__", {})
-        own = (n for n, hint in hints.items() if n[0] != "_" and "ClassVar" not in str(hint))
+        own = [n for n, hint in hints.items() if n[0] != "_" and "ClassVar" not in str(hint)]
+        for name in own:
+            if hasattr(FedConClient, name) or name in _RESERVED:
+                raise AlgorithmError(
+                    f"{cls.__name__}: a field cannot be called {name!r}, which means something "
+                    "else in every client: choose another name"
+                )
         cls.fields = tuple(dict.fromkeys((*cls.fields, *own)))
 
     # --- what an algorithm defines -------------------------------------------------------------

@@ -117,7 +117,7 @@ def _parameter_texts(kind: type[Any]) -> dict[str, str]:
             if line and not line.startswith(" "):
                 names = [n.strip() for n in line.partition(" : ")[0].split(",")]
                 names = [n for n in names if n not in texts]
-            elif text and not text.startswith("As for every strategy"):
+            elif text:
                 texts |= {name: f"{texts.get(name, '')} {text}".lstrip() for name in names}
     return texts
 
