@@ -136,7 +136,7 @@ def test_scaffold_starts_as_fedavg():
 def test_scaffold_ends_with_the_gradients(option):
     run = played(Scaffold(**cohort(3), option=option), 1000)
     assert run.state.c == pytest.approx(np.zeros(8), abs=1e-13)
-    assert run.state.mirror == pytest.approx(gradients(run), abs=1e-12)
+    assert run.state.mirror["c"] == pytest.approx(gradients(run), abs=1e-12)
 
 
 def test_scaffold_moves_c_by_the_share_of_all():
@@ -245,10 +245,9 @@ def test_scaffnew_must_upload_its_control_variate(monkeypatch):
 
 def test_scaffnew_prox_step():
     class Short(Scaffnew):
-        def initialize(self, x0):
-            state = super().initialize(x0)
-            self._prox_step = self.client_lr
-            return state
+        def aggregate(self, state, uploads):
+            x_bar = self.regularizer.prox(uploads.mean("v"), self.constants.client_lr)
+            return super().aggregate(state, uploads)._replace(x_bar=x_bar)
 
     assert error(played(Short(regularizer=PSI), 600, q6_l1)) == pytest.approx(0.1315, rel=5e-3)
 
@@ -319,12 +318,12 @@ def test_primal_dual_must_upload_its_dual(monkeypatch):
 
     def short(client, state, down):
         up, kept = step(client, state, down)
-        u = up["u"] - state.y / client.settings.dual_lr
+        u = up["u"] - state.y / client.dual_lr
         return {"u": u}, kept._replace(u=u)
 
     def on_acknowledged(client, state, down):
-        y = state.y + client.settings.dual_lr * (state.u - down["m"])
-        return state._replace(y=y, y_bar=y + client.settings.theta * (y - state.y))
+        y = state.y + client.dual_lr * (state.u - down["m"])
+        return state._replace(y=y, y_bar=y + client.theta * (y - state.y))
 
     right = played(PRIMAL_DUAL, 40).x
     monkeypatch.setattr(APDAInexactClient, "step", short)
@@ -356,7 +355,7 @@ def test_primal_dual_defaults(caplog):
 
 def test_composite_ends_with_one_vector_for_all():
     run = played(CompositeFL(PSI, **cohort(2), server_lr=2.0), 1000, q6_l1)
-    sums = gradients(run) + run.state.mirror
+    sums = gradients(run) + run.state.mirror["c"]
     assert sums == pytest.approx(np.tile(gradients(run).mean(0), (6, 1)), abs=1e-11)
 
 
@@ -377,7 +376,7 @@ def test_composite_moves_c_as_the_paper_writes_it(monkeypatch):
         p = run.x
         run.play()
         common = (p - run.state.x_bar) / (2.0 * STEPS["client_lr"] * 5)
-        for i, c in enumerate(run.state.mirror):
+        for i, c in enumerate(run.state.mirror["c"]):
             assert c == pytest.approx(common - np.mean(seen[i], axis=0), abs=1e-12)
 
 
@@ -386,11 +385,11 @@ def test_composite_prox_steps(monkeypatch, inside, floor):
     """Prox steps that do not grow, or a prox inside zh, are other algorithms."""
 
     def step(client, state, down):
-        s = client.settings
-        p = z = z_hat = PSI.prox(down["x_bar"], s.client_lr * s.local_steps)
-        for _ in range(s.local_steps):
-            z_hat = z_hat - s.client_lr * (client.gradient(z) + state.c)
-            z = PSI.prox(z_hat, s.client_lr)
+        eta, steps = client.client_lr, client.local_steps
+        p = z = z_hat = PSI.prox(down["x_bar"], eta * steps)
+        for _ in range(steps):
+            z_hat = z_hat - eta * (client.gradient(z) + state.c)
+            z = PSI.prox(z_hat, eta)
             z_hat = z if inside else z_hat
         return {"delta": z_hat - p}, state._replace(p=p, delta=z_hat - p)
 

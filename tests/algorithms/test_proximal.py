@@ -199,7 +199,7 @@ def test_averaging_the_cohort_of_feddr_alone_fails():
     class CohortMean(FedDR):
         def aggregate(self, state, uploads):
             state = super().aggregate(state, uploads)
-            mean = state.mirror[uploads.clients].mean(axis=0)
+            mean = state.mirror["xhat"][uploads.clients].mean(axis=0)
             return state._replace(xtilde=mean, xbar=mean)
 
     problem = q6()
@@ -224,14 +224,15 @@ def test_feddyn_h_is_over_all_clients_and_uses_the_old_theta():
         def aggregate(self, state, uploads):
             right = super().aggregate(state, uploads)
             h = state.h + (right.h - state.h) * 6 / len(uploads)
-            return right._replace(h=h, theta=uploads.mean("theta") - h / self.alpha)
+            return right._replace(h=h, theta=uploads.mean("theta") - h / self.constants.alpha)
 
     class NewTheta(FedDyn):
         def aggregate(self, state, uploads):
             mean = uploads.mean("theta")
             moved = sum(theta - mean for theta in uploads["theta"])
-            h = state.h - self.alpha / 6 * moved
-            return state._replace(h=h, theta=mean - h / self.alpha)
+            alpha = self.constants.alpha
+            h = state.h - alpha / 6 * moved
+            return state._replace(h=h, theta=mean - h / alpha)
 
     problem, coin = q6(), Bernoulli(0.5)
     for kind, low, high in ((OverCohort, 0.05, 1), (NewTheta, 0.05, 1), (FedDyn, 0, 1e-15)):
@@ -244,7 +245,7 @@ def test_fedpd_with_the_old_multiplier_is_slower(monkeypatch):
 
     def old(self, state, down):
         _, after = step(self, state, down)
-        return {"u": after.x + self.settings.step_size * state.dual}, after
+        return {"u": after.x + self.step_size * state.dual}, after
 
     monkeypatch.setattr(FedPDClient, "step", old)
     assert first_below(1e-10, FedPD(step_size=0.1), q6()) == 74
@@ -275,17 +276,18 @@ def test_fivegcs_keeps_the_size_that_was_drawn():
 
 
 def test_fivegcs_defaults():
-    strategy = OpenRun(FiveGCS(participation=Sample(count=3)), q6()).server.strategy
-    assert strategy.mu == pytest.approx(1)
-    assert strategy.gamma == pytest.approx(3 / 16 * np.sqrt(3 / (20 * 6)))
-    assert strategy.tau == pytest.approx(8 / 3 * np.sqrt(20 / (6 * 3)))
-    given = OpenRun(FiveGCS(primal_lr=0.1, strong_convexity=0.5), q6()).server.strategy
+    known = OpenRun(FiveGCS(participation=Sample(count=3)), q6()).server.strategy.constants
+    assert known.mu == pytest.approx(1)
+    assert known.gamma == pytest.approx(3 / 16 * np.sqrt(3 / (20 * 6)))
+    assert known.tau == pytest.approx(8 / 3 * np.sqrt(20 / (6 * 3)))
+    strategy = FiveGCS(primal_lr=0.1, strong_convexity=0.5)
+    given = OpenRun(strategy, q6()).server.strategy.constants
     assert (given.mu, given.gamma, given.tau) == (0.5, 0.1, pytest.approx(1 / 1.2))
 
 
 def test_feddyn_default():
     strategy = OpenRun(FedDyn(), q6()).server.strategy
-    assert strategy.alpha == pytest.approx(np.sqrt(20))
+    assert strategy.constants.alpha == pytest.approx(np.sqrt(20))
 
 
 # --- FedPD's skipped rounds -----------------------------------------------------------------------
@@ -451,20 +453,26 @@ def test_feddr_reenters_against_the_mirror(psi, size, wrong, monkeypatch):
 @pytest.mark.usefixtures("_quiet")
 def test_feddr_reply_after_reentry_is_lost():
     """The client is then asked in a later round, with what it holds, and xtilde stays right."""
+
+    class Watched(OpenRun):
+        def answer(self, request):
+            self.handed_back = request.restore
+            return super().answer(request)
+
     problem = q6()
-    run = OpenRun(FedDR(None, step_size=0.1, participation=Sample(count=3)), problem).play(30)
+    run = Watched(FedDR(None, step_size=0.1, participation=Sample(count=3)), problem).play(30)
     run.clients[2] = run.new_client(2)
     gone = []
 
-    def alter(request, reply):
-        if request.client == 2 and request.restore and not reply.lost:
-            gone.append(request.round)
-        return [] if gone == [request.round] and request.client == 2 else [reply]
+    def alter(asked, reply):
+        if asked.client == 2 and 2 in run.handed_back and not reply.lost:
+            gone.append(asked.round)
+        return [] if gone == [asked.round] and asked.client == 2 else [reply]
 
     run.alter = alter
     run.play(400)
     assert len(gone) == run.server.counts["lost"] == 1
-    assert run.state.xtilde == pytest.approx(run.state.mirror.mean(axis=0), abs=1e-14)
+    assert run.state.xtilde == pytest.approx(run.state.mirror["xhat"].mean(axis=0), abs=1e-14)
     assert error(run, problem) < 2e-15
 
 
@@ -488,7 +496,7 @@ def test_late_clients_of_feddr_start_at_x0():
         if client not in met:
             met.add(client)
             x = prox(problem.objectives[client], np.ones(8), 0.1)
-            assert run.state.mirror[client] == pytest.approx(2 * x - 1, abs=1e-13)
+            assert run.state.mirror["xhat"][client] == pytest.approx(2 * x - 1, abs=1e-13)
     assert met == set(range(6))
 
 
