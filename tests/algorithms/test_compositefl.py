@@ -1,0 +1,110 @@
+"""CompositeFL: what it keeps true, and what breaks it.
+
+Its lost states are in test_conserved_sums.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from problems import q6_l1
+from q6_runs import PSI, STEPS, cohort, error, gradients, played, ten_digits
+
+from flower_fedcon import Bernoulli, Full, Sample, simulate
+from flower_fedcon.clients.compositefl import CompositeFLClient
+from flower_fedcon.errors import ParticipationError
+from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.regularizers import Zero
+from flower_fedcon.strategies import CompositeFL, FedAvg
+
+COMPOSITE = CompositeFL(PSI, **STEPS)
+SIMS = Path(__file__).parents[2] / "sims"
+
+
+@pytest.mark.parametrize(
+    ("settings", "tenth", "slack"),
+    [(STEPS, 229, 1), (cohort(3), 222, 45), (cohort(2), 221, 45)],
+    ids=["full", "three", "two"],
+)
+def test_rounds_to_ten_digits(settings, tenth, slack):
+    """The first round with an error below 1e-10, and the error in the end."""
+    first, last = ten_digits(CompositeFL(PSI, **settings), q6_l1(), 4000)
+    assert abs(first - tenth) <= slack
+    assert last < 2e-14
+
+
+def test_composite_ends_with_one_vector_for_all():
+    run = played(CompositeFL(PSI, **cohort(2), server_lr=2.0), 1000, q6_l1)
+    sums = gradients(run) + run.state.mirror["c"]
+    assert sums == pytest.approx(np.tile(gradients(run).mean(0), (6, 1)), abs=1e-11)
+
+
+def test_composite_moves_c_as_the_paper_writes_it(monkeypatch):
+    """c_i = (P - x_bar(new))/(eta_g eta K) - (1/K) sum of the round's gradients, + their mean."""
+    seen = {}
+    gradient = CompositeFLClient.gradient
+
+    def watched(client, v):
+        g = gradient(client, v)
+        seen.setdefault(client._index, []).append(g)
+        return g
+
+    monkeypatch.setattr(CompositeFLClient, "gradient", watched)
+    run = OpenRun(CompositeFL(PSI, **STEPS, server_lr=2.0), q6_l1())
+    for _ in range(5):
+        seen.clear()
+        p = run.x
+        run.play()
+        common = (p - run.state.x_bar) / (2.0 * STEPS["client_lr"] * 5)
+        for i, c in enumerate(run.state.mirror["c"]):
+            assert c == pytest.approx(common - np.mean(seen[i], axis=0), abs=1e-12)
+
+
+@pytest.mark.parametrize(("inside", "floor"), [(False, 4.30e-3), (True, 0.1335)])
+def test_composite_prox_steps(monkeypatch, inside, floor):
+    """Prox steps that do not grow, or a prox inside zh, are other algorithms."""
+
+    def step(client, state, down):
+        eta, steps = client.client_lr, client.local_steps
+        p = z = z_hat = PSI.prox(down["x_bar"], eta * steps)
+        for _ in range(steps):
+            z_hat = z_hat - eta * (client.gradient(z) + state.c)
+            z = PSI.prox(z_hat, eta)
+            z_hat = z if inside else z_hat
+        return {"delta": z_hat - p}, state._replace(p=p, delta=z_hat - p)
+
+    monkeypatch.setattr(CompositeFLClient, "step", step)
+    assert error(played(COMPOSITE, 1000, q6_l1)) == pytest.approx(floor, rel=0.02)
+
+
+def test_composite_without_psi_has_no_floor():
+    assert error(played(CompositeFL(Zero(), **STEPS), 600)) < 2e-14
+    assert error(played(FedAvg(**STEPS), 2000)) == pytest.approx(2.56e-2, rel=0.05)
+
+
+@pytest.mark.parametrize(("rule", "vectors"), [(Full(), 6 * 1), (Sample(count=3), 3 * 2)])
+def test_composite_sends_c_to_cohorts_alone(rule, vectors):
+    run = played(CompositeFL(PSI, **STEPS, participation=rule), 4, q6_l1)
+    assert run.server.downlink_bytes == 4 * vectors * (128 + 8 * 8)
+
+
+def test_composite_refusals():
+    for rule in (Sample(count=1), Sample(fraction=0.2), Bernoulli(0.5)):
+        with pytest.raises(ParticipationError, match=r"fixed size of at least 2, got .*use Sample"):
+            simulate(CompositeFL(PSI, **STEPS, participation=rule), q6_l1(), 1)
+    with pytest.raises(ParticipationError, match=r"needs its mirror for cohorts.*use mirror=True"):
+        simulate(CompositeFL(PSI, **cohort(2), mirror=False), q6_l1(), 1)
+
+
+def test_composite_has_no_floor_on_digits():
+    """Clients with few labels each: FedDualAvg stops at 1.27e-2, after 8,000 rounds."""
+    experiment = Experiment.load(SIMS / "composite_digits.toml")
+    problem, best = experiment.problem(), experiment.problem().optimum.value
+    history = simulate(experiment.strategy(), problem, 500, evaluate_every=100)
+    errors = (np.array(history["objective"]) - best) / best
+    assert all(np.diff(errors) < 0)
+    assert errors[2] < 1e-2
+    assert errors[-1] == pytest.approx(1.22e-3, rel=0.05)

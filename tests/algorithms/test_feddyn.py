@@ -1,0 +1,92 @@
+"""FedDyn: what it keeps true, and what breaks it.
+
+Its lost states are in test_conserved_sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import OpenRun, client_states, wire_exchange
+from problems import q6
+from q6_runs import distance, first_below, lose
+
+from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import LogisticRegression
+from flower_fedcon.solvers import GradientDescent
+from flower_fedcon.strategies import FedDyn
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds", "slack"),
+    [
+        ({}, 45, 1),
+        ({"participation": Sample(count=3)}, 107, 0.2 * 107),
+        ({"participation": Sample(count=1)}, 409, 0.2 * 409),
+    ],
+    ids=["full", "half", "one of six"],
+)
+def test_rounds_to_a_distance_of_1e_10(settings, rounds, slack):
+    """Measured elsewhere, with other cohorts: one round of counting, a fifth under sampling."""
+    strategy = FedDyn(proximal=10.0, **settings)
+    assert abs(first_below(1e-10, strategy, q6()) - rounds) <= slack
+
+
+def test_inexact_solves():
+    strategy = FedDyn(local_solver=GradientDescent(tolerance=1e-8))
+    assert distance(OpenRun(strategy, q6()).play(200)) < 1e-9
+
+
+def test_what_holds_at_the_optimum():
+    problem = q6()
+    gradients = np.array([f.gradient(problem.optimum.x) for f in problem.objectives])
+    run = OpenRun(FedDyn(participation=Sample(count=3)), problem).play(800)
+    assert np.array([s.variate for s in client_states(run)]) == pytest.approx(gradients, abs=1e-12)
+    assert run.state.h == pytest.approx(np.zeros(8), abs=1e-12)
+
+
+def test_feddyn_h_is_over_all_clients_and_uses_the_old_theta():
+    class OverCohort(FedDyn):
+        def aggregate(self, state, uploads):
+            right = super().aggregate(state, uploads)
+            h = state.h + (right.h - state.h) * 6 / len(uploads)
+            return right._replace(h=h, theta=uploads.mean("theta") - h / self.constants.alpha)
+
+    class NewTheta(FedDyn):
+        def aggregate(self, state, uploads):
+            mean = uploads.mean("theta")
+            moved = sum(theta - mean for theta in uploads["theta"])
+            alpha = self.constants.alpha
+            h = state.h - alpha / 6 * moved
+            return state._replace(h=h, theta=mean - h / alpha)
+
+    coin = Bernoulli(0.5)
+    for kind, low, high in ((OverCohort, 0.05, 1), (NewTheta, 0.05, 1), (FedDyn, 0, 1e-15)):
+        run = OpenRun(kind(proximal=10.0, participation=coin), q6()).play(500)
+        assert low <= distance(run) <= high
+
+
+def test_feddyn_default():
+    strategy = OpenRun(FedDyn(), q6()).server.strategy
+    assert strategy.constants.alpha == pytest.approx(np.sqrt(20))
+
+
+def test_resets_travel_through_messages():
+    strategy = FedDyn(proximal=10.0, mirror=False, participation=Sample(count=3))
+    run, direct = (OpenRun(strategy, q6()) for _ in range(2))
+    exchange, contexts = wire_exchange(run)
+    for t in range(30):
+        if t == 12:
+            contexts[2].state.clear()
+            lose(direct, 2)
+        run.round(exchange)
+        assert run.x.tobytes() == direct.play().x.tobytes()
+    assert run.state.resets == direct.state.resets == 1
+
+
+def test_a_default_that_no_client_states():
+    flat = LogisticRegression(np.array([[1.0, 2.0]]), np.array([1.0]))  # mu = 0
+    problem = FederatedProblem([flat, flat])
+    with pytest.raises(ConfigError, match=r"FedDyn needs proximal=.*its default, sqrt\(mu L\)"):
+        simulate(FedDyn(), problem, 1)

@@ -1,0 +1,75 @@
+"""Scaffold: what it keeps true, and what breaks it.
+
+Its lost states are in test_conserved_sums.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from problems import q6, two_clients
+from q6_runs import STEPS, cohort, error, gradients, played, ten_digits
+
+from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedAvg, Scaffold
+
+
+@pytest.mark.parametrize(
+    ("settings", "tenth", "slack"), [(STEPS, 264, 1), (cohort(2), 261, 53)], ids=["full", "two"]
+)
+def test_rounds_to_ten_digits(settings, tenth, slack):
+    """The first round with an error below 1e-10, and the error in the end."""
+    first, last = ten_digits(Scaffold(**settings), q6(), 1000)
+    assert abs(first - tenth) <= slack
+    assert last < 3e-15
+
+
+def test_scaffold_of_one_client_is_gradient_descent():
+    problem = FederatedProblem([Quadratic([[2.0]], [4.0])])
+    for r in range(1, 6):
+        x = simulate(Scaffold(client_lr=0.1, local_steps=3), problem, r).x
+        plain = simulate(FedAvg(client_lr=0.1, local_steps=3), problem, r).x
+        assert x == pytest.approx(plain, abs=1e-15)
+
+
+def test_scaffold_starts_as_fedavg():
+    x, plain = (simulate(kind(**STEPS), q6(), 1).x for kind in (Scaffold, FedAvg))
+    assert x.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_ends_with_the_gradients(option):
+    run = played(Scaffold(**cohort(3), option=option), 1000)
+    assert run.state.c == pytest.approx(np.zeros(8), abs=1e-13)
+    assert run.state.mirror["c"] == pytest.approx(gradients(run), abs=1e-12)
+
+
+def test_scaffold_moves_c_by_the_share_of_all():
+    """One of two: c = dc/2, where the mean over the cohort would be dc."""
+    strategy = Scaffold(client_lr=0.1, local_steps=2, participation=Sample(count=1))
+    seen = {OpenRun(strategy, two_clients(), seed=s).play().state.c.item() for s in range(9)}
+    assert sorted(seen) == pytest.approx([-0.9, 0.95])
+
+
+def test_scaffold_with_the_mean_over_the_cohort_ends_elsewhere():
+    class MeanOverCohort(Scaffold):
+        def aggregate(self, state, uploads):
+            new = super().aggregate(state, uploads)
+            share = uploads.num_clients / len(uploads)
+            return new._replace(c=state.c + share * (new.c - state.c))
+
+    coins = {**STEPS, "participation": Bernoulli(0.5)}
+    assert error(played(Scaffold(**coins), 600)) < 3e-15
+    assert error(played(MeanOverCohort(**coins), 600)) > 0.05
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_sends_one_vector_where_it_is_enough(option):
+    bytes_up = [
+        played(Scaffold(**STEPS, option=option, mirror=mirror), 1).server.uplink_bytes
+        for mirror in (True, False)
+    ]
+    vector = q6().num_clients * (128 + 8 * 8)
+    assert bytes_up == [vector if option == "II" else 2 * vector, 2 * vector]
