@@ -143,6 +143,7 @@ def _round(text: str) -> str:
 
 
 def card_of(kind: type[Any]) -> Card:
-    """Return a strategy class's card."""
-    module = inspect.getmodule(kind)
-    return read_card(kind.title, (module and module.__doc__) or "", kind.__module__)
+    """Return a strategy class's card; a subclass without a `name` of its own has its parent's."""
+    home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
+    module = inspect.getmodule(home)
+    return read_card(kind.title, (module and module.__doc__) or "", home.__module__)

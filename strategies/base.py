@@ -53,7 +53,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     name: ClassVar[str]
     """The name in the registry: that of the two modules."""
-    title: ClassVar[str]
+    title: ClassVar[str] = ""
     """The name as the paper writes it; by default the class's."""
     uplink: ClassVar[tuple[str, ...]]
     """What a client uploads, by name."""
@@ -73,7 +73,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "title" not in vars(cls):
+        if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.__name__
 
     def __init__(

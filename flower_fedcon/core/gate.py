@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.core.protocol import QUERY, Reply
+from flower_fedcon.core.protocol import QUERY, TRAIN, Reply
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.validation import Array
@@ -64,7 +64,7 @@ class Gate:
         if reply.remote and phase != QUERY:
             columns = self._decode(columns, names)
         if columns.keys() != set(names):
-            self._refuse_names(columns, names, reply.remote)
+            self._refuse_names(columns, names, phase, reply.remote)
         for name, column in columns.items():
             if phase == QUERY:
                 _check_numbers(name, column)
@@ -79,17 +79,19 @@ class Gate:
             name, _, part = key.partition(".")
             found.setdefault(name, {})[part] = array
         if found.keys() != set(names):
-            self._refuse_names(parts, names, remote=True)
+            self._refuse_names(parts, names, TRAIN, remote=True)
         return {name: [self._strategy.decode(name, found[name])] for name in names}
 
-    def _refuse_names(self, columns: Payload, names: tuple[str, ...], remote: bool) -> None:
+    def _refuse_names(
+        self, columns: Payload, names: tuple[str, ...], phase: str, remote: bool
+    ) -> None:
         if remote:  # perhaps another program: it must not end the run
             raise ConfigError(f"it holds {sorted(columns)}, expected {sorted(names)}")
-        kind = type(self._strategy)
+        kind, name = type(self._strategy).__name__, self._strategy.name
+        verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
         raise AlgorithmError(
-            f"the step of {kind.__name__}Client uploads {sorted(columns)}, and {kind.__name__} "
-            f"declares {sorted(names)}: correct the names in clients/{self._strategy.name}.py, or "
-            f"`uplink` in strategies/{self._strategy.name}.py"
+            f"the client of {kind} {verb} {sorted(columns)}, and {kind} declares {sorted(names)}: "
+            f"correct the names in clients/{name}.py, or `{declared}` in strategies/{name}.py"
         )
 
     def _check(self, name: str, column: Any, count: int) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from flwr.serverapp.strategy import Strategy
 
-from flower_fedcon.card import first_sentence
+from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.errors import ConfigError, FedConError
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class FlowerStrategy(Strategy):
     """What Flower calls; `FedConStrategy` derives from it, and defines what is abstract here."""
 
     _grid_run: GridRun | None = None
+
+    title: ClassVar[str]
 
     @classmethod
     @abstractmethod
@@ -165,8 +167,12 @@ class FlowerStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the configuration as a tree, as Flower's strategies do."""
-        card = self.card()
-        _log.info("\t├──> %s: %s", card.title, card.problem.partition("\n")[0])
+        _log.info("\t├──> %s", self.title)
         for name, value in self.arguments().items():
             _log.info("\t│\t├── %s: %r", name, value)
+        try:
+            card = self.card()
+        except ConfigError:  # an algorithm of one's own need not have one
+            return
+        _log.info("\t├──> %s", one_line(card.problem))
         _log.info("\t└──> a round: %s", first_sentence(card.wire))
