@@ -10,7 +10,7 @@ import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
 from cases.dualfl import states
-from harness import OpenRun
+from harness import OpenRun, values
 from problems import q6, q6_objectives, two_clients
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
@@ -61,6 +61,7 @@ def as_sampled(run):
     server = run.server
     setup = type(server.setup)(**{**vars(server.setup), "sampled": True})
     server.strategy.setup = setup
+    server.strategy.constants = server.strategy.derive()
     server.state = server.strategy.initialize(run.problem.start)
     return run
 
@@ -68,7 +69,7 @@ def as_sampled(run):
 def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
     full = OpenRun(DualFL(momentum=0.0), q6())
     block = as_sampled(OpenRun(DualFL(momentum=0.0), q6()))
-    assert block.server.strategy.ratio == 1.0
+    assert block.server.strategy.constants.ratio == 1.0
     for _ in range(2):  # beta_0 = 0: the same until then
         assert block.play().x == pytest.approx(full.play().x, abs=1e-14)
     assert 356 <= 2 + rounds_to(block) <= 360
@@ -76,15 +77,10 @@ def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
 
 def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
     right = rounds_to(OpenRun(DualFL(participation=Sample(count=1)), q6()))
-    initialize = DualFL.initialize
-
-    def with_full_step(self, x0):
-        state = initialize(self, x0)
-        self.ratio = 1.0
-        return state
-
-    monkeypatch.setattr(DualFL, "initialize", with_full_step)
+    derive = DualFL.derive
+    monkeypatch.setattr(DualFL, "derive", lambda self: derive(self)._replace(ratio=1.0))
     run = OpenRun(DualFL(participation=Sample(count=1)), q6())
+    assert run.clients[0].ratio == run.server.strategy.constants.ratio == 1.0
     assert rounds_to(run, most=3 * right) == 3 * right
 
 
@@ -154,7 +150,7 @@ def test_gap_rule_without_momentum():
     assert error(run.play(150).x) <= 2 * error(exact.x)
     broadcast = run.server.strategy.broadcast(run.state)
     assert broadcast["tolerance"] == gap_tolerance(
-        150, num_clients=6, strong_convexity=run.server.strategy.nu, momentum=0.0
+        150, num_clients=6, strong_convexity=run.server.strategy.constants.nu, momentum=0.0
     )
 
 
@@ -195,7 +191,7 @@ def test_perfectly_conditioned_clients():
     """mu = L: rho = 1, where beta is 0/0; two rounds suffice."""
     objectives = [Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)]
     run = OpenRun(DualFL(), FederatedProblem(objectives))
-    assert run.server.strategy.rho == 1.0
+    assert run.server.strategy.constants.rho == 1.0
     assert run.play(2).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
     assert run.play(20).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
 
@@ -233,7 +229,7 @@ def test_missing_reply_drops_its_term():
         asked.append(request.client)
         if request.client == min(asked):
             return []
-        got.append(reply.payload["theta"])
+        got.append(values(reply)["theta"])
         return [reply]
 
     run.alter = alter
@@ -252,10 +248,10 @@ def test_clients_that_are_not_strongly_convex(rule):
     problem = FederatedProblem([LogisticRegression(A, y) for A, y in data])
     regular = FederatedProblem([LogisticRegression(A, y, l2=0.1) for A, y in data])
     run = OpenRun(DualFL(regularization=0.1, participation=rule), problem).play(250)
-    strategy = run.server.strategy
-    assert strategy.nu == 0.1
+    constants = run.server.strategy.constants
+    assert constants.nu == 0.1
     if rule == Full():
-        assert strategy.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
+        assert constants.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
     assert error(run.x, regular) <= 1e-9
 
 
@@ -301,7 +297,7 @@ def test_mirror_returns_the_very_state(rule):
     run.play(20)
     # only the local solver's start differs
     assert run.x == pytest.approx(calm.x, abs=1e-13)
-    assert np.array_equal(states(run), run.state.v)
+    assert np.array_equal(states(run), run.state.mirror["v"])
     assert run.server.counts["lost"] == 1
 
 
@@ -327,10 +323,10 @@ def test_client_that_alone_starts_again_spoils_the_limit(rule, monkeypatch):
 
 
 def test_server_keeps_no_mirror_without_being_asked():
-    assert OpenRun(DualFL(mirror=False), q6()).state.v is None
-    sampled = OpenRun(DualFL(participation=HALF), q6()).state
-    assert sampled.v.shape == (6, 8)
-    assert sampled.c is None
+    assert OpenRun(DualFL(mirror=False), q6()).state.mirror is None
+    sampled = OpenRun(DualFL(participation=HALF), q6()).state.mirror.to_tree()
+    assert sampled["v"].shape == (6, 8)
+    assert "c" not in sampled
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -378,7 +374,7 @@ def test_unknown_constants_are_the_users_affair(caplog):
     unknown = FederatedProblem([Unknown(f) for f in q6_objectives()])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run = OpenRun(DualFL(strong_convexity=1.0), unknown)
-        assert run.server.strategy.rho == 0.0
+        assert run.server.strategy.constants.rho == 0.0
         assert not caplog.records
         run = OpenRun(DualFL(strong_convexity=1.0, momentum=0.05), unknown)
     assert "smoothness L is unknown: momentum must be at most nu/L" in caplog.text
