@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import OpenRun, wire_exchange
+from harness import OpenRun, complete, values, wire_exchange
 from problems import Limited, q6, q6_limited, two_limited
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
+from flower_fedcon.core.protocol import TRAIN
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
@@ -198,7 +199,7 @@ def test_with_exact_compressors_error_feedback_changes_nothing(switching):
     ):
         strategy = FedSGM(**WORKSHOP, switching=switching, **more)
         run = OpenRun(strategy, problem).play(60)
-        assert run.server.strategy.feedback
+        assert run.server.strategy.constants.feedback
         assert run.x == pytest.approx(plain.x, abs=1e-12)
         for client in run.clients:
             assert not client.versions.pending.e.any()
@@ -235,14 +236,30 @@ def test_randk_is_scaled_only_without_error_feedback():
     half = RandK(fraction=0.5)
     for more, scaled in (({}, True), (BOTH, False), ({"downlink": TopK(count=1)}, False)):
         run = OpenRun(FedSGM(**FIVE, **{**more, "uplink": half}), q6_limited()).play()
-        assert run.server.strategy.uplink_compressor.scaled is scaled
-        assert run.clients[0].settings.uplink_compressor.scaled is scaled
-        assert run.server.strategy.feedback is not scaled
+        assert run.server.strategy.constants.uplink_compressor.scaled is scaled
+        assert run.clients[0].uplink_compressor.scaled is scaled
+        assert run.server.strategy.constants.feedback is not scaled
     both = OpenRun(FedSGM(**FIVE, downlink=half), q6_limited())
-    assert both.server.strategy.downlink_compressor == RandK(fraction=0.5, scaled=False)
+    assert both.server.strategy.constants.downlink_compressor == RandK(fraction=0.5, scaled=False)
 
 
 # --- messages and state --------------------------------------------------------------------------
+
+
+class Lossy:
+    """An engine that loses a tenth of another one's replies."""
+
+    def __init__(self, engine, draws):
+        self.engine, self.draws, self.lost = engine, draws, []
+
+    def answer(self, request):
+        arrived = []
+        for reply in self.engine.answer(request):
+            if self.draws.random() > 0.1:
+                arrived.append(reply)
+            else:
+                self.lost += reply.clients
+        return arrived
 
 
 @pytest.mark.parametrize(
@@ -264,33 +281,26 @@ def test_messages_carry_every_form(more, participation):
     faults = np.random.default_rng(1)
     run, direct = OpenRun(strategy, cancer()), OpenRun(strategy, cancer())
     wire, contexts = wire_exchange(run)
-    lost: list[int] = []
-
-    def exchange(requests):
-        replies = wire(requests)
-        arrived = [reply for reply in replies if faults.random() > 0.1]
-        lost.extend({r.client for r in replies} - {r.client for r in arrived})
-        return arrived
-
-    def same(requests):
-        direct.alter = lambda request, reply: [reply] if again.random() > 0.1 else []
-        return direct.exchange(requests)
-
+    lossy = Lossy(wire, faults)
     again = np.random.default_rng(1)
+    direct.alter = lambda request, reply: [reply] if again.random() > 0.1 else []
     for _ in range(25):
-        run.round(exchange)
-        direct.round(same)
+        run.round(lossy)
+        direct.play()
         assert run.x.tobytes() == direct.x.tobytes()
-    assert lost
+    assert lossy.lost
     assert run.server.counts == direct.server.counts
     assert run.server.downlink_bytes == direct.server.downlink_bytes
-    run.server.begin()
-    run.server.absorb(wire(run.server.requests()))
-    run.server.proceed()
+    under_way = run.server.begin()
+    under_way.take(wire.answer(under_way.next_request()))
+    step = under_way.next_request()
+    assert (step.phase, step.clients) == (TRAIN, run.server.cohort)
     for client in run.server.cohort:
         contexts[client].state.clear()
-    assert all(reply.lost for reply in wire(run.server.requests()))
-    run.server.go_on(wire)
+    forgotten = wire.answer(step)
+    assert [reply.lost for reply in forgotten] == [True] * len(run.server.cohort)
+    under_way.take(forgotten)
+    complete(under_way, run.server, wire)
     assert run.server.counts["lost"] == len(run.server.cohort)
 
 
@@ -299,7 +309,7 @@ def test_increments_go_to_who_has_built_on_the_last_model():
     seen = []
 
     def alter(request, reply):
-        names = {name.partition(".")[0] for name in request.broadcast}
+        names = {name.partition(".")[0] for name in request.down}
         seen.append((request.round, request.client, names))
         return [reply]
 
@@ -336,17 +346,25 @@ def test_without_error_feedback_there_is_nothing_to_lose(more, participation):
     assert run.x.tobytes() == calm.x.tobytes()
 
 
+class Recorded(OpenRun):
+    """A run that remembers what was asked."""
+
+    def answer(self, request):
+        vars(self).setdefault("requests", []).append(request)
+        return super().answer(request)
+
+
 @pytest.mark.parametrize("participation", [None, Sample(count=10)])
 def test_a_lost_state_costs_a_dense_model_and_what_was_held_back(participation):
     problem = cancer(clients=20)
     strategy = FedSGM(**LONG, **TENTH, participation=participation)
-    calm, run = (OpenRun(strategy, problem).play(100) for _ in range(2))
+    calm, run = OpenRun(strategy, problem).play(100), Recorded(strategy, problem).play(100)
     j = run.state.used[0]
-    messages = []
+    replies = []
 
     def alter(request, reply):
         if request.client == j:
-            messages.append((request, reply))
+            replies.append(reply)
         return [reply]
 
     assert np.linalg.norm(run.clients[j].versions.pending.e) > 0.1
@@ -354,15 +372,15 @@ def test_a_lost_state_costs_a_dense_model_and_what_was_held_back(participation):
     while run.server.counts["lost"] == 0:
         before = run.x
         run.play()
-    given = next(request for request, _ in messages if request.restore is not None)
-    assert given.restore["w"].tobytes() == before.tobytes()
+    given = next(request.restore[j] for request in run.requests if j in request.restore)
+    assert given["w"].tobytes() == before.tobytes()
     kept = run.clients[j].versions.pending
     assert kept.w.tobytes() == before.tobytes()
-    owed = kept.e + messages[-1][1].payload["delta"].dense()
+    owed = kept.e + values(replies[-1])["delta"].dense()
     fresh = run.new_client(j)  # what it owes is this round's step alone
     v = before
     for _ in range(5):
-        v = v - 0.1 * fresh.direction(v, run.state.sigma)
+        v = v - 0.1 * fresh.direction(v, run.state.switch.sigma)
     assert owed == pytest.approx((before - v) / 0.1, rel=1e-12)
     # no trace stays: both end where the sheet says
     calm.play(500 - calm.server.round)
@@ -399,9 +417,9 @@ def test_single_precision_stays_single():
     ]
     run = OpenRun(FedSGM(**STEPS, tolerance=0.1, **BOTH), FederatedProblem(clients)).play(20)
     state, client = run.state, run.clients[0].versions.pending
-    assert 0 < state.weight < 20
+    assert 0 < state.average.weight < 20
     average = run.server.strategy.outputs(state)["average"]
-    for array in (state.x, state.w, state.weighted, average, client.w, client.e):
+    for array in (state.x, state.w, state.average.total, average, client.w, client.e):
         assert array.dtype == np.float32
     assert state.increment["increment.values"].dtype == np.float32
 
@@ -449,8 +467,8 @@ def test_objectives_without_a_constraint_are_refused():
         simulate(FedSGM(**FIVE), q6(), 1)
     run = OpenRun(FedSGM(**FIVE), q6_limited())
     run.problem = q6()  # on the nodes
-    run.server.begin()
-    replies = wire_exchange(run)[0](run.server.requests())
+    replies = wire_exchange(run)[0].answer(run.server.begin().next_request())
+    assert len(replies) == len(run.clients)
     assert all(re.search(words, reply.error) for reply in replies)
 
 
@@ -465,8 +483,24 @@ def test_a_node_takes_no_malformed_increment():
 
 
 def test_arguments_go_by_their_names():
-    known = FedSGM(**FIVE, uplink=TopK(count=1)).arguments()
-    assert (known["uplink"], known["downlink"]) == (TopK(count=1), Identity())
+    known = FedSGM(**FIVE, uplink_compressor=TopK(count=1)).arguments()
+    assert known["uplink_compressor"] == TopK(count=1)
+    assert known["downlink_compressor"] == Identity()
+
+
+@pytest.mark.parametrize("older", ["uplink", "downlink"])
+def test_compressors_have_older_names(older):
+    """They mean the same argument, which can be given once."""
+    name, one, two = f"{older}_compressor", TopK(count=1), RandK(count=2)
+    known = FedSGM(**FIVE, **{older: one}).arguments()
+    assert known == FedSGM(**FIVE, **{name: one}).arguments()
+    assert known[name] == one
+    assert older not in known
+    for both in ({name: one, older: two}, {name: one, older: one}):
+        with pytest.raises(ConfigError, match=f"^{name} and {older} are one argument: give {name}"):
+            FedSGM(**FIVE, **both)
+    runs = [simulate(FedSGM(**FIVE, **{given: one}), q6_limited(), 10).x for given in (name, older)]
+    assert runs[0].tobytes() == runs[1].tobytes()
 
 
 def test_experiment():
