@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from contract import Case, Contract, about
-from problems import HALF, q6_l1, two_clients
+from problems import HALF, q6, q6_l1, two_clients
 
+from flower_fedcon import FederatedProblem
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import CFedDA
 
@@ -30,6 +32,12 @@ def cfedda_in_a_ball():
     # w = soft(11.925 - .0979, 2)/12 = .8189 -> .95
     problem = two_clients(regularizer=L1(0.5))
     return CFedDA(problem.regularizer, **TWO, radius=0.05), problem, [0.95, 0.95]
+
+
+def ball_problem():
+    """Q6 from a start away from 0, where the prox and the ball pull apart."""
+    start = np.array([0.3, -0.2, 0.1, 0.0, 0.2, 0.0, -0.1, 0.1])
+    return FederatedProblem(list(q6().objectives), regularizer=L1(0.6), x0=start)
 
 
 def invariant(run):
