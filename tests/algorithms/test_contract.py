@@ -5,33 +5,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+import runpy
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import cases
+import contract
 import numpy as np
 import pytest
-from contract import CONTRACTS, Case, build
+from contract import CONTRACTS, EACH, EACH_RULE, FIRST, build, strategy
+from contract import rules as rules  # other tests take it from here
 from harness import OpenRun, wire_exchange
 
-from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
-from flower_fedcon.core.participation import Participation
-from flower_fedcon.core.protocol import TRAIN, Reply
-from flower_fedcon.errors import FedConError, ParticipationError, RoundError
+from flower_fedcon import FederatedProblem, registry, simulate
+from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, ParticipationError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.registry import algorithms
+from flower_fedcon.registry import client_class, strategy_class
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 
+TESTS = Path(__file__).parents[1]
 FIGURES = [
     pytest.param(name, case, id=f"{name}-{case.id}")
     for name, contract in CONTRACTS.items()
     for case in contract.cases + contract.sampled
 ]
-FIRST = {name: contract.cases[0] for name, contract in CONTRACTS.items()}
-
-
-def strategy(name: str, case: Case, **more: Any) -> Any:
-    return build(name, case.problem(), **{**case.settings, **more})
 
 
 @pytest.mark.parametrize(("name", "case"), FIGURES)
@@ -40,34 +43,11 @@ def test_reaches_what_its_sheet_says(name, case):
     assert case.low <= case.error(history.x) <= case.high
 
 
-each = pytest.mark.parametrize("name", algorithms())
-
-
-def rules(name: str) -> list[Participation]:
-    refused = {repr(rule) for rule in CONTRACTS[name].refuses}
-    return [r for r in (Full(), Sample(fraction=0.5), Bernoulli(0.5)) if repr(r) not in refused]
-
-
-each = pytest.mark.parametrize("name", algorithms())
-EACH_RULE = pytest.mark.parametrize(
-    ("name", "participation"),
-    [
-        pytest.param(name, rule, id=f"{name}-{rule}")
-        for name in algorithms()
-        for rule in rules(name)
-    ],
-)
 REFUSED = [
     pytest.param(name, rule, id=f"{name}-{rule}")
     for name, contract in CONTRACTS.items()
     for rule in contract.refuses
 ]
-
-
-def losing(share: float, seed: int = 5):
-    """Return an exchange's `alter` that loses replies."""
-    lost = np.random.default_rng(seed)
-    return lambda request, reply: [] if lost.random() < share else [reply]
 
 
 @pytest.mark.parametrize(("name", "participation"), REFUSED)
@@ -104,124 +84,6 @@ def test_invariants_hold_after_each_round(name, participation):
             check(run)
 
 
-@EACH_RULE
-def test_lost_replies_are_asked_for_again(name, participation):
-    """Replies that are lost at first move nothing: state waits for the server's word."""
-    case = FIRST[name]
-    n = case.problem().num_clients
-    calm = OpenRun(strategy(name, case, participation=participation), case.problem())
-    faulty = OpenRun(
-        strategy(name, case, participation=participation, min_replies=n),
-        case.problem(),
-        alter=losing(0.3),
-    )
-    faulty.server.max_retries = 100  # one client in two can be unlucky often
-    calm.play(30)
-    faulty.play(30)
-    assert faulty.x.tobytes() == calm.x.tobytes()
-    assert faulty.server.counts["retries"] > 0
-
-
-@pytest.mark.parametrize("name", [n for n, c in CONTRACTS.items() if c.sampled])
-def test_goes_on_without_a_missing_client(name):
-    """Sampled forms apply what arrives, and end where the sheet says they do."""
-    case = CONTRACTS[name].sampled[0]
-    calm, run = (OpenRun(strategy(name, case), case.problem(), case.rounds) for _ in range(2))
-    run.alter = losing(0.2)
-    run.server.max_retries = 20
-    calm.play(case.rounds)
-    run.play(case.rounds)
-    assert run.server.counts["dropped"] == 0
-    assert case.error(run.x) <= 1.3 * max(case.high, case.error(calm.x))
-
-
-STATES = {name: contract for name, contract in CONTRACTS.items() if contract.lost is not None}
-
-
-@pytest.mark.parametrize("name", STATES)
-@pytest.mark.parametrize("sampled", [False, True])
-def test_a_client_that_lost_its_state_comes_back(name, sampled):
-    contract = CONTRACTS[name]
-    if sampled and not contract.sampled:
-        pytest.skip("refuses cohorts")
-    case = contract.sampled[0] if sampled else contract.cases[0]
-    made = strategy(name, case)
-    calm, run = (OpenRun(made, case.problem(), case.rounds) for _ in range(2))
-    half = case.rounds // 2
-    run.play(half)
-    run.clients[1] = run.new_client(1)
-    if contract.lost == "exact":
-        calm.play(half + 20)
-        run.play(20)
-        assert run.x.tobytes() == calm.x.tobytes()
-    else:
-        run.play(case.rounds)
-        assert case.low <= case.error(run.x) <= case.high
-    assert run.server.counts["lost"] == 1
-
-
-@each
-@pytest.mark.parametrize(
-    "fault", ["nan", "shape", "dtype", "extra key", "stale", "weight", "twice"]
-)
-def test_the_gate(name, fault):
-    """A bad reply is dropped, counted and named; the round goes on as if it had not come."""
-    case = FIRST[name]
-    problem = case.problem()
-    bad = {2: 1, 5: 0}  # round: client
-
-    def alter(request, reply):
-        if request.phase != TRAIN or waiting.get(request.round) != request.client:
-            return [reply]
-        if not reply.payload:  # a round in which nothing is uploaded
-            return [reply]
-        del waiting[request.round]
-        return corrupt(reply, fault)
-
-    waiting = dict(bad)
-    full = strategy(name, case, min_replies=problem.num_clients)
-    run = OpenRun(full, problem, alter=alter).play(8)
-    calm = OpenRun(strategy(name, case), problem).play(8)
-    assert run.x.tobytes() == calm.x.tobytes()
-    assert run.server.counts["dropped"] == len(bad)
-    assert run.server.counts["retries"] == (0 if fault == "twice" else len(bad))
-
-
-def corrupt(reply: Reply, fault: str) -> list[Reply]:
-    name, (value,) = next(iter(reply.payload.items()))
-    dense = value if isinstance(value, np.ndarray) else value.dense()
-    changed = replace(reply, payload=dict(reply.payload))
-    if fault == "nan":
-        changed.payload[name] = [np.full_like(dense, np.nan)]
-    elif fault == "shape":
-        changed.payload[name] = [np.zeros((*dense.shape, 1))]
-    elif fault == "dtype":
-        changed.payload[name] = [dense.astype(np.float16)]
-    elif fault == "extra key":
-        changed.payload["more"] = [dense]
-    elif fault == "stale":
-        changed.round -= 1
-    elif fault == "weight":
-        changed.num_examples = float("nan")
-    else:
-        return [reply, reply]
-    return [changed]
-
-
-@each
-def test_too_few_replies_end_the_run_with_the_reasons(name):
-    case = FIRST[name]
-
-    def alter(request, reply):
-        return [] if request.round > 3 else [reply]
-
-    run = OpenRun(strategy(name, case), case.problem(), alter=alter).play(3)
-    before = run.x.copy()
-    with pytest.raises(RoundError, match=r"round 4: 0 usable replies .*clients 0, 1.*: no reply"):
-        run.play()
-    assert run.x.tobytes() == before.tobytes()
-
-
 def small_problem(name: str, objectives: list[Any]) -> FederatedProblem:
     oracle, objectives = CONTRACTS[name].oracle, [CONTRACTS[name].wrap(o) for o in objectives]
     given = {"constraint": L1Ball(2.0), "regularizer": L1(0.1)}
@@ -233,7 +95,7 @@ def run_small(name: str, objectives: list[Any]) -> Any:
     return simulate(build(name, problem, **CONTRACTS[name].small), problem, 20).x
 
 
-@each
+@EACH
 def test_matrices_and_layers_are_vectors(name):
     """A model's shape is the user's affair: the iterates are those of the flat model."""
     rng = np.random.default_rng(3)
@@ -267,7 +129,7 @@ class Reshaped:
         return parts if self.layered else parts[0]
 
 
-@each
+@EACH
 def test_single_precision_stays_single(name):
     rng = np.random.default_rng(4)
     data = [(np.eye(5) * (1 + j), rng.standard_normal(5)) for j in range(3)]
@@ -277,7 +139,7 @@ def test_single_precision_stays_single(name):
     assert single == pytest.approx(double, abs=1e-4)
 
 
-@each
+@EACH
 def test_a_seed_fixes_every_byte_and_another_does_not(name):
     contract = CONTRACTS[name]
     case = contract.sampled[0] if contract.sampled else contract.cases[0]
@@ -290,7 +152,7 @@ def test_a_seed_fixes_every_byte_and_another_does_not(name):
         assert first.tobytes() != other.tobytes()
 
 
-@each
+@EACH
 def test_arguments_out_of_range_are_refused(name):
     case = FIRST[name]
     for key, value in case.settings.items():
@@ -303,3 +165,149 @@ def test_arguments_out_of_range_are_refused(name):
         strategy(name, case, participation=0.5)
     with pytest.raises(FedConError, match="min_replies is 99, but there are"):
         simulate(strategy(name, case, min_replies=99), case.problem(), 1)
+
+
+# --- what a pair's two files promise each other ---------------------------------------------------
+
+
+def contents(value: Any) -> Any:
+    """Return all that a value is made of, as it is now: two are equal if nothing has changed."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return {key: contents(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [type(value), *map(contents, value)]
+    if isinstance(value, type | FunctionType) or not hasattr(value, "__dict__"):
+        return value
+    if is_dataclass(value):  # its fields: what it has worked out from them may be kept
+        return type(value), {f.name: contents(getattr(value, f.name)) for f in fields(value)}
+    return type(value), contents(vars(value))
+
+
+@EACH
+def test_a_run_leaves_the_caller_s_strategy_as_it_is(name):
+    case = FIRST[name]
+    made = strategy(name, case)
+    held, before = dict(vars(made)), contents(vars(made))
+    simulate(made, case.problem(), 5)
+    assert contents(vars(made)) == before
+    assert all(value is held[key] for key, value in vars(made).items())
+
+
+@EACH_RULE
+def test_rounds_change_the_state_alone(name, participation):
+    """What a bound strategy holds is settled before the first round."""
+    case = FIRST[name]
+    run = OpenRun(strategy(name, case, participation=participation), case.problem())
+    bound, start = run.server.strategy, run.state
+    held, before = dict(vars(bound)), contents(vars(bound))
+    run.play(5)
+    assert run.server.strategy is bound
+    assert run.state is not start
+    assert contents(vars(bound)) == before
+    assert all(value is held[key] for key, value in vars(bound).items())
+
+
+@EACH
+def test_a_client_takes_exactly_the_fields_that_it_declares(name):
+    case, kind = FIRST[name], client_class(name)
+    problem = case.problem()
+    info = OpenRun(strategy(name, case), problem).server.info
+    assert info.settings.keys() == set(kind.fields)
+    assert len(kind.fields) == len(set(kind.fields))
+    client = kind(problem.objectives[0])
+    client.configure(info)
+    for field, value in info.settings.items():
+        assert getattr(client, field) is value
+        fewer = {key: other for key, other in info.settings.items() if key != field}
+        with pytest.raises(ConfigError, match=rf"the settings of {name} without '{field}': run"):
+            kind(problem.objectives[0]).configure(replace(info, settings=fewer))
+    more = {**info.settings, "surplus": 1.0}
+    with pytest.raises(ConfigError, match=rf"the settings of {name} with 'surplus': run"):
+        kind(problem.objectives[0]).configure(replace(info, settings=more))
+
+
+@EACH
+def test_the_card_has_all_its_parts(name):
+    parts = asdict(strategy_class(name).card())
+    del parts["symbols"]  # where the code has the paper's own
+    assert parts.keys() == {
+        "title", "summary", "problem", "update", "state", "wire", "participation", "lost_state",
+        "source",
+    }  # fmt: skip
+    assert [key for key, text in parts.items() if not text.strip()] == []
+
+
+@EACH
+def test_a_misspelt_upload_ends_the_run_at_once(name, monkeypatch):
+    case, kind = FIRST[name], client_class(name)
+    step, asked = kind.step, []
+
+    def misspelt(self, state, down):
+        upload, after = step(self, state, down)
+        asked.append(self)
+        return {f"{key}_": value for key, value in upload.items()}, after
+
+    monkeypatch.setattr(kind, "step", misspelt)
+    run = OpenRun(strategy(name, case), case.problem())
+    while not run.server.strategy.expects(run.state):  # rounds in which nothing is uploaded
+        run.play()
+    names = sorted(run.server.strategy.expects(run.state))
+    words = (
+        f"the step of {kind.__name__} uploads {[f'{key}_' for key in names]}, and "
+        f"{strategy_class(name).__name__} declares {names}: correct the names in "
+        f"clients/{name}.py, or `uplink` in strategies/{name}.py"
+    )
+    asked.clear()
+    before = run.x.copy()
+    with pytest.raises(AlgorithmError, match=f"^{re.escape(words)}$"):
+        run.play()
+    assert asked == run.clients  # each of them once
+    assert run.server.counts == {}
+    assert run.x.tobytes() == before.tobytes()
+    with pytest.raises(AlgorithmError, match=re.escape(words)):
+        simulate(strategy(name, case), case.problem(), 100)
+
+
+# --- a pair without a contract --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "lack"),
+    [
+        (None, "there is no such file"),
+        ("FIGURES = []\n", "it defines no CONTRACT"),
+        ("CONTRACT = {'cases': []}\n", "its CONTRACT is {'cases': []}"),
+    ],
+)
+def test_an_algorithm_without_a_contract_is_told_what_to_write(
+    written, lack, tmp_path, monkeypatch
+):
+    """Here, and where the tests are collected."""
+    made_up = "fedmadeup"
+    if written is not None:
+        (tmp_path / f"{made_up}.py").write_text(written)
+    monkeypatch.setattr(cases, "__path__", [*cases.__path__, str(tmp_path)])
+    words = (
+        rf"^{made_up} is registered, and tests/algorithms/cases/{made_up}\.py does not say what "
+        rf"it is held to \({re.escape(lack)}\): write CONTRACT = Contract\(cases=.* "
+        r"tests/algorithms/cases/fedavg\.py shows how"
+    )
+    try:
+        with pytest.raises(contract.ContractError, match=words):
+            contract.contract(made_up)
+        monkeypatch.setattr(registry, "algorithms", lambda: {made_up: None})
+        with pytest.raises(Exception, match=words):
+            runpy.run_path(contract.__file__)
+    finally:
+        sys.modules.pop(f"cases.{made_up}", None)
+    assert (TESTS / "algorithms" / "cases" / "fedavg.py").exists()
+    assert (TESTS / "support" / "contract.py").samefile(contract.__file__)
+
+
+def test_what_a_contract_fails_to_import_is_named(tmp_path, monkeypatch):
+    (tmp_path / "fedbroken.py").write_text("import no_such_module\n")
+    monkeypatch.setattr(cases, "__path__", [*cases.__path__, str(tmp_path)])
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        contract.contract("fedbroken")

@@ -10,11 +10,11 @@ import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
 from cases.dualfl import states
-from harness import OpenRun
+from harness import OpenRun, values
 from problems import q6, q6_objectives, two_clients
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
-from flower_fedcon.clients.dualfl import DualFLClient, DualFLClientState
+from flower_fedcon.clients.dualfl import DualFLClient
 from flower_fedcon.core.participation import Full
 from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.objectives import LogisticRegression, Quadratic
@@ -61,6 +61,7 @@ def as_sampled(run):
     server = run.server
     setup = type(server.setup)(**{**vars(server.setup), "sampled": True})
     server.strategy.setup = setup
+    server.strategy.constants = server.strategy.derive()
     server.state = server.strategy.initialize(run.problem.start)
     return run
 
@@ -68,7 +69,7 @@ def as_sampled(run):
 def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
     full = OpenRun(DualFL(momentum=0.0), q6())
     block = as_sampled(OpenRun(DualFL(momentum=0.0), q6()))
-    assert block.server.strategy.ratio == 1.0
+    assert block.server.strategy.constants.ratio == 1.0
     for _ in range(2):  # beta_0 = 0: the same until then
         assert block.play().x == pytest.approx(full.play().x, abs=1e-14)
     assert 356 <= 2 + rounds_to(block) <= 360
@@ -76,15 +77,10 @@ def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
 
 def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
     right = rounds_to(OpenRun(DualFL(participation=Sample(count=1)), q6()))
-    initialize = DualFL.initialize
-
-    def with_full_step(self, x0):
-        state = initialize(self, x0)
-        self.ratio = 1.0
-        return state
-
-    monkeypatch.setattr(DualFL, "initialize", with_full_step)
+    derive = DualFL.derive
+    monkeypatch.setattr(DualFL, "derive", lambda self: derive(self)._replace(ratio=1.0))
     run = OpenRun(DualFL(participation=Sample(count=1)), q6())
+    assert run.clients[0].ratio == run.server.strategy.constants.ratio == 1.0
     assert rounds_to(run, most=3 * right) == 3 * right
 
 
@@ -154,7 +150,7 @@ def test_gap_rule_without_momentum():
     assert error(run.play(150).x) <= 2 * error(exact.x)
     broadcast = run.server.strategy.broadcast(run.state)
     assert broadcast["tolerance"] == gap_tolerance(
-        150, num_clients=6, strong_convexity=run.server.strategy.nu, momentum=0.0
+        150, num_clients=6, strong_convexity=run.server.strategy.constants.nu, momentum=0.0
     )
 
 
@@ -195,7 +191,7 @@ def test_perfectly_conditioned_clients():
     """mu = L: rho = 1, where beta is 0/0; two rounds suffice."""
     objectives = [Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)]
     run = OpenRun(DualFL(), FederatedProblem(objectives))
-    assert run.server.strategy.rho == 1.0
+    assert run.server.strategy.constants.rho == 1.0
     assert run.play(2).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
     assert run.play(20).x == pytest.approx(np.full(3, 1.5), abs=1e-15)
 
@@ -233,7 +229,7 @@ def test_missing_reply_drops_its_term():
         asked.append(request.client)
         if request.client == min(asked):
             return []
-        got.append(reply.payload["theta"])
+        got.append(values(reply)["theta"])
         return [reply]
 
     run.alter = alter
@@ -252,85 +248,11 @@ def test_clients_that_are_not_strongly_convex(rule):
     problem = FederatedProblem([LogisticRegression(A, y) for A, y in data])
     regular = FederatedProblem([LogisticRegression(A, y, l2=0.1) for A, y in data])
     run = OpenRun(DualFL(regularization=0.1, participation=rule), problem).play(250)
-    strategy = run.server.strategy
-    assert strategy.nu == 0.1
+    constants = run.server.strategy.constants
+    assert constants.nu == 0.1
     if rule == Full():
-        assert strategy.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
+        assert constants.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
     assert error(run.x, regular) <= 1e-9
-
-
-# --- a client without its state -------------------------------------------------------------------
-
-
-def lose(run, client=1):
-    run.clients[client] = run.new_client(client)
-
-
-@RULES
-@pytest.mark.parametrize("mirror", [True, False])
-@pytest.mark.parametrize("x0", [0.0, 3.0])
-def test_re_entry_ends_at_the_optimum(rule, mirror, x0):
-    problem = FederatedProblem(q6_objectives(), x0=np.full(8, x0))
-    run = OpenRun(DualFL(participation=rule, mirror=mirror), problem).play(40)
-    lose(run)
-    lose(run, 4)
-    run.play(10)
-    assert run.server.counts["lost"] == 2
-    lose(run)
-    for _ in range(950):
-        run.play()
-        assert run.x == pytest.approx(-states_after_reset(run).mean(axis=0), abs=1e-12)
-    assert run.server.counts["lost"] == 3
-    assert error(run.x) <= 2e-14
-
-
-def states_after_reset(run):
-    """Return the v_j; those of clients that have not yet heard of a reset are -origin."""
-    v, state = states(run), run.state
-    late = np.array(run.acknowledged) <= state.start
-    v[late] = -state.origin
-    return v
-
-
-@RULES
-def test_mirror_returns_the_very_state(rule):
-    strategy = DualFL(participation=rule)
-    calm, run = (OpenRun(strategy, q6()).play(40) for _ in range(2))
-    lose(run)
-    calm.play(20)
-    run.play(20)
-    # only the local solver's start differs
-    assert run.x == pytest.approx(calm.x, abs=1e-13)
-    assert np.array_equal(states(run), run.state.v)
-    assert run.server.counts["lost"] == 1
-
-
-def test_collective_reset_is_a_new_start():
-    run = OpenRun(DualFL(mirror=False), q6()).play(40)
-    before = run.x
-    lose(run)
-    fresh = OpenRun(DualFL(mirror=False), FederatedProblem(q6_objectives(), x0=before)).play(30)
-    assert run.play(30).x == pytest.approx(fresh.x, abs=1e-13)
-    assert error(run.x) > 100 * error(OpenRun(DualFL(), q6()).play(70).x)  # what the reset costs
-
-
-@pytest.mark.parametrize("rule", [Full(), HALF], ids=repr)
-def test_client_that_alone_starts_again_spoils_the_limit(rule, monkeypatch):
-    monkeypatch.setattr(
-        DualFLClient,
-        "restore",
-        lambda self, down, given: DualFLClientState(-down["theta"], None, down["theta"]),
-    )
-    run = OpenRun(DualFL(participation=rule), q6()).play(400)
-    lose(run)
-    assert error(run.play(800).x) > 0.05
-
-
-def test_server_keeps_no_mirror_without_being_asked():
-    assert OpenRun(DualFL(mirror=False), q6()).state.v is None
-    sampled = OpenRun(DualFL(participation=HALF), q6()).state
-    assert sampled.v.shape == (6, 8)
-    assert sampled.c is None
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -378,7 +300,7 @@ def test_unknown_constants_are_the_users_affair(caplog):
     unknown = FederatedProblem([Unknown(f) for f in q6_objectives()])
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run = OpenRun(DualFL(strong_convexity=1.0), unknown)
-        assert run.server.strategy.rho == 0.0
+        assert run.server.strategy.constants.rho == 0.0
         assert not caplog.records
         run = OpenRun(DualFL(strong_convexity=1.0, momentum=0.05), unknown)
     assert "smoothness L is unknown: momentum must be at most nu/L" in caplog.text

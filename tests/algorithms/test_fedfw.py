@@ -20,10 +20,6 @@ BOTH = pytest.mark.parametrize("kind", [FedFW, FedFWPlus])
 HALF = Sample(fraction=0.5)
 
 
-def primal(run):
-    return getattr(run.state, "primal", run.state)
-
-
 def clients_x(run):
     """Return the iterates of the clients that have taken part."""
     return np.array([state.x for state in client_states(run) if state is not None])
@@ -84,14 +80,14 @@ def test_sampled_server_holds_the_exact_mean(kind, participation):
     run = OpenRun(kind(problem.constraint, penalty=0.1, participation=participation), problem)
     for _ in range(60):
         run.play()
-        mirror = primal(run).mirror
+        mirror = run.state.mirror["x"]
         assert run.x == pytest.approx(mirror.mean(axis=0), abs=1e-12 * 5)
         assert problem.constraint.contains(run.x, 1e-12)
     met = [j for j, ack in enumerate(run.acknowledged) if ack]
     assert clients_x(run).tobytes() == mirror[met].tobytes()
     assert all(problem.constraint.contains(x, 1e-12) for x in mirror)
     if kind is FedFWPlus:
-        assert run.state.y_bar == pytest.approx(run.state.y_mirror.mean(axis=0), abs=1e-12)
+        assert run.state.y_bar == pytest.approx(run.state.mirror["y"].mean(axis=0), abs=1e-12)
 
 
 @BOTH
@@ -106,7 +102,7 @@ def test_full_and_sampled_forms_agree_when_everyone_takes_part(kind):
     )
     run.server.state = run.server.strategy.initialize(problem.start)
     run.play(60)
-    assert primal(run).mirror is not None
+    assert run.state.mirror is not None
     assert run.x == pytest.approx(full.x, abs=1e-12)
 
 
@@ -162,10 +158,9 @@ def test_averaging_the_cohort_alone_fails():
     """x_bar := (1 - eta) x_bar + eta mean_S s_i, beside the exact mean, at equal cost."""
 
     class Naive(FedFW):
-        def advance(self, state, uploads):
-            eta = self.scalars(state.t)["step_size"]
-            x_bar = (1 - eta) * state.x_bar + eta * uploads.mean("atom")
-            return state._replace(x_bar=x_bar, t=state.t + 1)
+        def mean_iterate(self, x_bar, t, mirror, uploads):
+            eta = self.scalars(t)["step_size"]
+            return (1 - eta) * x_bar + eta * uploads.mean("atom")
 
     problem = l1ls()
     naive, exact = (

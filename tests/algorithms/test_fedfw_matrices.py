@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from harness import reply
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.core.uploads import Uploads
@@ -124,18 +125,17 @@ def test_atoms_of_matrices_are_added_by_one_product(dtype, count, monkeypatch):
         monkeypatch.setattr(kind, "dense", refuse)
         monkeypatch.setattr(kind, "add_to", refuse)
     for given, name in ((atoms, "rank one"), (squares, "square")):
-        uploads = {i: {"atom": atom} for i, atom in enumerate(given)}
+        uploads = [reply(i, 1, {"atom": atom}) for i, atom in enumerate(given)]
         total = Uploads(uploads, count).sum("atom")
         assert total.dtype == dtype
         atol = 1e-13 if dtype == np.float64 else 1e-4
         np.testing.assert_allclose(total, expected[name], atol=atol)
         # What came over the wire gives the same bytes.
         ball = NuclearNormBall(7.0) if name == "rank one" else SpectrahedronTraceBall(3.0)
-        again = {
-            i: {"atom": ball.decode_atom({k: v.copy() for k, v in a.arrays().items()},
-                                         a.shape, a.dtype)}
-            for i, a in enumerate(given)
-        }  # fmt: skip
+        again = []
+        for i, a in enumerate(given):
+            parts = {k: v.copy() for k, v in a.arrays().items()}
+            again.append(reply(i, 1, {"atom": ball.decode_atom(parts, a.shape, a.dtype)}))
         assert Uploads(again, count).sum("atom").tobytes() == total.tobytes()
 
 

@@ -56,7 +56,8 @@ def test_plus_moves_its_multiplier_before_use():
     # f_1 at x = 1.5, x_bar = 1.2: g = -1/2 + 1 * .3 + y with y = 0 + 1 * .3: g = .1 -> -1.
     # With the old y it would be -.2 -> 2.
     client = FedFWPlusClient(Quadratic([[2.0]], [4.0]))
-    settings = {"constraint": Box(-1.0, 2.0), "gradient": "full", "penalty": 1.0}
+    settings = {"constraint": Box(-1.0, 2.0), "stochastic": False, "penalty": 1.0}
+    settings["batch_size"] = None
     client.configure(RunInfo("fedfwplus", 0, Layout.of(np.zeros(1)), 2, settings))
     state = FedFWPlusClientState(x=np.array([1.5]), y=np.zeros(1), d=None, resets=0)
     down = {"x_bar": np.array([1.2]), "step_size": 0.5, "penalty": 1.0, "resets": 0}

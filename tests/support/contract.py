@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+import pytest
 from harness import OpenRun
 
-from flower_fedcon import FederatedProblem
+from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.registry import algorithms, strategy_class
 
@@ -87,11 +88,34 @@ class Contract:
     wrap: Callable[[Any], Any] = lambda objective: objective
 
 
+class ContractError(Exception):
+    """A registered algorithm does not say what it is held to."""
+
+
 def contract(name: str) -> Contract:
-    return import_module(f"cases.{name}").CONTRACT
+    """Return an algorithm's contract, from its file in `cases/`."""
+    module = f"cases.{name}"
+    try:
+        found = getattr(import_module(module), "CONTRACT", None)
+    except ModuleNotFoundError as error:
+        if error.name != module:  # the file is there: what it imports is not
+            raise
+        lack = "there is no such file"
+    else:
+        if isinstance(found, Contract):
+            return found
+        lack = f"its CONTRACT is {found!r}" if found is not None else "it defines no CONTRACT"
+    raise ContractError(
+        f"{name} is registered, and tests/algorithms/cases/{name}.py does not say what it is held "
+        f"to ({lack}): write CONTRACT = Contract(cases=[...], sampled=[...], first_rounds=[...], "
+        "small={...}) in it, the figures that the method reaches and its first rounds worked out "
+        "by hand; tests/algorithms/cases/fedavg.py shows how, tests/support/contract.py what each "
+        "field means"
+    )
 
 
 CONTRACTS = {name: contract(name) for name in algorithms()}
+FIRST = {name: contract.cases[0] for name, contract in CONTRACTS.items()}
 
 
 def build(name: str, problem: FederatedProblem, **settings: Any) -> Any:
@@ -103,3 +127,25 @@ def build(name: str, problem: FederatedProblem, **settings: Any) -> Any:
         if parameter is not None and (oracle is not None or parameter.default is parameter.empty):
             settings.setdefault(argument, oracle)
     return kind(**settings)
+
+
+def strategy(name: str, case: Case, **more: Any) -> Any:
+    """Return the strategy of a case."""
+    return build(name, case.problem(), **{**case.settings, **more})
+
+
+def rules(name: str) -> list[Participation]:
+    """Return cohort rules that an algorithm takes."""
+    refused = {repr(rule) for rule in CONTRACTS[name].refuses}
+    return [r for r in (Full(), Sample(fraction=0.5), Bernoulli(0.5)) if repr(r) not in refused]
+
+
+EACH = pytest.mark.parametrize("name", algorithms())
+EACH_RULE = pytest.mark.parametrize(
+    ("name", "participation"),
+    [
+        pytest.param(name, rule, id=f"{name}-{rule}")
+        for name in algorithms()
+        for rule in rules(name)
+    ],
+)

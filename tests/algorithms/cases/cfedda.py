@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from contract import Case, Contract, about
-from problems import HALF, q6_l1, two_clients
+from problems import HALF, q6, q6_l1, two_clients
 
+from flower_fedcon import FederatedProblem
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import CFedDA
 
@@ -32,12 +34,18 @@ def cfedda_in_a_ball():
     return CFedDA(problem.regularizer, **TWO, radius=0.05), problem, [0.95, 0.95]
 
 
+def ball_problem():
+    """Q6 from a start away from 0, where the prox and the ball pull apart."""
+    start = np.array([0.3, -0.2, 0.1, 0.0, 0.2, 0.0, -0.1, 0.1])
+    return FederatedProblem(list(q6().objectives), regularizer=L1(0.6), x0=start)
+
+
 def invariant(run):
     """The model minimises P, W sums the iterates, and all of them are in the ball."""
     s, (w, z, total, anchor, r) = run.server.strategy, run.state
     assert r == run.server.round + 1
     mu, k, steps = s.strong_convexity, s.local_steps, (r - 1) * s.local_steps
-    curvature = s.damping + mu / 2 * steps
+    curvature = s.constants.damping + mu / 2 * steps
     found = s.regularizer.prox((z - mu / 2 * k * w) / curvature, steps / curvature)
     assert abs(w - found).max() < 1e-14
     seen = run.__dict__.setdefault("seen", [anchor])

@@ -63,12 +63,14 @@ def states(run):
 def invariant(run):
     """theta = -mean v_j (so that sum zeta_j = sum c_j = 0), and the mirror is the clients'."""
     v, state = states(run), run.state
-    assert np.array_equal(v, state.v)
+    mirror = state.mirror.to_tree()
+    assert mirror.keys() == ({"v"} if run.server.setup.sampled else {"v", "c"})
+    assert np.array_equal(v, mirror["v"])
     assert np.abs(state.theta + v.mean(axis=0)).max() <= 1e-12 * np.abs(v).max()
-    if state.c is not None:
-        c = state.v + state.theta
-        zeta = (1 + state.beta) * c - state.beta * state.c
-        for vectors in (state.c, c, zeta):
+    if "c" in mirror:
+        c = mirror["v"] + state.theta
+        zeta = (1 + state.beta) * c - state.beta * mirror["c"]
+        for vectors in (mirror["c"], c, zeta):
             assert np.abs(vectors.sum(axis=0)).max() <= 1e-11 * np.abs(v).max()
 
 

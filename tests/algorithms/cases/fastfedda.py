@@ -34,7 +34,7 @@ def invariant(run):
     s, (w, z, r) = run.server.strategy, run.state
     assert r == run.server.round + 1
     steps = (r - 1) * s.local_steps
-    curvature = s.damping + s.strong_convexity / 2 * steps
+    curvature = s.constants.damping + s.strong_convexity / 2 * steps
     assert abs(w - s.regularizer.prox(z / curvature, steps / curvature)).max() < 1e-15
 
 

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from contract import Case, Contract, about
 from harness import OpenRun
 from problems import HALF, Limited, q6_limited, two_limited
 
 from flower_fedcon.compressors import RandK, TopK
+from flower_fedcon.problems import neyman_pearson
 from flower_fedcon.strategies import FedSGM
 
 STEPS = {"client_lr": 0.1, "local_steps": 2}
+WORKSHOP = {"client_lr": 0.3, "local_steps": 5, "tolerance": 0.1}  # sharpness 2/eps = 20
+LONG = {"client_lr": 0.1, "local_steps": 5, "tolerance": 0.05, "sharpness": 100.0}
+TENTH = {"uplink": TopK(fraction=0.1), "downlink": TopK(fraction=0.1)}
+
+cancer = cache(neyman_pearson)
+
+
+def constraint(problem, x):
+    return float(np.mean([f.constraint_value(x) for f in problem.objectives]))
 
 
 def fedsgm_hard():

@@ -34,16 +34,17 @@ def mcfedda():
 def invariant(run):
     """The stage follows from the round, and at its start nothing but w is remembered."""
     s, (stage, inner) = run.server.strategy, run.state
-    begins = [sum(x.rounds for x in s.stages[:k]) for k in range(len(s.stages))]
+    stages = s.constants.stages
+    begins = [sum(x.rounds for x in stages[:k]) for k in range(len(stages))]
     done = run.server.round
     assert stage == max(k for k, begin in enumerate(begins) if begin <= done)
     assert inner.r == done - begins[stage] + 1
     if inner.r == 1:
-        pull = s.damping + s.strong_convexity / 2 * s.local_steps
+        pull = s.constants.damping + s.strong_convexity / 2 * s.local_steps
         assert (inner.z == pull * inner.w).all()
         assert (inner.anchor == inner.w).all()
         assert (inner.total == inner.w).all()
-    radius = s.stages[stage].radius
+    radius = stages[stage].radius
     if radius is not None:
         assert abs(inner.w - inner.anchor).sum() <= radius * (1 + 1e-12)
 
