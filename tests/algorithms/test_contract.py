@@ -255,8 +255,8 @@ def test_a_misspelt_upload_ends_the_run_at_once(name, monkeypatch):
         run.play()
     names = sorted(run.server.strategy.expects(run.state))
     words = (
-        f"the step of {kind.__name__} uploads {[f'{key}_' for key in names]}, and "
-        f"{strategy_class(name).__name__} declares {names}: correct the names in "
+        f"the client of {strategy_class(name).__name__} uploads {[f'{key}_' for key in names]}, "
+        f"and {strategy_class(name).__name__} declares {names}: correct the names in "
         f"clients/{name}.py, or `uplink` in strategies/{name}.py"
     )
     asked.clear()

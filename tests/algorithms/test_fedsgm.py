@@ -14,8 +14,9 @@ from harness import OpenRun, wire_exchange
 from problems import Limited, q6, q6_limited, two_limited
 
 from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.strategies import FedAvg, FedSGM
@@ -259,3 +260,16 @@ def test_experiment():
     assert (soft.switching, hard.switching) == ("soft", "hard")
     runs = [simulate(s, experiment.problem(), experiment.run_options.rounds) for s in (soft, hard)]
     assert 3.5 < runs[1]["violations"][-1] / runs[0]["violations"][-1] < 6
+
+
+def test_a_misspelt_answer_is_named_as_an_answer(monkeypatch):
+    plain = FedSGMClient.query
+
+    def misspelt(self, state, down):
+        answer, held = plain(self, state, down)
+        return {f"{name}_": value for name, value in answer.items()}, held
+
+    monkeypatch.setattr(FedSGMClient, "query", misspelt)
+    words = r"answers \['constraint_'\], and FedSGM declares \['constraint'\].*`queries` in strat"
+    with pytest.raises(AlgorithmError, match=words):
+        simulate(FedSGM(**STEPS, tolerance=0.1), q6_limited(), 3)
