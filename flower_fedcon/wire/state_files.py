@@ -21,7 +21,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.validation import Array
 
 _MAGIC = b"fedcon state "
-_VERSION = 1
+_VERSION = 2  # 1: before states held mirrors
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -145,17 +145,18 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
     DamagedError
         If the file is truncated or altered.
     ConfigError
-        If a newer version of this package wrote it.
+        If another version of this package wrote it, in another format.
     """
     data = path.read_bytes()
     head, _, payload = data.partition(b"\n")
     words = head.removeprefix(_MAGIC).split(b" ")
     if not head.startswith(_MAGIC) or len(words) != 2 or not words[0].isdigit():
         raise DamagedError(f"{path} is not a state file, or its head is damaged")
-    if int(words[0]) > _VERSION:
+    if int(words[0]) != _VERSION:
+        writer = "earlier" if int(words[0]) < _VERSION else "newer"
         raise ConfigError(
-            f"{path} has format {int(words[0])}, this version reads up to {_VERSION}: use the "
-            "version of flower-fedcon that wrote it, or a newer one"
+            f"{path} has format {int(words[0])}, this version reads format {_VERSION}: go on with "
+            f"the {writer} version of flower-fedcon that wrote it, or start again in another folder"
         )
     if hashlib.sha256(payload).hexdigest().encode() != words[1]:
         raise DamagedError(f"{path} is truncated or altered: its checksum does not fit")
