@@ -38,7 +38,7 @@ FIGURES = [
 
 
 @pytest.mark.parametrize(("name", "case"), FIGURES)
-def test_reaches_what_its_sheet_says(name, case):
+def test_reaches_what_its_card_says(name, case):
     history = simulate(strategy(name, case), case.problem(), case.rounds, evaluate_every=0)
     assert case.low <= case.error(history.x) <= case.high
 

@@ -39,7 +39,7 @@ def test_lost_replies_are_asked_for_again(name, participation):
 
 @pytest.mark.parametrize("name", [n for n, c in CONTRACTS.items() if c.sampled])
 def test_goes_on_without_a_missing_client(name):
-    """Sampled forms apply what arrives, and end where the sheet says they do."""
+    """Sampled forms apply what arrives, and end where the card says they do."""
     case = CONTRACTS[name].sampled[0]
     calm, run = (OpenRun(strategy(name, case), case.problem(), case.rounds) for _ in range(2))
     run.alter = losing(0.2)

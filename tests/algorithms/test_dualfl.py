@@ -39,7 +39,7 @@ def rounds_to(run, tolerance=1e-10, most=2500):
     return most
 
 
-# --- the figures of the sheet ---------------------------------------------------------------------
+# --- the figures of the card ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
 
 @pytest.mark.usefixtures("one_thread")
 def test_digits():
-    """Multinomial regression, 8 clients of 224 images: relative energies of the sheet."""
+    """Multinomial regression, 8 clients of 224 images: relative energies of the card."""
     problem = digits(clients=8, split="even", l2=1e-2, test_size=5)
     optimum = 0.740684312345
     solver = AOGM(tolerance=1e-9)

@@ -214,7 +214,7 @@ def test_a_lost_state_costs_a_dense_model_and_what_was_held_back(participation):
     for _ in range(5):
         v = v - 0.1 * fresh.direction(v, run.state.switch.sigma)
     assert owed == pytest.approx((before - v) / 0.1, rel=1e-12)
-    # no trace stays: both end where the sheet says
+    # no trace stays: both end where the card says
     calm.play(500 - calm.server.round)
     run.play(500 - run.server.round)
     found, expected = (r.server.strategy.outputs(r.state)["average"] for r in (run, calm))

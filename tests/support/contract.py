@@ -22,7 +22,7 @@ FirstRounds = Callable[[], tuple[Any, FederatedProblem, list[float]]]
 
 @dataclass(frozen=True)
 class Case:
-    """One figure of an algorithm's sheet: after `rounds` the error lies in [low, high].
+    """One figure of an algorithm's card: after `rounds` the error lies in [low, high].
 
     `measure` is "distance" (to the optimum of the independent solver) or "residual" (F - F*).
     """
