@@ -138,7 +138,7 @@ def _block(text: str) -> str:
 
 def _round(text: str) -> str:
     """Return the steps after the line that begins with "Round"."""
-    match = re.search(r"^(?:Round|Start)[^\n]*:\n((?: {4}.*\n?)+)", text, re.M)
+    match = re.search(r"^Round[^\n]*:\n((?: {4}.*\n?)+)", text, re.M)
     return textwrap.dedent(match.group(1)).rstrip() if match else ""
 
 

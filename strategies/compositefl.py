@@ -122,8 +122,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
 
     def broadcast(self, state: CompositeFLState) -> Payload:
         """Step 1, and without mirror the number of resets."""
-        down: Payload = {"x_bar": state.x_bar}
-        return down if self.mirror else {**down, "resets": state.resets}
+        return {"x_bar": state.x_bar, **self.reset_number(state)}
 
     def personal(self, state: CompositeFLState, client: int, ack: int) -> Payload:
         """Return c_i, under sampling."""
@@ -136,9 +135,9 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         p = self.model(state)
         x_bar = p + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
-            delta_bar = (x_bar - p) / self.server_lr
-            for i, delta in uploads.items("delta"):
-                state.mirror.add(i, c=(delta - delta_bar) / (self.client_lr * self.local_steps))
+            delta_bar, length = (x_bar - p) / self.server_lr, self.client_lr * self.local_steps
+            changes = ((delta - delta_bar) / length for delta in uploads["delta"])
+            state.mirror.add(uploads.clients, c=changes)
         return state._replace(x_bar=x_bar)
 
     def model(self, state: CompositeFLState) -> Array:

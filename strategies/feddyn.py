@@ -117,8 +117,8 @@ class FedDyn(ControlVariates[FedDynState]):
         h = state.h - (alpha / uploads.num_clients) * moved
         after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
         if state.mirror is not None:
-            for i, theta in uploads.items("theta"):
-                state.mirror.add(i, variate=-alpha * (theta - before))
+            changes = (-alpha * (theta - before) for theta in uploads["theta"])
+            state.mirror.add(uploads.clients, variate=changes)
         return after
 
     def model(self, state: FedDynState) -> Array:

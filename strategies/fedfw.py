@@ -109,10 +109,6 @@ class FedFW(FrankWolfe[FedFWState]):
         """Return x_bar."""
         return state.x_bar
 
-    def first_contact(self, state: FedFWState, client: int) -> Payload | None:
-        """Return x0 to a client that was not sampled in round 1."""
-        return None if state.mirror is None or state.t == 1 else state.mirror.row(client)
-
     def reset(self, state: FedFWState) -> FedFWState:
         """Change nothing: the client takes x_bar, which heals."""
         return state

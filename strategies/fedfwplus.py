@@ -105,17 +105,12 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
                 y_bar = y_bar + ascent / uploads.num_clients
         x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)
         if mirror is not None:
-            for i, ascent in zip(uploads.clients, ascents, strict=True):
-                mirror.add(i, y=ascent)
+            mirror.add(uploads.clients, y=ascents)
         return FedFWPlusState(x_bar, state.t + 1, state.resets, y_bar, mirror)
 
     def model(self, state: FedFWPlusState) -> Array:
         """Return x_bar."""
         return state.x_bar
-
-    def first_contact(self, state: FedFWPlusState, client: int) -> Payload | None:
-        """Return x0 and y_i = 0 to a client that was not sampled in round 1."""
-        return None if state.mirror is None or state.t == 1 else state.mirror.row(client)
 
     def reset(self, state: FedFWPlusState) -> FedFWPlusState:
         """Let every client start from x_bar, with y_i = 0."""

@@ -147,8 +147,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         step = self.constants.gamma * (uploads.num_clients / self.constants.cohort_size)
         after = state._replace(x=self.model(state) - step * dv, v=state.v + dv)
         if state.mirror is not None:
-            for m, delta in uploads.items("delta"):
-                state.mirror.add(m, variate=delta)
+            state.mirror.add(uploads.clients, variate=uploads["delta"])
         return after
 
     def model(self, state: FiveGCSState) -> Array:

@@ -96,8 +96,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def broadcast(self, state: ScaffoldState) -> Payload:
         """Step 1, and without mirror the number of resets."""
-        resets = {} if self.mirror else {"resets": state.resets}
-        return {"x": state.x, "c": state.c, **resets}
+        return {"x": state.x, "c": state.c, **self.reset_number(state)}
 
     def expects(self, state: ScaffoldState) -> tuple[str, ...]:
         """Return what step 4 uploads."""
@@ -106,20 +105,19 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
         c, changes = state.c, self._changes(state, uploads)
-        for _, dc in changes:
+        for dc in changes:
             c = c + dc / uploads.num_clients
         x = state.x + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
-            for i, dc in changes:
-                state.mirror.add(i, c=dc)
+            state.mirror.add(uploads.clients, c=changes)
         return state._replace(x=x, c=c)
 
-    def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[tuple[int, Array]]:
-        """Return (i, dc_i); step 3 of option "II" where it is not on the wire."""
+    def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[Array]:
+        """Return the dc_i; by step 3 of option "II" where they are not on the wire."""
         if "dc" in self.expects(state):
-            return list(uploads.items("dc"))
+            return uploads["dc"]
         step = self.local_steps * self.client_lr
-        return [(i, -(state.c + delta / step)) for i, delta in uploads.items("delta")]
+        return [-(state.c + delta / step) for delta in uploads["delta"]]
 
     def model(self, state: ScaffoldState) -> Array:
         """Return x."""

@@ -50,7 +50,7 @@ def rounds_of(strategy: Any, problem: FederatedProblem, kind: str) -> Callable[[
 
     def play(rounds: int) -> None:
         for _ in range(rounds):
-            run.complete(run.server.begin())
+            run.finish_round(run.server.begin())
 
     return play
 

@@ -1,8 +1,8 @@
 """The gate: which replies are used.
 
-A reply is used only if it answers this round, comes from a client that was asked and has not
-answered yet, holds what the algorithm declares, in its shapes and types and with finite numbers,
-and has a finite, positive weight.
+A reply is used only if it comes from a client that was asked and has not answered yet (which the
+round knows), answers this round, holds what the algorithm declares, in its shapes and types and
+with finite numbers, and has a finite, positive weight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.core.protocol import QUERY, TRAIN, Reply
+from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.validation import Array
@@ -20,6 +20,9 @@ from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
 
 if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
+
+
+NUMBERS = ("distance",)  # what a certificate's answer holds beside the gradient
 
 
 class Gate:
@@ -35,38 +38,44 @@ class Gate:
         self._strategy = strategy
         self._layout: Layout = strategy.setup.layout
 
-    def admit(self, reply: Reply, server_round: int, phase: str, names: tuple[str, ...]) -> Payload:
+    def check_round(self, reply: Reply, server_round: int) -> None:
+        """Raise unless a reply answers this round, without an error.
+
+        Raises
+        ------
+        RoundError
+        """
+        if reply.error:
+            raise RoundError(reply.error)
+        if reply.round != server_round:
+            raise RoundError(f"it is for round {reply.round}")
+
+    def admit(self, reply: Reply, phase: str, names: tuple[str, ...]) -> Payload:
         """Return the columns of a reply that can be used.
 
         Parameters
         ----------
         reply : Reply
-        server_round : int
-        phase : str
-            "train" or "query".
+        phase : {"train", "query", "certify"}
         names : tuple of str
-            What clients are to upload.
+            What clients are to send.
 
         Raises
         ------
         ConfigError, RoundError
             If the reply cannot be used.
         AlgorithmError
-            If a client of this process uploads other names than the algorithm declares.
+            If a client of this process sends other names than the algorithm declares.
         """
-        if reply.error:
-            raise RoundError(reply.error)
-        if reply.round != server_round:
-            raise RoundError(f"it is for round {reply.round}")
         if not 0 < reply.num_examples < math.inf:
             raise RoundError(f"its weight is {reply.num_examples}")
         columns = reply.payload
-        if reply.remote and phase != QUERY:
+        if reply.remote and phase == TRAIN:
             columns = self._decode(columns, names)
         if columns.keys() != set(names):
-            self._refuse_names(columns, names, phase, reply.remote)
+            self._refuse_names(sorted(columns), names, phase, reply.remote)
         for name, column in columns.items():
-            if phase == QUERY:
+            if phase == QUERY or (phase == CERTIFY and name in NUMBERS):
                 _check_numbers(name, column)
             else:
                 self._check(name, column, len(reply.clients))
@@ -79,18 +88,18 @@ class Gate:
             name, _, part = key.partition(".")
             found.setdefault(name, {})[part] = array
         if found.keys() != set(names):
-            self._refuse_names(parts, names, TRAIN, remote=True)
+            self._refuse_names(sorted(found), names, TRAIN, remote=True)
         return {name: [self._strategy.decode(name, found[name])] for name in names}
 
     def _refuse_names(
-        self, columns: Payload, names: tuple[str, ...], phase: str, remote: bool
+        self, found: list[str], names: tuple[str, ...], phase: str, remote: bool
     ) -> None:
         if remote:  # perhaps another program: it must not end the run
-            raise ConfigError(f"it holds {sorted(columns)}, expected {sorted(names)}")
+            raise ConfigError(f"it holds {found}, expected {sorted(names)}")
         kind, name = type(self._strategy).__name__, self._strategy.name
         verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
         raise AlgorithmError(
-            f"the client of {kind} {verb} {sorted(columns)}, and {kind} declares {sorted(names)}: "
+            f"the client of {kind} {verb} {found}, and {kind} declares {sorted(names)}: "
             f"correct the names in clients/{name}.py, or `{declared}` in strategies/{name}.py"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ class Mirror:
     Examples
     --------
     >>> mirror = Mirror.of(2, c=np.zeros(3))
-    >>> mirror.add(1, c=np.ones(3))
+    >>> mirror.add([1], c=[np.ones(3)])
     >>> mirror["c"][1], mirror.row(0)
     (array([1., 1., 1.]), {'c': array([0., 0., 0.])})
     """
@@ -46,10 +47,12 @@ class Mirror:
         for name, value in values.items():
             self._rows[name][client] = value
 
-    def add(self, client: int, **changes: Array) -> None:
-        """Add to one client's values."""
-        for name, change in changes.items():
-            self._rows[name][client] += change
+    def add(self, clients: Sequence[int], **changes: Iterable[Array]) -> None:
+        """Add to values of some clients: for each name, a change for each of them."""
+        for name, each in changes.items():
+            rows = self._rows[name]
+            for client, change in zip(clients, each, strict=True):
+                rows[client] += change
 
     def row(self, client: int) -> Payload:
         """Return what one client holds, as it is sent to a client that has lost it."""

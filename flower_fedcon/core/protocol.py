@@ -61,6 +61,8 @@ class Request:
         The clients for which `broadcast` only adds to what they hold from this round's query.
     wanted : int
         How many usable replies the phase needs before it can end.
+    attempt : int
+        How often the phase has asked by now, 1 for the first time.
     """
 
     clients: list[int]
@@ -73,6 +75,7 @@ class Request:
     phase: str = TRAIN
     held: frozenset[int] = frozenset()
     wanted: int = 1
+    attempt: int = 1
 
     def down(self, client: int) -> Payload:
         """Return all that one client is sent."""
@@ -81,10 +84,14 @@ class Request:
 
     def only(self, places: Sequence[int]) -> Request:
         """Return the same request to some of its clients, by their places in `clients`."""
-        clients = [self.clients[i] for i in places]
-        index = np.array(places, dtype=np.intp)
+        clients, index = [self.clients[i] for i in places], np.array(places, dtype=np.intp)
         return replace(
-            self, clients=clients, acknowledged=self.acknowledged[index], kept=self.kept[index]
+            self,
+            clients=clients,
+            acknowledged=self.acknowledged[index],
+            kept=self.kept[index],
+            personal={c: self.personal[c] for c in clients if c in self.personal},
+            restore={c: self.restore[c] for c in clients if c in self.restore},
         )
 
 

@@ -12,6 +12,7 @@ from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ class Round:
         self._held: set[int] = set()
         self._restores: dict[int, Payload] = {}
         self._start(QUERY if server.strategy.queries else TRAIN)
-        self._broadcast_anew()
+        self._rebroadcast()
 
     def _start(self, phase: str) -> None:
         """Begin a phase: nobody has been asked, nobody has replied."""
-        self.phase = phase
+        self.phase, self._members = phase, frozenset(self.cohort)
         self._attempt, self._ask_again = 0, False
         self._faults: dict[int, str] = {}
         self._forget_replies()
@@ -54,9 +55,9 @@ class Round:
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
         self._count = 0
-        self._answered: set[int] | None = None
+        self._answered: set[int] = set()
 
-    def _broadcast_anew(self) -> None:
+    def _rebroadcast(self) -> None:
         """Broadcast the current state; replies to an earlier broadcast no longer count."""
         server = self._server
         self._forget_replies()
@@ -74,71 +75,73 @@ class Round:
         RoundError
             If replies are missing and every attempt is used up. The round is not applied.
         """
-        while self.complete():
+        while self.is_complete():
             if self.phase == TRAIN:
                 return None
-            self._turn_to_the_step()
+            self._begin_training()
         self._attempt += not self._ask_again  # a re-entry is an answer, not a failed attempt
         self._ask_again = False
         server = self._server
         if self._attempt > 1:
             server.counts["retries"] += 1
-        asked = self.cohort if self._count == 0 else self._missing()
-        follows_query = bool(server.strategy.queries) and self.phase == TRAIN
-        acknowledged, kept = server.acknowledgements.of(asked)
+        clients = self.cohort if self._count == 0 else self._missing()
+        after_query = bool(server.strategy.queries) and self.phase == TRAIN
+        acknowledged, kept = server.acknowledgements.of(clients)
         request = Request(
-            asked,
+            clients,
             self.number,
             acknowledged,
-            self._decision if follows_query else self._broadcast,
+            self._decision if after_query else self._broadcast,
             kept,
+            personal=self._personal_parts(clients, acknowledged, after_query),
+            restore=self._restored_states(clients, acknowledged),
             phase=self.phase,
             held=frozenset(self._held),
             wanted=self.lacking,
+            attempt=self._attempt,
         )
-        self._add_personal_parts(request, follows_query)
+        common = self._broadcast_bytes
+        if after_query:
+            common = payload_bytes(self._decision) + server.setting_bytes
+        own = (*request.personal.values(), *request.restore.values())
+        server.downlink_bytes += len(clients) * common + sum(map(payload_bytes, own))
         return request
 
-    def _add_personal_parts(self, request: Request, follows_query: bool) -> None:
-        """Add what individual clients are sent in addition, and count the bytes of it all."""
-        server, clients = self._server, request.clients
-        strategy, state = server.strategy, server.state
-        size = self._broadcast_bytes
-        if follows_query:
-            size = payload_bytes(self._decision) + server.setting_bytes
-        size *= len(clients)
-        if strategy.sends_personal or follows_query:
-            for client, ack in zip(clients, request.acknowledged.tolist(), strict=True):
-                if client in self._held:
-                    continue
-                own = strategy.personal(state, client, ack)
-                if follows_query:  # it no longer holds what came with the query
-                    own = {**self._broadcast, **own}
-                if own:
-                    request.personal[client] = own
-                    size += payload_bytes(own)
-        if np.count_nonzero(request.acknowledged) < len(clients):
-            for client, ack in zip(clients, request.acknowledged.tolist(), strict=True):
-                if ack == 0 and client not in self._held:
+    def _personal_parts(
+        self, clients: list[int], acknowledged: Array, after_query: bool
+    ) -> dict[int, Payload]:
+        """Return what individual clients are sent beside what all are."""
+        strategy, state = self._server.strategy, self._server.state
+        if not (strategy.sends_personal or after_query):
+            return {}
+        parts = {}
+        for client, last in zip(clients, acknowledged.tolist(), strict=True):
+            if client in self._held:
+                continue
+            part = strategy.personal(state, client, last)
+            if after_query:  # it no longer holds what came with the query
+                part = {**self._broadcast, **part}
+            if part:
+                parts[client] = part
+        return parts
+
+    def _restored_states(self, clients: list[int], acknowledged: Array) -> dict[int, Payload]:
+        """Return the states that are sent to clients at first contact, or that lost theirs."""
+        strategy, state = self._server.strategy, self._server.state
+        found = {client: self._restores[client] for client in clients if client in self._restores}
+        if np.count_nonzero(acknowledged) < len(clients):
+            for client, last in zip(clients, acknowledged.tolist(), strict=True):
+                if last == 0 and client not in self._held and client not in found:
                     given = strategy.first_contact(state, client)
                     if given is not None:
-                        request.restore[client] = given
-        for client in self._restores.keys() & set(clients) if self._restores else ():
-            request.restore[client] = self._restores[client]
-        size += sum(map(payload_bytes, request.restore.values()))
-        server.downlink_bytes += size
+                        found[client] = given
+        return found
 
     def _missing(self) -> list[int]:
         """Return the clients whose usable reply is still missing."""
-        answered = self._who_answered()
-        return [client for client in self.cohort if client not in answered]
+        return [client for client in self.cohort if client not in self._answered]
 
-    def _who_answered(self) -> set[int]:
-        if self._answered is None:
-            self._answered = {client for reply in self._used for client in reply.clients}
-        return self._answered
-
-    def _turn_to_the_step(self) -> None:
+    def _begin_training(self) -> None:
         """Go from the query to the step, with the clients that answered."""
         server, answers = self._server, self.uploads()
         server.state, self._decision = server.strategy.after_query(server.state, answers)
@@ -164,34 +167,36 @@ class Round:
         """
         server, query = self._server, self.phase == QUERY
         try:
-            if reply.remote:
-                self._check_sender(reply)
+            if reply.remote and not self._waits_for(reply):
+                raise RoundError("nothing was asked of this client")
+            server.gate.check_round(reply, self.number)
             if reply.lost:
                 return self._readmit(reply)
             names = server.strategy.queries if query else self._names
-            columns = server.gate.admit(reply, self.number, self.phase, names)
+            columns = server.gate.admit(reply, self.phase, names)
         except (StateLostError, AlgorithmError):
             raise  # no way back in, or an error in the program: asking again would not help
         except FedConError as error:
-            if len(reply.clients) > 1 and reply.payload:  # one of them is to blame
-                return any([self._take(single) for single in reply.single()])  # noqa: C419
-            for client in reply.clients:
-                self._drop(client, error)
+            if len(reply.clients) == 1 or not reply.payload:
+                for client in reply.clients:
+                    self._drop(client, error)
+            else:  # one of them is to blame
+                for single in reply.single():
+                    self._take(single)
             return False
-        self._used.append(reply)
         reply.payload = columns
+        self._used.append(reply)
         self._count += len(reply.clients)
-        self._answered = None
+        self._answered.update(reply.clients)
         for work in reply.work:
             if work:
                 server.work.update(work)
         server.uplink_bytes += sum(map(column_bytes, columns.values()))
         return False
 
-    def _check_sender(self, reply: Reply) -> None:
-        answered = self._who_answered()
-        if any(c in answered or c not in self.cohort for c in reply.clients):
-            raise RoundError("nothing was asked of this client")
+    def _waits_for(self, reply: Reply) -> bool:
+        """Return whether these clients were asked, and have not answered yet."""
+        return not any(c in self._answered or c not in self._members for c in reply.clients)
 
     def _drop(self, client: int, error: FedConError) -> None:
         """Count and log a reply that is not used."""
@@ -218,7 +223,7 @@ class Round:
             _log.warning("round %d: %s has lost its state and re-enters", self.number, name)
             if state is not server.state:
                 server.state = state
-                self._broadcast_anew()
+                self._rebroadcast()
                 return True
         return False
 
@@ -229,7 +234,7 @@ class Round:
         """How many usable replies the phase under way still needs."""
         return max(0, self._server.strategy.quorum(len(self.cohort)) - self._count)
 
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the phase under way has enough usable replies.
 
         Raises

@@ -121,10 +121,12 @@ class Server:
             )
 
     def certificate_request(self) -> Request:
-        """Return the request to everyone for the gradient at the model."""
-        rounds = self.acknowledgements.rounds
+        """Return what asks everyone for the gradient at the model."""
+        rounds, everyone = self.acknowledgements.rounds, self.everyone
+        none = np.zeros_like(rounds)
+        down = {"x": self.x}
         return Request(
-            self.everyone, self.round, rounds, {"x": self.x}, np.zeros_like(rounds), phase=CERTIFY
+            everyone, self.round, rounds, down, none, phase=CERTIFY, wanted=len(everyone)
         )
 
     def client_name(self, client: int) -> str:

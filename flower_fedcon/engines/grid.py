@@ -60,7 +60,6 @@ class GridEngine(Engine):
         self._expected = None if num_clients is None else count("num_clients", num_clients)
         self._grace = None if grace is None else nonnegative("grace", grace)
         self._nodes = Nodes(grid, strategy.name, self._timeout)
-        self._asked = 0
 
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
@@ -78,8 +77,7 @@ class GridEngine(Engine):
 
     def answer(self, request: Request) -> list[Reply]:
         """Send a request to the nodes that are online and return what comes back in time."""
-        retry = self._asked == request.round
-        self._asked = request.round
+        retry = request.attempt > 1
         wanted = {self._names[client] for client in request.clients}
         online = self._nodes.online()
         deadline = time.monotonic() + min(_RETURN, self._timeout)

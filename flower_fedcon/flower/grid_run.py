@@ -110,7 +110,7 @@ class GridRun:
     def apply(self, received: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Take the replies of a round, ask again where needed, and apply the round."""
         self._round.take(self._engine.read(received, self._round.number))
-        self._run.complete(self._round)
+        self._run.finish_round(self._round)
         return self.arrays(), MetricRecord({"replies": self._server.replies})
 
     def evaluate_messages(self) -> list[Message]:

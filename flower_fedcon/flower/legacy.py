@@ -183,7 +183,7 @@ class _Legacy(Strategy):
         if self._round is None:
             return None, {}
         self._round.take([self._reply(proxy, result) for proxy, result in results])
-        if not self._round.complete():
+        if not self._round.is_complete():
             _log.warning("round %d is not complete: asking again", self._server.round)
             return None, {}
         self._server.finish(self._round)

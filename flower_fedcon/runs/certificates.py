@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flower_fedcon.core.protocol import Reply
-from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.core.gate import NUMBERS
+from flower_fedcon.core.protocol import CERTIFY
+from flower_fedcon.errors import FedConError, RoundError
 from flower_fedcon.regularizers import Indicator, Zero
-from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
     from flower_fedcon.engines.base import Engine
+
+_log = logging.getLogger("flwr")
 
 
 def certify(server: Server, engine: Engine) -> dict[str, float]:
@@ -34,7 +37,7 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
         If a client does not answer: the others' mean is the gradient of another function.
     """
     x, setup = server.x, server.setup
-    answers = _answers(engine.answer(server.certificate_request()), x)
+    answers = _answers(server, engine)
     missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
     if missing:
         raise RoundError(f"no certificate: no usable answer from {', '.join(missing)}")
@@ -58,20 +61,20 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     return found
 
 
-def _answers(replies: Iterable[Reply], x: Array) -> dict[int, dict[str, Any]]:
+def _answers(server: Server, engine: Engine) -> dict[int, Payload]:
     """Return the usable answers, by client."""
-    found = {}
-    usable = (reply for reply in replies if not reply.error)
-    for one in (one for reply in usable for one in reply.single()):
-        answer = {name: value for name, (value,) in one.payload.items()}
-        gradient = answer.get("gradient")
-        if not isinstance(gradient, np.ndarray):
-            continue
-        if gradient.shape != x.shape or gradient.dtype != x.dtype:
-            raise ConfigError(
-                f"a gradient has shape {gradient.shape} and dtype {gradient.dtype}, the model "
-                f"{x.shape} and {x.dtype}"
-            )
-        if np.isfinite(gradient).all():
-            found[one.clients[0]] = answer
+    found: dict[int, Payload] = {}
+    everyone = frozenset(server.everyone)
+    for reply in engine.answer(server.certificate_request()):
+        for one in reply.single() if reply.payload else [reply]:
+            (client,) = one.clients
+            names = ("gradient", *(name for name in NUMBERS if name in one.payload))
+            try:
+                server.gate.check_round(one, server.round)
+                columns = server.gate.admit(one, CERTIFY, names)
+            except FedConError as error:
+                _log.warning("no certificate by %s: %s", server.client_name(client), error)
+                continue
+            if client in everyone:
+                found[client] = {name: value for name, (value,) in columns.items()}
     return found

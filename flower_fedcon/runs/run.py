@@ -131,7 +131,7 @@ class Run:
             self._checkpoint(history)
         for server_round in range(server.round + 1, plan.num_rounds + 1):
             began = time.perf_counter()
-            self.complete(server.begin())
+            self.finish_round(server.begin())
             self._seconds += time.perf_counter() - began
             stop = False
             due = plan.evaluate_every and server_round % plan.evaluate_every == 0
@@ -156,7 +156,7 @@ class Run:
                 history.stopped = server_round < plan.num_rounds
                 break
 
-    def complete(self, round_: Round) -> None:
+    def finish_round(self, round_: Round) -> None:
         """Ask until a round has what it needs, and apply it."""
         while (request := round_.next_request()) is not None:
             round_.take(self._engine.answer(request))

@@ -11,7 +11,6 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.payloads import Payload
 
 
 class HasVariates(Protocol):
@@ -55,7 +54,3 @@ class ControlVariates(LocalMinimization[State], Mirrored[State]):
     def variates(self, x0: Array) -> Mirror | None:
         """Return the control variates of all clients before round 1."""
         return self.mirrored(self.mirror, variate=np.zeros_like(x0))
-
-    def reset_number(self, state: State) -> Payload:
-        """Return what clients must be told of collective resets."""
-        return {} if self.mirror else {"resets": state.resets}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar, Unpack
+from typing import Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -16,7 +16,16 @@ from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
 from flower_fedcon.validation import Array, choice, positive
 from flower_fedcon.wire.payloads import Payload
 
-State = TypeVar("State", bound=HasMirror)
+
+class HasIterates(HasMirror, Protocol):
+    """A state that counts rounds, and under sampling holds the clients' iterates."""
+
+    @property
+    def t(self) -> int:
+        """The coming round, from 1."""
+
+
+State = TypeVar("State", bound=HasIterates)
 
 
 class FrankWolfe(Mirrored[State]):
@@ -109,6 +118,10 @@ class FrankWolfe(Mirrored[State]):
             mirror.put(i, x=atom.mix(x[i], eta))
         after: Array = x_bar + (eta / n) * moved
         return after
+
+    def first_contact(self, state: State, client: int) -> Payload | None:
+        """Return the start to a client that was not sampled in round 1."""
+        return None if state.mirror is None or state.t == 1 else state.mirror.row(client)
 
     def needs_whole_cohort(self) -> bool:
         """Without a mirror, step 5 needs every atom."""

@@ -42,6 +42,10 @@ class Mirrored(FedConStrategy[State]):
         """
         raise StateLostError(f"{self.title} cannot re-admit a client without its state")
 
+    def reset_number(self, state: State) -> Payload:
+        """Return what clients must be told of collective resets: their number, without a mirror."""
+        return {"resets": state.resets} if state.mirror is None else {}  # type: ignore[attr-defined]
+
     def readmit(self, state: State, client: int) -> tuple[State, Payload]:
         """Return what the mirror holds of the client; without a mirror, reset everybody."""
         if state.mirror is None:

@@ -237,6 +237,7 @@ def test_the_card_has_all_its_parts(name):
         "source",
     }  # fmt: skip
     assert [key for key, text in parts.items() if not text.strip()] == []
+    assert "broadcast" in parts["update"] or name == "mcfedda"  # whose rounds are CFedDA's
 
 
 @EACH

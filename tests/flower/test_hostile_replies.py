@@ -129,7 +129,7 @@ def test_ten_thousand_mutated_replies():
         mutant.content["fitres.metrics"] = ConfigRecord(changed)
         (found,) = run._engine.read([mutant], run.server.round)
         try:
-            (atom,) = gate.admit(found, run.server.round, "train", ("atom",))["atom"]
+            (atom,) = gate.admit(found, "train", ("atom",))["atom"]
         except FedConError:
             continue
         assert problem.constraint.contains(atom.dense())  # whole by luck: still a vertex
