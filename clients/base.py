@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
@@ -291,34 +291,23 @@ class FedConClient(FlowerClient, Generic[State]):
                 return None
             down = {**versions.held, **down}
         self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
+        if self.state_type is None and phase != QUERY:
+            return self.step(None, down)[0]  # type: ignore[arg-type]
         before: Any = None
         state: Any = None
-        if self.state_type is None:
-            if phase != QUERY:
-                return self.step(state, down)[0]
-        else:
-            if given is not None:
-                before = self.restore(down, given)
-            elif acknowledged == 0:
-                before = self.initialize(down)
-            else:
-                before = versions.at(acknowledged)
-                if before is None:
-                    return None
-            state = self.on_acknowledged(before, down) if acknowledged else before
-        old = versions.at(kept) if kept else None
+        if self.state_type is not None:
+            before = state = state_before(self, acknowledged, down, given, versions.at)
+            if before is None:
+                return None
+            if acknowledged:
+                state = self.on_acknowledged(before, down)
+        about = (acknowledged, before, server_round)
         if phase == QUERY:
             payload, held = self.query(state, down)
-            self.versions = Versions(
-                acknowledged, before, 0, None, server_round, held, kept, old, self._incarnation
-            )
-            return payload
-        payload, after = self.step(state, down)
-        held_round, held = versions.held_round, versions.held
-        self.versions = Versions(  # by place: this runs once for each step of each client
-            acknowledged, before, server_round, after, held_round, held, kept, old,
-            self._incarnation,
-        )  # fmt: skip
+            self.versions = versions.after_query(*about, held, kept, self._incarnation)
+        else:
+            payload, after = self.step(state, down)
+            self.versions = versions.after_step(*about, after, kept, self._incarnation)
         return payload
 
     def _certify(self, x: Array, state: Any) -> Payload:

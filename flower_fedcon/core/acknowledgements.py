@@ -11,11 +11,13 @@ A server refers to a state by the round of the reply that came with it, 0 for no
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 Rounds = TypeVar("Rounds", int, Array)
 """A round, or an array with one for each client."""
@@ -79,6 +81,23 @@ class Versions(NamedTuple):
             return self.acknowledged
         return self.kept if acknowledged == self.kept_round else None
 
+    def after_query(
+        self, known: int, state: Any, server_round: int, held: Any, kept: int, incarnation: int
+    ) -> Versions:
+        """Return the versions once a query has been answered: what it left is held."""
+        old = self.at(kept) if kept else None
+        return Versions(known, state, 0, None, server_round, held, kept, old, incarnation)
+
+    def after_step(
+        self, known: int, state: Any, server_round: int, pending: Any, kept: int, incarnation: int
+    ) -> Versions:
+        """Return the versions once a step is done: what it left is pending."""
+        old, held = self.at(kept) if kept else None, self.held
+        # By place, not by name: this runs once for each step of each client.
+        return Versions(
+            known, state, server_round, pending, self.held_round, held, kept, old, incarnation
+        )
+
     def outdated(self, server_round: int, incarnation: int) -> bool:
         """Return whether a request is older than one that was answered already.
 
@@ -87,6 +106,35 @@ class Versions(NamedTuple):
         if incarnation != self.incarnation:
             return incarnation < self.incarnation
         return server_round < self.pending_round
+
+
+class Stateful(Protocol):
+    """What makes the states of an algorithm's clients."""
+
+    def initialize(self, down: Payload) -> Any:
+        """Return the state of a client at its first contact."""
+
+    def restore(self, down: Payload, given: Payload) -> Any:
+        """Return the state of a client that is readmitted."""
+
+
+def state_before(
+    client: Stateful,
+    acknowledged: int,
+    down: Payload,
+    given: Payload | None,
+    known: Callable[[int], Any],
+) -> Any:
+    """Return the state that a step builds on; None if it is lost.
+
+    What the server hands back (`given`) comes first, then the start for a client that it has not
+    heard of, then the state that it means.
+    """
+    if given is not None:
+        return client.restore(down, given)
+    if acknowledged == 0:
+        return client.initialize(down)
+    return known(acknowledged)
 
 
 class Acknowledgements:

@@ -18,9 +18,11 @@ class LocalEngine(InProcess):
 
     def open(self, run: RunInfo) -> None:
         """Make the clients."""
-        self.hold(self._problem.objectives, run)
+        self.make_clients(self._problem.objectives, run)
 
-    def hold(self, objectives: Sequence[Any], run: RunInfo, first: int = 0, every: int = 1) -> None:
+    def make_clients(
+        self, objectives: Sequence[Any], run: RunInfo, first: int = 0, every: int = 1
+    ) -> None:
         """Make clients first, first + every, ... for these objectives."""
         kind = client_class(run.algorithm)
         self._clients = {first + i * every: kind(o) for i, o in enumerate(objectives)}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.acknowledgements import Versions, state_before
 from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.engines.base import InProcess
@@ -213,21 +213,21 @@ class StackedEngine(InProcess):
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:
+            given = None
             if numbers[0] in request.restore:
                 given = _stacked([request.restore[c] for c in numbers])
-                state = client.restore(down, given)
+            state = state_before(
+                client, acknowledged, down, given, lambda _: states.read(clients, rows)
+            )
+            if given is not None:
                 states.readmit(clients, rows, acknowledged, state)
-            elif acknowledged == 0:
-                state = client.initialize(down)
-            else:
-                state = states.read(clients, rows)
             if acknowledged:
                 state = client.on_acknowledged(state, down)
             else:
                 state = type(state)(*(self._spread(value, len(numbers)) for value in state))
         payload, after = client.step(state, down)
         if states is not None:
-            states.hold(clients, rows, request.round, after, payload.values())
+            states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
         return Reply(numbers, request.round, columns)
 

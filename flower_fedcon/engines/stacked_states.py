@@ -103,7 +103,7 @@ class States:
         self._write(int(self._slot[clients[0]]), rows, state)
         self._round[rows] = acknowledged
 
-    def hold(
+    def set_pending(
         self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
     ) -> None:
         """Hold what a step leaves as pending; the step also returned `uploads`."""

@@ -112,7 +112,7 @@ class _Share(LocalEngine):
     """The clients of one process, without their problem."""
 
     def __init__(self, objectives: Sequence[Any], run: RunInfo, first: int, every: int) -> None:
-        self.hold(objectives, run, first, every)
+        self.make_clients(objectives, run, first, every)
 
 
 def _start(objectives: Sequence[Any], run: RunInfo, first: int, every: int, threads: int) -> None:
