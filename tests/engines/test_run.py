@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from harness import OpenRun
-from problems import avg, q6, q6_ball, q6_objectives
+from problems import avg, q6, q6_ball, q6_limited, q6_objectives
 
 from flower_fedcon import (
     EarlyStopping,
@@ -22,7 +22,7 @@ from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.runs.directory import atomic, write_text
-from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus
+from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
 
 HALF = {"participation": Sample(count=3)}
 
@@ -240,6 +240,45 @@ def test_a_restored_client_is_asked_again_within_the_attempt():
     run.alter = forgets
     with pytest.raises(RoundError, match="client 2: it says again that its state is gone"):
         run.play()
+
+
+def test_a_late_word_of_a_lost_state_changes_nothing():
+    """News of an earlier round: the client has answered since, or will be asked again."""
+
+    def alter(asked, reply):
+        if asked.round == 3 and asked.client == 2 and not told:
+            told.append(1)
+            return [replace(reply, payload={}, round=2, lost=True)]
+        return [reply]
+
+    told, problem = [], q6_ball()
+    strategy = FedFWPlus(problem.constraint, penalty=1.0)
+    run = OpenRun(strategy, problem, alter=alter).play(5)
+    assert run.server.counts == {"dropped": 1, "retries": 1}
+    assert run.state.resets == 0
+    assert run.x.tobytes() == OpenRun(strategy, problem).play(5).x.tobytes()
+
+
+def test_a_part_of_a_request_holds_what_is_its_clients_alone():
+    problem = q6_ball()
+    run = OpenRun(FedFW(problem.constraint, penalty=1.0, **HALF), problem).play(2)
+    request = run.server.begin().next_request()
+    assert request.restore
+    for place, client in enumerate(request.clients):
+        part = request.only([place])
+        assert part.clients == [client]
+        assert part.acknowledged.tolist() == [request.acknowledged[place]]
+        assert part.restore.keys() == request.restore.keys() & {client}
+
+
+def test_the_step_after_a_query_is_a_first_attempt():
+    run = OpenRun(FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1), q6_limited())
+    round_ = run.server.begin()
+    query = round_.next_request()
+    round_.take(run.answer(query))
+    step = round_.next_request()
+    assert (query.phase, query.attempt, step.phase, step.attempt) == ("query", 1, "train", 1)
+    assert round_.next_request().attempt == 2  # nobody has answered
 
 
 def test_a_collective_restart_drops_the_other_replies():

@@ -218,3 +218,23 @@ def test_a_round_waits_for_the_rest_as_long_as_it_is_told(grace, monkeypatch):
     assert history["replies"].tolist() == ([6, 6] if grace is None else [5, 5])
     with pytest.raises(ConfigError, match="grace must be finite and >= 0, got -1"):
         strategy.start(Slow(q6_objectives()), num_rounds=2, grace=-1)
+
+
+@on_grid
+def test_a_certificate_waits_for_everyone_whatever_the_grace():
+    """The grace is that of a round; a mean of some gradients is no certificate."""
+
+    class Slow(FakeGrid):
+        looks_for_replies = 0
+
+        def pull_messages(self, message_ids):
+            self.looks_for_replies += 1
+            asks = [self.pushed[int(m[1:])].content.get("fitins.config", {}) for m in message_ids]
+            late = [q.get("action") == "certify" and q.get("client") == 2 for q in asks]
+            ready = [m for m, waits in zip(message_ids, late, strict=True)
+                     if not waits or self.looks_for_replies % 3 == 0]  # fmt: skip
+            return super().pull_messages(ready)
+
+    grid, strategy = Slow(q6_objectives()), avg(min_replies=5)
+    history = strategy.start(grid, num_rounds=2, grace=0.0, certificates=True).history
+    assert len(history["kkt"]) == 2
