@@ -85,6 +85,8 @@ class Gate:
         """Return the declared values from the arrays of a message ("atom.code", ...)."""
         found: dict[str, dict[str, Array]] = {}
         for key, (array,) in parts.items():
+            if not isinstance(array, np.ndarray):
+                raise ConfigError(f"{key!r} is {array!r}, expected an array")
             name, _, part = key.partition(".")
             found.setdefault(name, {})[part] = array
         if found.keys() != set(names):
@@ -106,16 +108,16 @@ class Gate:
     def _check(self, name: str, column: Any, count: int) -> None:
         """Raise unless each value has the model's shape and type, and finite numbers."""
         shape, dtype = self._layout.shape, self._layout.array_dtype
-        values = column
+        values, lead = column, 0
         if not isinstance(column, list):
-            values, shape = [column], (count, *shape)
+            values, shape, lead = [column], (count, *shape), 1
         for value in values:
             if getattr(value, "shape", None) != shape or value.dtype != dtype:
                 if not hasattr(value, "shape"):
                     raise ConfigError(f"{name!r} is {value!r}, expected an array")
                 raise ConfigError(
-                    f"{name!r} has shape {value.shape} and dtype {value.dtype}, "
-                    f"expected {shape} and {self._layout.dtype}"
+                    f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "
+                    f"expected {self._layout.shape} and {self._layout.dtype}"
                 )
             if isinstance(value, np.ndarray) and not np.isfinite(value).all():
                 raise ConfigError(

@@ -175,18 +175,18 @@ class StackedEngine(InProcess):
                 lost = clients[~here].tolist()
                 clients, acknowledged = clients[here], acknowledged[here]
                 forms = None if forms is None else forms[here]
-            keys = states.keys(clients, acknowledged)
-            if len(self._groups) > 1:
+            keys = states.keys(clients, acknowledged) if len(clients) else None
+            if keys is not None and len(self._groups) > 1:
                 keys = keys * len(self._groups) + self._group_of[clients]
-        if forms is not None:
+        if forms is not None and len(clients):
             keys = forms if keys is None else forms * (1 + keys.max()) + keys
         classes = _classes(keys, len(clients))
         replies = []
         for members in classes:
             mine = clients if members is None else clients[members]
-            last = int(acknowledged[0 if members is None else members[0]])
+            rounds = acknowledged if members is None else acknowledged[members]
             for part in self._parts(mine):
-                replies.append(self._step(mine[part], request, last))
+                replies.append(self._step(mine[part], request, rounds[part]))
         if states is not None and whole and not lost and len(classes) == 1:
             states.all_pending(request.round)
         if lost:
@@ -200,7 +200,7 @@ class StackedEngine(InProcess):
         for first, last in pairwise(ends):
             yield slice(first, last)
 
-    def _step(self, clients: Array, request: Request, acknowledged: int) -> Reply:
+    def _step(self, clients: Array, request: Request, acknowledged: Array) -> Reply:
         """Do the step of clients whose states are alike, and hold what is pending."""
         client, states, numbers = self._client, self._states, clients.tolist()
         group = self._groups[self._group_of[numbers[0]]]
@@ -213,18 +213,16 @@ class StackedEngine(InProcess):
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:
-            given = None
+            given, last = None, int(acknowledged[0])  # of all, whether there is one
             if numbers[0] in request.restore:
                 given = _stacked([request.restore[c] for c in numbers])
-            state = state_before(
-                client, acknowledged, down, given, lambda _: states.read(clients, rows)
-            )
+            state = state_before(client, last, down, given, lambda _: states.read(clients, rows))
+            if last == 0 or given is not None:
+                state = type(state)(*(self._spread(value, len(numbers)) for value in state))
             if given is not None:
                 states.readmit(clients, rows, acknowledged, state)
-            if acknowledged:
+            if last:
                 state = client.on_acknowledged(state, down)
-            else:
-                state = type(state)(*(self._spread(value, len(numbers)) for value in state))
         payload, after = client.step(state, down)
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())

@@ -98,7 +98,7 @@ class States:
         kind = int(self._kind[slot, client])
         return None if not acknowledged or kind == 0 else self._read(slot, kind, client)
 
-    def readmit(self, clients: Array, rows: Which, acknowledged: int, state: Any) -> None:
+    def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server has handed back."""
         self._write(int(self._slot[clients[0]]), rows, state)
         self._round[rows] = acknowledged

@@ -76,7 +76,7 @@ class CompressedMessages(FedConStrategy[State]):
 def one_of(name: str, value: Compressor | None, older: str, same: Compressor | None) -> Compressor:
     """Return the compressor of an argument that has an older name, too."""
     if value is not None and same is not None:
-        raise ConfigError(f"{name} and {older} are one argument: give {name}")
+        raise ConfigError(f"{name} and {older} are one argument: give one of them")
     return as_compressor(same if value is None else value)
 
 

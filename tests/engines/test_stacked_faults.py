@@ -8,6 +8,7 @@ from harness import OpenRun
 from test_stacked import made, objectives, open_run, opened
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.engines import stacked
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
@@ -110,3 +111,31 @@ def test_a_step_that_diverges_ends_the_run_with_the_reasons():
     strategy, problem = made("fedavg", objectives("quadratic"), client_lr=1e200, local_steps=4)
     with np.errstate(all="ignore"), pytest.raises(RoundError, match="0 usable replies of 7"):
         simulate(strategy, problem, 5, engine="stacked", evaluate_every=0)
+
+
+STATEFUL = ["fedfw", "fedfwplus", "scaffold", "scaffnew", "compositefl"]
+
+
+@pytest.mark.parametrize("rule", [Full(), Sample(count=5)], ids=["full", "sampled"])
+@pytest.mark.parametrize("gone", [[1, 4], list(range(7))], ids=["two", "all"])
+@pytest.mark.parametrize("name", STATEFUL)
+def test_clients_that_lost_their_state_come_back_as_on_the_local_engine(name, gone, rule):
+    """Some of them, or everyone: a run that began on nodes goes on in this process, say."""
+    if name == "scaffnew" and rule != Full():
+        pytest.skip("refuses cohorts")
+    strategy, problem = made(name, objectives("least squares"), participation=rule)
+    found = []
+    for kind in (LocalEngine, StackedEngine):
+        run = OpenRun(strategy, problem)
+        engine = opened(kind, run)
+        for _ in range(4):
+            run.round(engine)
+        states, engine = engine.save(), opened(kind, run)
+        engine.load([Versions() if j in gone else v for j, v in enumerate(states)])
+        for _ in range(6):
+            run.round(engine)
+        found.append(run)
+    local, stacked_run = found
+    assert stacked_run.server.counts == local.server.counts
+    assert local.server.counts["lost"] > 0
+    assert np.abs(stacked_run.x - local.x).max() <= 1e-12

@@ -7,12 +7,14 @@ import pytest
 from fake_grid import FakeGrid, on_grid
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from problems import avg, q6, q6_ball, q6_objectives
+from problems import avg, q6, q6_ball, q6_limited, q6_objectives
 
 from flower_fedcon import Sample, simulate
-from flower_fedcon.errors import FedConError
+from flower_fedcon.compressors import TopK
+from flower_fedcon.errors import FedConError, RoundError
 from flower_fedcon.flower import messages
-from flower_fedcon.strategies import FedFW
+from flower_fedcon.sets import L1Ball, L2Ball
+from flower_fedcon.strategies import FedFW, FedSGM
 
 
 @on_grid
@@ -134,3 +136,37 @@ def test_ten_thousand_mutated_replies():
             continue
         assert problem.constraint.contains(atom.dense())  # whole by luck: still a vertex
     assert run.server.x.tobytes() == calm.x.tobytes()
+
+
+@on_grid
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FedFW(L1Ball(1.0), penalty=1.0),
+        FedFW(L2Ball(1.0), penalty=1.0),
+        FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1, uplink=TopK(fraction=0.5)),
+        avg(),
+    ],
+    ids=["coordinate", "dense", "compressed", "plain"],
+)
+def test_numbers_where_arrays_are_expected(strategy):
+    """Its parts come as scalars of the configuration: that reply is dropped, the run goes on."""
+
+    def alter(message, reply):
+        sent = message.content["fitins.config"]
+        if (sent["round"], sent["client"], sent["action"]) == (2, 1, "train"):
+            config = reply.content["fitres.metrics"]
+            for name in str(config["names"]).split(","):
+                config[f"scalar.{name}"] = 0.5
+            config["names"] = ""
+            reply.content["fitres.parameters"] = ArrayRecord({})
+            done.append(1)
+        return [reply]
+
+    done = []
+    limited = q6_limited() if strategy.queries else q6()
+    grid = FakeGrid(list(limited.objectives), alter=alter)
+    strategy.min_replies = 6
+    with pytest.raises(RoundError, match=r"client 1: '\S+' is 0\.5, expected an array"):
+        strategy.start(grid, num_rounds=3)
+    assert len(done) == 4  # asked again as often as a client is
