@@ -2,7 +2,7 @@
 BIN = .venv/bin
 QUICK = -m "not ray and not deployment"
 
-.PHONY: help setup lint test quick algorithm
+.PHONY: help setup lint test quick algorithm table
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,9 +19,12 @@ lint:  ## ruff and mypy
 test:  ## all tests: about twelve minutes on two cores
 	$(BIN)/pytest
 
-quick:  ## the tests that do not start Flower
+quick:  ## the tests that do not start Flower: about six minutes
 	$(BIN)/pytest $(QUICK)
 
-algorithm:  ## the quick tests of one algorithm: make algorithm NAME=fedavg
+algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }
-	$(BIN)/pytest tests -k $(NAME) $(QUICK)
+	$(BIN)/pytest tests -k "$(NAME) or table or test_house" $(QUICK) --maxfail=3 --tb=short
+
+table:  ## renew the README's table of algorithms
+	$(BIN)/fedcon list --into README.md

@@ -74,6 +74,11 @@ class FedConClient(FlowerClient, Generic[State]):
                     f"{cls.__name__}: a field cannot be called {name!r}, which means something "
                     "else in every client: choose another name"
                 )
+        if "initialize" in vars(cls) and cls.state_type is None:
+            raise AlgorithmError(
+                f"{cls.__name__} defines initialize, but no state_type: write state_type = ..., "
+                "the NamedTuple of its state"
+            )
         cls.fields = tuple(dict.fromkeys((*cls.fields, *own)))
 
     # --- what an algorithm defines -------------------------------------------------------------
@@ -95,15 +100,18 @@ class FedConClient(FlowerClient, Generic[State]):
 
         What is held is added to the step's broadcast.
         """
-        raise NotImplementedError
+        raise self._lacks("query", "its strategy has queries")
 
     def initialize(self, down: Payload) -> State:
-        """Return the state of a client that meets its first broadcast."""
-        raise NotImplementedError
+        """Return the state of a client that receives its first broadcast."""
+        raise self._lacks("initialize", "it keeps state")
 
     def restore(self, down: Payload, given: Payload) -> State:
         """Return the state of a client that the server lets re-enter with `given`."""
-        raise NotImplementedError
+        raise self._lacks("restore", "it keeps state, and its strategy readmits clients")
+
+    def _lacks(self, method: str, why: str) -> AlgorithmError:
+        return AlgorithmError(f"{type(self).__name__}: define {method}, for {why}")
 
     def on_acknowledged(self, state: State, down: Payload) -> State:
         """Return the state once the reply that produced it is known to be used.

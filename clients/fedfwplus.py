@@ -41,13 +41,14 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         start = self.initialize(down)
         return start._replace(x=given["x"], y=given["y"]) if given else start
 
+    def on_acknowledged(self, state: FedFWPlusClientState, down: Payload) -> FedFWPlusClientState:
+        """Follow a collective reset."""
+        return state if state.resets == down.get("resets", 0) else self.initialize(down)
+
     def step(
         self, state: FedFWPlusClientState, down: Payload
     ) -> tuple[Payload, FedFWPlusClientState]:
         """Do steps 2 to 4."""
-        resets = down.get("resets", 0)
-        if state.resets != resets:
-            state = self.initialize(down)
         x, step_size = state.x, down["step_size"]
         g = x - down["x_bar"]
         y = state.y + self.penalty * g
@@ -55,4 +56,4 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         d = self.add_own_gradient(x, state.d, down, g)
         g += y - down["y_bar"] if "y_bar" in down else y
         atom = self.atom(g, step_size)
-        return {"atom": atom}, FedFWPlusClientState(atom.mix(x, step_size), y, d, resets)
+        return {"atom": atom}, FedFWPlusClientState(atom.mix(x, step_size), y, d, state.resets)

@@ -38,12 +38,14 @@ class ScaffoldClient(FedConClient[ScaffoldClientState]):
         """Take c_i from the server's mirror; without one everybody is at 0."""
         return self.initialize(down)._replace(**given)
 
+    def on_acknowledged(self, state: ScaffoldClientState, down: Payload) -> ScaffoldClientState:
+        """Follow a collective reset."""
+        return state if state.resets == down.get("resets", 0) else self.initialize(down)
+
     def step(
         self, state: ScaffoldClientState, down: Payload
     ) -> tuple[Payload, ScaffoldClientState]:
         """Do steps 2 to 4."""
-        if state.resets != down.get("resets", 0):
-            state = self.initialize(down)
         x, c = down["x"], down["c"]
         y, drift = x, c - state.c
         for _ in range(self.local_steps):

@@ -46,8 +46,9 @@ def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
     del found["base"]
     for name in names() - found.keys():
         raise AlgorithmError(
-            f"clients/{name}.py has no strategy: write strategies/{name}.py, and its line in "
-            "strategies/__init__.py"
+            f"clients/{name}.py has no strategy in strategies/__init__.py: write "
+            f"strategies/{name}.py and add the line `from flower_fedcon.strategies.{name} "
+            "import ... as ...` there"
         )
     for name, kind in found.items():
         if getattr(kind, "name", None) != name:

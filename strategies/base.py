@@ -161,7 +161,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         StateLostError
             If the algorithm has no way back.
         """
-        raise StateLostError(f"{self.title} cannot re-admit a client without its state")
+        raise StateLostError(
+            f"{self.title} cannot re-admit a client without its state (it defines no readmit)"
+        )
 
     def needs_whole_cohort(self) -> bool:
         """Return whether a round is void unless every member of the cohort replies."""

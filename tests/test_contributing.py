@@ -89,7 +89,7 @@ def test_the_example_passes_the_contract(copy):
     ("path", "old", "new", "said"),
     [
         ("tests/algorithms/cases/fedavgm.py", None, None, "tests/algorithms/cases/fedavgm.py"),
-        ("strategies/__init__.py", "import FedAvgM as FedAvgM", None, "clients/fedavgm.py has no"),
+        ("strategies/__init__.py", "import FedAvgM as FedAvgM", None, "fedavgm.py has no strategy"),
         ("strategies/fedavgm.py", 'name = "fedavgm"', 'name = "avgm"', 'name = "fedavgm"'),
         ("clients/fedavgm.py", '"fedavgm"', '"avgm"', 'algorithm = "fedavgm"'),
         ("clients/fedavgm.py", "client_lr: float", "client_rl: float", "'client_rl', which is no"),

@@ -96,7 +96,8 @@ def test_strategies_document_every_argument(name):
         if "__init__" in vars(home) and issubclass(home, strategies.FedConStrategy):
             known = inspect.signature(home.__init__).parameters.values()
             expected |= {p.name for p in known if p.kind is not p.VAR_KEYWORD}
-    assert listed == expected - {"self"}
+    expected -= {"self"}
+    assert listed == expected, f"{name}: document {expected - listed}, and not {listed - expected}"
     assert ">>> " in text.partition("Examples\n--------\n")[2]
     assert "Raises\n------\n" in text
 

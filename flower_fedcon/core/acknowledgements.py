@@ -61,6 +61,8 @@ class Versions(NamedTuple):
     kept : NamedTuple or None
     incarnation : int
         The server's incarnation that this client answered last.
+    slot : int
+        Where the stacked engine has `acknowledged`, 0 or 1: it serves clients by it.
     """
 
     round: int = 0
@@ -72,6 +74,7 @@ class Versions(NamedTuple):
     kept_round: int = 0
     kept: Any = None
     incarnation: int = 0
+    slot: int = 0
 
     def at(self, acknowledged: int) -> Any:
         """Return the state that the server refers to; None if it is lost."""

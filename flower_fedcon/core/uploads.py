@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.protocol import Reply
+from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array
 
@@ -46,7 +47,19 @@ class Uploads:
         return len(self.clients)
 
     def __getitem__(self, name: str) -> list[Any]:
-        """Return the values of one name, in client order."""
+        """Return the values of one name, in client order.
+
+        Raises
+        ------
+        AlgorithmError
+            If clients upload nothing of that name.
+        """
+        for reply in self._replies:
+            if name not in reply.payload:
+                raise AlgorithmError(
+                    f"{name!r} is asked of uploads that hold {sorted(reply.payload)}: correct the "
+                    "name, or the strategy's `uplink`"
+                )
         if len(self._replies) == 1 and isinstance(column := self._replies[0].payload[name], list):
             return column
         values: list[Any] = []
@@ -63,8 +76,11 @@ class Uploads:
         return zip(self.clients, self[name], strict=True)
 
     def sum(self, name: str) -> Array:
-        """Return the sum over the cohort, in client order; compact forms give a dense sum."""
-        columns = [reply.payload[name] for reply in self._replies]
+        """Return the sum over the cohort, an array; of values one by one, in client order.
+
+        Columns that are stacked are summed one after another, as the engine took its clients.
+        """
+        columns = [reply.payload.get(name, []) for reply in self._replies]
         if not any(isinstance(column, list) for column in columns):
             sums = [c.sum(axis=0) if isinstance(c, np.ndarray) else c.total() for c in columns]
             return _add(sums) if len(sums) > 1 else sums[0]

@@ -218,16 +218,22 @@ class StackedEngine(InProcess):
                 given = _stacked([request.restore[c] for c in numbers])
             state = state_before(client, last, down, given, lambda _: states.read(clients, rows))
             if last == 0 or given is not None:
-                state = type(state)(*(self._spread(value, len(numbers)) for value in state))
+                state = self._spread_state(state, len(numbers))
             if given is not None:
                 states.readmit(clients, rows, acknowledged, state)
             if last:
-                state = client.on_acknowledged(state, down)
+                settled = client.on_acknowledged(state, down)
+                if settled is not state:  # from the start, perhaps, which is everyone's
+                    state = self._spread_state(settled, len(numbers))
         payload, after = client.step(state, down)
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
         return Reply(numbers, request.round, columns)
+
+    def _spread_state(self, state: Any, count: int) -> Any:
+        """Return a state, or one that all clients share, as that of each client."""
+        return type(state)(*(self._spread(value, count) for value in state))
 
     def _spread(self, value: Any, count: int) -> Any:
         """Return a value of one model's shape, such as a broadcast, repeated for each client."""

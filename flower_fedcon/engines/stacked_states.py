@@ -127,6 +127,7 @@ class States:
                     pending_round=pending,
                     pending=states[1 - slot] if pending else None,
                     incarnation=incarnation,
+                    slot=slot,
                 )
             )
         return found
@@ -137,10 +138,10 @@ class States:
         for client, versions in enumerate(states):
             self._round[client] = versions.round
             self._pending_round[client] = versions.pending_round
-            self._slot[client] = 0
-            for slot, state in enumerate((versions.acknowledged, versions.pending)):
+            self._slot[client] = slot = versions.slot
+            for place, state in ((slot, versions.acknowledged), (1 - slot, versions.pending)):
                 if state is not None:
-                    self._write(slot, np.array([client]), state)
+                    self._write(place, np.array([client]), state)
 
     def _read(self, slot: int, kind: int, rows: Which | int) -> Any:
         form, arrays = self._kinds[kind], self._arrays[slot]

@@ -226,6 +226,20 @@ def opened(kind: type[InProcess], run: OpenRun) -> Any:
     return engine
 
 
+@pytest.mark.parametrize("cut", [7, 11])
+@pytest.mark.parametrize("name", ["scaffold", "compositefl", "fedfw", "fedfwplus"])
+def test_sampled_cohorts_resume_to_the_same_bytes(name, cut, tmp_path):
+    """Whatever the clients' states were stored like when the run was cut."""
+    for seed in range(6):
+        strategy, problem = made(name, objectives("logistic"), participation=Sample(fraction=0.5))
+        whole = simulate(strategy, problem, 20, engine="stacked", seed=seed)
+        folder = tmp_path / str(seed)
+        options = {"engine": "stacked", "seed": seed, "run_dir": folder}
+        simulate(strategy, problem, cut, **options)
+        rest = simulate(strategy, problem, 20, **options, resume=True)
+        assert rest.x.tobytes() == whole.x.tobytes()
+
+
 def open_run(strategy: Any, problem: FederatedProblem) -> tuple[OpenRun, StackedEngine]:
     run = OpenRun(strategy, problem)
     return run, opened(StackedEngine, run)

@@ -14,7 +14,14 @@ from flower_fedcon.problems import lasso
 from flower_fedcon.strategies import FedFW
 
 
-@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != "ray"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.ray) if name == "flower" else name
+        for name in BENCHMARKS
+        if name != "ray"
+    ],
+)
 def test_bench(name, tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert main(["bench", name, "--quick", "--output", str(path)]) == 0

@@ -43,7 +43,6 @@ CONTRACT = Contract(
     sampled=[],
     first_rounds=[apdainexact],
     small={"primal_lr": 0.1, "dual_damping": 0.25},
-    stateful=True,
     lost="heals",
     refuses=[HALF["participation"], Bernoulli(0.5)],
     invariant=duals_sum_to_zero,

@@ -53,7 +53,6 @@ CONTRACT = Contract(
     first_rounds=[compositefl],
     small={"client_lr": 0.1, "local_steps": 2},
     oracle="regularizer",
-    stateful=True,
     lost="exact",
     refuses=[Bernoulli(0.5), Sample(count=1)],
     invariant=c_sums_to_zero,

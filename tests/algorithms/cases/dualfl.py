@@ -100,7 +100,6 @@ CONTRACT = Contract(
     first_rounds=[dualfl, dualfl_momentum, dualfl_regularizer],
     small=ONE,
     oracle="regularizer",
-    stateful=True,
     lost="heals",
     invariant=invariant,
 )

@@ -46,7 +46,6 @@ CONTRACT = Contract(
     first_rounds=[feddr],
     small={"step_size": 0.5},
     oracle="regularizer",
-    stateful=True,
     lost="heals",
     invariant=invariant,
 )

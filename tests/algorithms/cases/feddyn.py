@@ -41,7 +41,6 @@ CONTRACT = Contract(
     ],
     first_rounds=[feddyn],
     small={"proximal": 2.0},
-    stateful=True,
     lost="exact",
     invariant=invariant,
 )

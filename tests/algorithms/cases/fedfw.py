@@ -41,5 +41,4 @@ CONTRACT = Contract(
     first_rounds=[fedfw],
     small={"penalty": 0.5},
     oracle="constraint",
-    stateful=True,
 )

@@ -38,5 +38,4 @@ CONTRACT = Contract(
     first_rounds=[fedfwplus],
     small={"penalty": 0.5},
     oracle="constraint",
-    stateful=True,
 )

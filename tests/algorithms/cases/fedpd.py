@@ -44,7 +44,6 @@ CONTRACT = Contract(
     sampled=[],
     first_rounds=[fedpd, fedpd_that_skips],
     small={"step_size": 0.5, "skip_probability": 0.3},
-    stateful=True,
     lost="heals",
     refuses=[Sample(fraction=0.5), Bernoulli(0.5)],
     invariant=invariant,

@@ -75,7 +75,6 @@ CONTRACT = Contract(
     ],
     first_rounds=[fedsgm_hard, fedsgm_soft],
     small={**STEPS, "tolerance": 0.1, "uplink": RandK(count=3), "downlink": RandK(count=4)},
-    stateful=True,
     lost="heals",
     invariant=invariant,
     wrap=lambda objective: Limited(objective, slope=0.5, level=0.2),

@@ -39,7 +39,6 @@ CONTRACT = Contract(
     ],
     first_rounds=[fivegcs],
     small={"smoothness": 3.0, "strong_convexity": 1.0},
-    stateful=True,
     lost="exact",
     refuses=[Bernoulli(0.5)],
     invariant=invariant,

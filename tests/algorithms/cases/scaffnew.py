@@ -48,7 +48,6 @@ CONTRACT = Contract(
     sampled=[],
     first_rounds=[scaffnew, randprox],
     small={"client_lr": 0.1, "communication_probability": 0.5},
-    stateful=True,
     lost="heals",
     refuses=[HALF["participation"], Bernoulli(0.5)],
     invariant=h_is_a_subgradient,

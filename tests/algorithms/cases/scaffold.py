@@ -53,7 +53,6 @@ CONTRACT = Contract(
     ],
     first_rounds=[scaffold, scaffold_option_one],
     small={"client_lr": 0.1, "local_steps": 2},
-    stateful=True,
     lost="exact",
     invariant=c_is_the_mean,
 )
