@@ -66,7 +66,8 @@ def test_plus_moves_its_multiplier_before_use():
     assert after.x.item() == pytest.approx(0.25)
     assert after.y.item() == pytest.approx(0.3)
     # a restart that this client has not followed puts it at x_bar, with y = 0: g = -.8 -> 2
-    up, after = client.step(after, {**down, "resets": 1})
+    down["resets"] = 1
+    up, after = client.step(client.on_acknowledged(after, down), down)
     assert up["atom"].dense().item() == 2.0
     assert after.x.item() == pytest.approx((1.2 + 2) / 2)
     assert after.y.item() == 0.0
