@@ -128,7 +128,9 @@ class Round:
     def _restored_states(self, clients: list[int], acknowledged: Array) -> dict[int, Payload]:
         """Return the states that are sent to clients at first contact, or that lost theirs."""
         strategy, state = self._server.strategy, self._server.state
-        found = {client: self._restores[client] for client in clients if client in self._restores}
+        found: dict[int, Payload] = {}
+        if self._restores:  # rare: the cohort is not gone through in every round
+            found = {c: self._restores[c] for c in clients if c in self._restores}
         if np.count_nonzero(acknowledged) < len(clients):
             for client, last in zip(clients, acknowledged.tolist(), strict=True):
                 if last == 0 and client not in self._held and client not in found:
