@@ -29,6 +29,11 @@ def gap(x, problem):
     return problem.objective(x) - problem.optimum.value
 
 
+def sampled_gap(kind, problem, rounds):
+    strategy = kind(problem.constraint, penalty=0.1, participation=HALF)
+    return gap(simulate(strategy, problem, rounds, evaluate_every=0).x, problem)
+
+
 # --- the one-dimensional example ------------------------------------------------------------------
 
 
@@ -163,18 +168,7 @@ def test_averaging_the_cohort_alone_fails():
             return (1 - eta) * x_bar + eta * uploads.mean("atom")
 
     problem = l1ls()
-    naive, exact = (
-        gap(
-            simulate(
-                kind(problem.constraint, penalty=0.1, participation=HALF),
-                problem,
-                2000,
-                evaluate_every=0,
-            ).x,
-            problem,
-        )
-        for kind in (Naive, FedFW)
-    )
+    naive, exact = (sampled_gap(kind, problem, 2000) for kind in (Naive, FedFW))
     assert exact < 0.1
     assert naive > 5 * exact
 
@@ -186,18 +180,7 @@ def test_uncentred_multipliers_fail_under_sampling():
             return {**down, "y_bar": np.zeros_like(down["y_bar"])}
 
     problem = l1ls()
-    wrong, right = (
-        gap(
-            simulate(
-                kind(problem.constraint, penalty=0.1, participation=HALF),
-                problem,
-                5000,
-                evaluate_every=0,
-            ).x,
-            problem,
-        )
-        for kind in (Uncentred, FedFWPlus)
-    )
+    wrong, right = (sampled_gap(kind, problem, 5000) for kind in (Uncentred, FedFWPlus))
     assert right < 0.1
     assert wrong > 4 * right
 
