@@ -24,7 +24,8 @@ def reproduce(
 ) -> None:
     """Run the papers' experiments: claim beside measurement.
 
-    The exit code is 1 if a claim fails without an explanation.
+    The exit code is 1 if a claim fails: without an explanation, or otherwise than its explanation
+    expects.
     """
     from flower_fedcon.experiments import reproduce as claims
     from flower_fedcon.experiments.folders import write
@@ -37,7 +38,7 @@ def reproduce(
     console().print(rows)
     for verdict in outcome.verdicts:
         if verdict.note:
-            say(f"explained: {verdict.experiment}, {verdict.what}: {verdict.note}")
+            say(f"{verdict.verdict}: {verdict.experiment}, {verdict.what}: {verdict.note}")
     say(claims.summary(outcome))
     for path, text in (
         (json, claims.to_json(outcome)), (markdown, claims.to_markdown(outcome))

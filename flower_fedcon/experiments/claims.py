@@ -17,24 +17,32 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
 
     [[claim]]
     what = "FedFW falls at least as fast as t^(-1/2)"
-    where = "Theorem 1"
+    where = "Theorem 1"                 # the default: figure
+    source = "text"                     # who says so: one of `SOURCES`
+    bound = "theory"                    # where the number below is from: one of `BOUNDS`
     measure = "slope"                   # one of `MEASURES`, with its own keys
     algorithm = "FedFW"
     column = "total"
     below = -0.5                        # or above, or near = ... and within = ... (relative)
     quick = {until = 1000}              # replaces entries, or false: not in the quick run
-    explained = "..."                   # why it does not hold, where that is known
 
-Where a claim covers several rounds, algorithms or seeds, the worst of them counts. Columns are
-those of the history, and "relative" (residual / |F*|), "bytes" and "megabytes" (up and down).
+    [claim.explained]                   # of a claim that does not hold; in quick, false: it does
+    fault = "ours"                      # whose fault that is: one of `FAULTS`
+    why = "..."
+    shown_by = "..."                    # what another claim of the file says, which holds
+    expected = -0.4                     # what is measured instead: one number, or one for each
+    tolerance = 0.1                     # relative
+
+A file can give `source` and `bound` for all its claims. Where a claim covers several rounds,
+algorithms or seeds, the worst of them counts. A claim with an explanation fails when a number
+leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
+|F*|), "bytes" and "megabytes" (up and down).
 """
 
 from __future__ import annotations
 
-import math
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,49 +50,46 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.measures import MEASURES, Runs, listed
 from flower_fedcon.experiments.schema import Table, check_keys, check_table, check_type, context
-from flower_fedcon.runs.history import Record
+from flower_fedcon.experiments.verdicts import Verdict, judge
 from flower_fedcon.validation import choice, count
 
+SOURCES = {
+    "text": "the paper's own text",
+    "authors' code": "the authors' published code, its settings or what it prints",
+    "secondary": "what others, reviews or later papers, say that the paper says",
+    "ours": "no paper: a check, or a finding, of this collection",
+}
+BOUNDS = {
+    "stated": "the source states this number",
+    "theory": "it follows from a theorem",
+    "order": "none was chosen: who is ahead, 1 for a ratio and 0 for a difference",
+    "independent": "another computation of the same formulas, or of the optimum",
+    "measured": "ours, chosen after the measurement, with air",
+}
+FAULTS = {
+    "paper": "the claim does not hold, whatever was left open",
+    "ours": "a setting that the paper leaves open, or a problem of ours, decides it",
+    "data": "the paper's data are not at hand, and on these it does not hold",
+}
 _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
-    "what": str, "where": str, "measure": str, "explained": str, "algorithm": str, "column": str,
-    "over": str | list, "algorithms": list, "round": int | list, "level": float, "since": int,
-    "of": str, "until": int, "below": float, "above": float, "near": float | list, "within": float,
-    "quick": bool | dict,
+    "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
+    "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
+    "level": float, "since": int, "of": str, "until": int, "below": float, "above": float,
+    "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
+    "expected": float | list, "tolerance": float,
 }  # fmt: skip
 _THRESHOLDS = ("below", "above", "near")
-_SHARED = ("what", "where", "measure", "explained", "quick", *_THRESHOLDS, "within")
+_PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
+_EXPLAINED = ("fault", "why", "expected", "tolerance")
+_SHARED = (
+    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within"
+)  # fmt: skip
 _OPTIONS: dict[str, Any] = {
     "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list
 }  # fmt: skip
-_TEXTS = ("paper", "figure", "experiment", "requires")
+_TEXTS = ("paper", "figure", "experiment", "requires", *_PROVENANCE)
 _TOP = (*_TEXTS, *_OPTIONS, "quick", "claim")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim with what was measured.
-
-    Attributes
-    ----------
-    experiment, what, where : str
-    claimed, measured : str
-        As the table shows them.
-    verdict : {"pass", "fail", "explained"}
-    note : str
-        Why a claim that is known not to hold does not.
-    values : tuple of float
-        Everything measured: for each seed, each algorithm and each round.
-    """
-
-    experiment: str
-    what: str
-    where: str
-    claimed: str
-    measured: str
-    verdict: str
-    note: str
-    values: tuple[float, ...]
 
 
 class Claims:
@@ -138,13 +143,15 @@ class Claims:
             given = tables.get("claim", [])
             if not isinstance(given, list) or not given:
                 raise ConfigError("write [[claim]], in double brackets, for each claim")
+            shared = {key: tables[key] for key in _PROVENANCE if key in tables}
             self.claims = []
             for i, table in enumerate(given, start=1):
                 with context(f"[[claim]] {i}"):
-                    claim = _checked(table, quick)
+                    claim = _checked(table, {"where": self.figure, **shared}, quick)
                     if claim is not None:
                         self.claims.append(claim)
             self.left_out = len(given) - len(self.claims)
+            _check_shown(given)
 
     def overrides(self, seed: int) -> tuple[str, ...]:
         """Return what `Experiment.load` is given."""
@@ -177,53 +184,8 @@ class Claims:
         found = []
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
-                found.append(self._judge(claim, runs))
+                found.append(judge(claim, runs, self.seeds, self.name))
         return found
-
-    def _judge(self, claim: Table, runs: Runs) -> Verdict:
-        find = MEASURES[claim["measure"]].find
-        measured = [find(claim, _of_seed(runs, seed)) for seed in self.seeds]
-        values = [value for each in measured for value in each]
-        if "near" in claim:
-            targets = listed(claim["near"]) * len(measured)
-            if len(targets) == len(measured):  # one target for all
-                targets = [target for target in targets for _ in measured[0]]
-            if len(targets) != len(values):
-                raise ConfigError(f"near has {len(listed(claim['near']))} numbers for "
-                                  f"{len(measured[0])} measured ones")  # fmt: skip
-            errors = [abs(v - t) / (abs(t) or 1.0) for v, t in zip(values, targets, strict=True)]
-            holds = max(errors) <= claim["within"]
-            claimed = f"{_many(listed(claim['near']))} within {100 * claim['within']:g} %"
-            text = f"{_named(claim, values)} (off by {100 * max(errors):.2g} %)"
-        else:
-            below = "below" in claim
-            limit = claim["below" if below else "above"]
-            worst = max(values) if below else min(values)
-            # not-a-number passes nothing
-            holds = all(v < limit if below else v > limit for v in values)
-            claimed = f"{'<' if below else '>'} {_number(limit)}"
-            text = _number(worst)
-            if claim["measure"] == "cost":
-                text = _named(claim, values)
-            elif len(values) > 1:
-                text += f" (worst of {len(values)}: {_number(min(values))} to "
-                text += f"{_number(max(values))})"
-        explained = str(claim.get("explained", ""))
-        verdict = "pass" if holds else "explained" if explained else "fail"
-        return Verdict(
-            self.name,
-            claim["what"],
-            str(claim.get("where", self.figure)),
-            claimed,
-            text,
-            verdict,
-            "" if holds else explained,
-            tuple(values),
-        )
-
-
-def _of_seed(runs: Runs, seed: int) -> Callable[[str], Sequence[Record]]:
-    return lambda label: runs[label, seed]
 
 
 def _read(path: Path) -> Table:
@@ -235,62 +197,76 @@ def _read(path: Path) -> Table:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
-def _checked(table: Any, quick: bool) -> Table | None:
+def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
     """Return a claim with the quick run's entries applied, None if it is not in that run."""
     check_table(table, "[[claim]]")
     if "measure" not in table:
         raise ConfigError(f"measure is missing: it is one of {', '.join(sorted(MEASURES))}")
     choice("measure", table["measure"], tuple(MEASURES))
     measure = MEASURES[table["measure"]]
+    known = (*_SHARED, *measure.required, *measure.optional)
     changes = table.get("quick", {})
     check_type("quick", changes, bool | dict)
-    claim: Table = {k: v for k, v in table.items() if k != "quick"}
+    claim: Table = shared | {key: value for key, value in table.items() if key != "quick"}
     if isinstance(changes, dict):
         with context("quick"):
-            check_keys(changes, [*_SHARED, *measure.required, *measure.optional])
-        changed = set(changes)
-        if quick and changed & set(_THRESHOLDS):
-            claim = {k: v for k, v in claim.items() if k not in _THRESHOLDS}
-        if quick:
-            claim |= changes
-    check_keys(claim, [*_SHARED, *measure.required, *measure.optional])
+            check_keys(changes, known)
+            if quick:
+                claim = _changed(claim, changes)
+    check_keys(claim, known)
     for key in ("what", *measure.required):
         if key not in claim:
             raise ConfigError(f"{key} is missing: the measure {table['measure']!r} needs it")
-    for key, value in claim.items():
-        check_type(key, value, _TYPES[key])
+    _check_types(claim)
+    for key, valid in _PROVENANCE.items():
+        if key not in claim:
+            raise ConfigError(f"{key} is missing: it is one of {', '.join(map(repr, valid))}")
+        choice(key, claim[key], tuple(valid))
     if sum(key in claim for key in _THRESHOLDS) != 1:
         raise ConfigError("give one of below, above, and near")
     if ("near" in claim) != ("within" in claim):
         raise ConfigError("near and within belong together: near = 4619, within = 0.02")
-    numbers = listed(claim.get("near", [])) + listed(claim.get("round", []))
-    if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
-        raise ConfigError("near and round hold numbers only")
+    if "explained" in claim:
+        with context("explained"):
+            _check_explained(claim["explained"])
     return None if quick and changes is False else claim
 
 
-def _number(value: float) -> str:
-    """Return a number for a table.
-
-    >>> _number(10559.2), _number(0.5), _number(1.3e-5), _number(float("inf"))
-    ('10559', '0.5', '1.3e-05', 'never')
-    """
-    if math.isinf(value):
-        return "never"
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
-
-
-def _many(values: Iterable[float]) -> str:
-    return ", ".join(map(_number, values))
+def _changed(claim: Table, changes: Table) -> Table:
+    """Return a claim with the entries of the quick run in place of its own."""
+    if set(changes) & set(_THRESHOLDS):
+        claim = {key: value for key, value in claim.items() if key not in _THRESHOLDS}
+    explained = changes.get("explained", {})
+    check_type("explained", explained, bool | dict)
+    merged = claim | changes | {"explained": claim.get("explained", {}) | (explained or {})}
+    if explained is False or not merged["explained"]:
+        del merged["explained"]
+    return merged
 
 
-def _named(claim: Table, values: Sequence[float]) -> str:
-    """Return the values, with the algorithms' labels where there is one for each.
+def _check_types(table: Table) -> None:
+    for key, value in table.items():
+        check_type(key, value, _TYPES[key])
+        numbers = listed(value) if key in ("near", "round", "expected") else []
+        if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
+            raise ConfigError(f"{key} holds numbers only")
 
-    >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
-    'FedFW 20, FedDR never'
-    """
-    labels = claim["algorithms"] if claim["measure"] == "cost" else []
-    if len(labels) != len(values):
-        return _many(values)
-    return ", ".join(f"{name} {_number(v)}" for name, v in zip(labels, values, strict=True))
+
+def _check_explained(table: Table) -> None:
+    check_keys(table, (*_EXPLAINED, "shown_by"))
+    for key in _EXPLAINED:
+        if key not in table:
+            raise ConfigError(f"{key} is missing: an explanation has {', '.join(_EXPLAINED)}")
+    _check_types(table)
+    choice("fault", table["fault"], tuple(FAULTS))
+
+
+def _check_shown(claims: Iterable[Table]) -> None:
+    """Raise unless what each explanation is shown by is a claim of the file that holds."""
+    holding = [claim["what"] for claim in claims if "explained" not in claim]
+    for claim in claims:
+        for what in listed(claim.get("explained", {}).get("shown_by", [])):
+            if what not in holding:
+                with context(claim["what"]):
+                    raise ConfigError(f"shown_by = {what!r} is no other claim of this file that "
+                                      f"holds: {nearest(what, holding)}")  # fmt: skip

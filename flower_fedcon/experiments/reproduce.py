@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
-from flower_fedcon.experiments.claims import Claims, Verdict
+from flower_fedcon.experiments.claims import Claims
 from flower_fedcon.experiments.runner import Job, Played, play_jobs
+from flower_fedcon.experiments.verdicts import Verdict
 from flower_fedcon.runs.history import Record
 
 # --- running -------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ def _with_totals(played: Played) -> list[Record]:
 
 # --- output --------------------------------------------------------------------------------------
 
-TITLES = ("Experiment", "Claim", "Where", "Claimed", "Measured", "Verdict")
+TITLES = ("Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Verdict")
 
 
 def cells(verdict: Verdict) -> list[str]:
@@ -119,23 +120,29 @@ def cells(verdict: Verdict) -> list[str]:
         verdict.experiment,
         verdict.what,
         verdict.where,
+        verdict.source,
         verdict.claimed,
+        verdict.bound,
         verdict.measured,
         last,
     ]
 
 
 def summary(outcome: Outcome) -> str:
-    """Return how many claims passed, and the time.
+    """Return how many claims passed, the papers' apart from ours, and the time.
 
-    >>> summary(Outcome([], {"lasso": 4.0}, 3.0, 2))
-    '0 claims: 0 pass, 0 explained, 0 fail; 2 not run; 3 s, processors 4 s'
+    >>> summary(Outcome([], {"lasso": 4.0}, 3.0, 2)).split("; ")[1:]
+    ['ours: 0, 0 pass, 0 explained, 0 fail', '2 not run', '3 s, processors 4 s']
     """
-    verdicts = [v.verdict for v in outcome.verdicts]
-    tally = ", ".join(f"{verdicts.count(kind)} {kind}" for kind in ("pass", "explained", "fail"))
+    parts = []
+    for whose, ours in (("papers' claims", False), ("ours", True)):
+        verdicts = [v.verdict for v in outcome.verdicts if (v.source == "ours") == ours]
+        kinds = ", ".join(f"{verdicts.count(k)} {k}" for k in ("pass", "explained", "fail"))
+        parts.append(f"{whose}: {len(verdicts)}, {kinds}")
+    if outcome.left_out:
+        parts.append(f"{outcome.left_out} not run")
     spent = f"{outcome.elapsed:.0f} s, processors {sum(outcome.seconds.values()):.0f} s"
-    more = f"; {outcome.left_out} not run" if outcome.left_out else ""
-    return f"{len(verdicts)} claims: {tally}{more}; {spent}"
+    return "; ".join([*parts, spent])
 
 
 def to_json(outcome: Outcome) -> str:

@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from harness import Command, refusal
@@ -36,6 +37,8 @@ penalty = 0.5
 CLAIMS = """
 paper = "A paper"
 figure = "Figure 7"
+source = "text"
+bound = "measured"
 rounds = 40
 
 [quick]
@@ -53,6 +56,7 @@ below = 1e9
 [[claim]]
 what = "it is below nothing | at all"
 where = "Section 3"
+bound = "stated"
 measure = "value"
 algorithm = "FedFW"
 column = "residual"
@@ -60,12 +64,22 @@ below = 0.0
 
 [[claim]]
 what = "it is tiny"
+source = "ours"
 measure = "value"
 algorithm = "plus"
 column = "bytes"
 near = 1.0
 within = 0.5
-explained = "bytes are what they are"
+
+[claim.explained]
+fault = "paper"
+why = "bytes are what they are"
+shown_by = "it falls"
+expected = 71680
+tolerance = 0.01
+
+[claim.quick.explained]
+expected = 35840
 
 [[claim]]
 what = "only in the full run"
@@ -75,6 +89,7 @@ column = "residual"
 below = 10.0
 quick = false
 """
+OURS = 'source = "ours"\nbound = "measured"\n'
 
 
 @pytest.fixture
@@ -90,10 +105,11 @@ def test_verdicts(fedcon: Command) -> None:
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
-    assert "3 claims: 1 pass, 1 explained, 1 fail; 1 not run" in out
+    assert "papers' claims: 2, 1 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained" in out
+    assert "0 fail; 1 not run" in out
     for words in (
         "it falls",
-        "explained: small, it is tiny: bytes are what",
+        "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
         "Section 3",
         "Figure 7",
     ):
@@ -106,26 +122,37 @@ def test_verdicts(fedcon: Command) -> None:
     assert set(found["seconds"]) == {"small"}
 
     lines = Path("out/a.md").read_text().splitlines()
-    assert lines[0] == "| Experiment | Claim | Where | Claimed | Measured | Verdict |"
+    assert lines[0] == f"| {' | '.join(reproduce.TITLES)} |"
     assert len(lines) == 7
-    assert "below nothing \\| at all | Section 3 | < 0 |" in lines[3]
-    assert lines[4].endswith("| explained: bytes are what they are |")
+    assert "below nothing \\| at all | Section 3 | text | < 0 | stated |" in lines[3]
+    assert lines[4].endswith("expected 35840 within 1 %) |")
 
 
 def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
-    assert "4 claims: 2 pass, 1 explained, 1 fail;" in out
+    assert "3, 2 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained, 0 fail;" in out
+
+
+def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Command) -> None:
+    holding = CLAIMS.replace("below = 0.0", "below = 1e9")
+    Path("sims/claims/small.toml").write_text(holding)
+    assert fedcon("reproduce", "--quick")[0] == 0
+    Path("sims/claims/small.toml").write_text(holding.replace("35840", "36500"))
+    code, out, _ = fedcon("reproduce", "--quick")
+    assert code == 1
+    assert "fail: small, it is tiny: the explanation expects 36500 within 1 %; off by 1.8 %" in out
 
 
 def test_quick_replaces_entries() -> None:
     text = (
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
-        "below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\n"
+        'below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\nbound = "order"\n'
     )
     table = tomllib.loads(text)["claim"][0]
-    assert claims._checked(table, quick=False)["below"] == 1.0
-    quick = claims._checked(table, quick=True)
+    shared = {"source": "text"}
+    assert claims._checked(table, shared, quick=False)["below"] == 1.0
+    quick = claims._checked(table, shared, quick=True)
     assert (quick["round"], quick["above"], "below" in quick) == (3, 2.0, False)
 
 
@@ -163,7 +190,7 @@ def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
         '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
         'level = 1.0\nof = "megabytes"\n'
     )
-    file.write_text(f"{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
+    file.write_text(f"{OURS}{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
     histories = {
         (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
         for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
@@ -177,6 +204,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
     (tmp_path / "claims").mkdir()
     file = tmp_path / "claims" / "n.toml"
     file.write_text(
+        f"{OURS}"
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
         '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nnear = 0.0\n'
         "within = 1.0\n"
@@ -210,6 +238,15 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
         ('paper = "A paper"', 'experiment = "none.toml"', "cannot read sims/none.toml"),
         ('paper = "A paper"', 'set = ["rund=3"]', "did you mean 'rounds'"),
         ('paper = "A paper"', "seeds = [-1]", "seeds must be a whole number >= 0"),
+        ('source = "text"\n', "", "source is missing: it is one of 'text'"),
+        ('source = "text"', 'source = "paper"', "source must be one of 'text', \"authors' code\""),
+        ('bound = "measured"\n', "", "bound is missing"),
+        ("tolerance = 0.01\n", "", "tolerance is missing: an explanation has fault"),
+        ('fault = "paper"', 'fault = "theirs"', "fault must be one of 'paper', 'ours', 'data'"),
+        ('shown_by = "it falls"', 'shown_by = "it fall"', "did you mean 'it falls'"),
+        ('shown_by = "it falls"', 'shown_by = "it is tiny"', "is no other claim"),
+        ("expected = 35840", 'expected = ["x"]', "expected holds numbers only"),
+        ("expected = 35840", "expected = [1, 2]", "expected has 2 numbers for 1 measured"),
     ],
 )
 def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
@@ -226,7 +263,7 @@ def test_other_refusals(fedcon: Command) -> None:
     Path("sims/claims/small.toml").write_text(text)
     code, out, _ = fedcon("reproduce")
     assert code == 0
-    assert "0 claims: 0 pass, 0 explained, 0 fail; 4 not run" in out
+    assert "ours: 0, 0 pass, 0 explained, 0 fail; 4 not run" in out
 
 
 @pytest.mark.parametrize("path", reproduce.find(SIMS), ids=lambda path: path.stem)
@@ -263,37 +300,47 @@ def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> N
     assert sorted(shown) == sorted(expected)
 
 
-def counts(page: str) -> tuple[int, int, int, int, int]:
-    """Return what a page's last line says: claims, pass, explained, fail, not run."""
+Counts: TypeAlias = dict[bool, tuple[int, ...]]
+
+
+def counts(page: str) -> tuple[Counts, int]:
+    """Return what a page's last line says: claims, pass, explained, fail of the papers and of us.
+
+    The second number is that of the claims that were not run.
+    """
     last = (SIMS / page).read_text().splitlines()[-1]
-    found = re.match(r"(\d+) claims: (\d+) pass, (\d+) explained, (\d+) fail; (\d+) not run", last)
+    tally = r"(\d+), (\d+) pass, (\d+) explained, (\d+) fail"
+    found = re.match(rf"papers' claims: {tally}; ours: {tally}; (\d+) not run", last)
     assert found is not None
-    claimed, passed, explained, failed, left_out = map(int, found.groups())
-    return claimed, passed, explained, failed, left_out
+    numbers = tuple(map(int, found.groups()))
+    return {False: numbers[:4], True: numbers[4:8]}, numbers[8]
 
 
 @pytest.mark.parametrize("page", [page for page, _ in PAGES])
 def test_published_counts_are_those_of_the_table(page: str) -> None:
-    verdicts = [row[5].partition(":")[0] for row in rows_of(page)]
-    tally = [verdicts.count(kind) for kind in ("pass", "explained", "fail")]
-    assert counts(page)[:4] == (len(verdicts), *tally)
+    source, verdict = (reproduce.TITLES.index(title) for title in ("Source", "Verdict"))
+    for ours, counted in counts(page)[0].items():
+        rows = [row for row in rows_of(page) if (row[source] == "ours") == ours]
+        verdicts = [row[verdict].partition(":")[0] for row in rows]
+        tally = [verdicts.count(kind) for kind in ("pass", "explained", "fail")]
+        assert counted == (len(verdicts), *tally)
 
 
 def test_the_readme_states_the_published_counts() -> None:
     text = " ".join((SIMS.parent / "README.md").read_text().split())
     for page, _ in PAGES:
-        claimed, passed, explained, failed, _ = counts(page)
-        pattern = rf"\[(\d+) claims\]\(sims/{page}\)[^;]*? (\d+) hold, and (\d+) do not and say why"
-        found = re.search(pattern, text)
-        assert found is not None
-        assert tuple(map(int, found.groups())) == (claimed, passed, explained)
-        assert failed == 0
-    found = re.search(r", (\d+) of them on MNIST's images,.* say why; (\d+) more need Movie", text)
+        (papers, held, explained, failed), (ours, passed, other, broken) = counts(page)[0].values()
+        assert failed == broken == 0
+        assert (
+            f"of the [papers' {papers} claims](sims/{page}) {held} hold, and {explained} do not "
+            f"and say why; of {ours} of our own {passed} hold, and {other} do not"
+        ) in text
+    found = re.search(r"(\d+) claims need MNIST's images, and (\d+) more MovieLens-100k", text)
     assert found is not None
     mnist, movielens = map(int, found.groups())
     full = [claims.Claims(path) for path in reproduce.find(SIMS)]
     assert mnist == sum(len(one.claims) for one in full if one.requires == "mnist")
-    assert movielens == counts("REPRODUCED.md")[4]
+    assert movielens == counts("REPRODUCED.md")[1]
 
 
 def test_shipped_counterexample_passes() -> None:
