@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flower_fedcon.cli.options import File, Rounds, RunArguments, Seed, Set, spread
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.experiments.folders import label_slug
+from flower_fedcon.experiments.options import TuningOptions
+
+if TYPE_CHECKING:
+    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.experiments.tuning import Point
 
 
 @spread
@@ -46,13 +52,18 @@ def compare(
 def tune(
     file: File,
     grid: Annotated[
-        list[str],
-        typer.Option(metavar="KEY=V1,V2", help="Values of a setting; may be repeated."),
-    ],
-    algorithm: Annotated[
-        str | None, typer.Option(help="Label of the algorithm; by default the file's first.")
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Values of a setting; may be repeated. "
+                     "By default the grids in the file."),
     ] = None,
-    metric: Annotated[str, typer.Option(help="Column of the history.")] = "residual",
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Label of the algorithm; by default the file's first, or with the file's "
+                     "grids every one that has a grid."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Column of the history; by default residual.")
+    ] = None,
     largest: Annotated[bool, typer.Option("--largest", help="The largest value is best.")] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     rounds: Rounds = None,
@@ -64,24 +75,61 @@ def tune(
     ] = None,
     set_: Set = None,
 ) -> None:  # fmt: skip
-    """Run an algorithm with every combination of some settings, and write the best one."""
+    """Run an algorithm with every combination of some settings, and write the best one.
+
+    With the file's grids, the exit code is 1 if a setting in the file is not the best of its grid,
+    or lies at an end of it.
+    """
+    from flower_fedcon.experiments import tuning
+
+    experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
+    options = experiment.tuning
+    if metric is not None or largest:
+        options = TuningOptions(metric=metric or options.metric, largest=largest)
+    folder = run_dir or Path("runs") / f"{file.stem}-tune"
+    if grid:
+        one = experiment if algorithm is None else experiment.only(algorithm)
+        _tune(one, tuning.grid(grid), folder, options, workers)
+        return
+    labels = [algorithm] if algorithm else [x for x in experiment.labels if experiment.grid(x)]
+    if not labels:
+        tuning.file_grid(experiment, experiment.labels[0])  # raises
+    if rounds is None and options.rounds is not None:
+        experiment = RunArguments(
+            file, rounds=options.rounds, seed=seed, set_=set_
+        ).experiment()  # fmt: skip
+    wrong = []
+    for label in labels:
+        points = tuning.file_grid(experiment, label)
+        home = folder / label_slug(label, experiment.labels)
+        say(f"{label}:")
+        found = _tune(experiment.only(label), points, home, options, workers)
+        wrong += tuning.faults(experiment, label, found, options)
+    for text in wrong:
+        say(text)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _tune(
+    experiment: Experiment,
+    points: list[dict[str, str]],
+    folder: Path,
+    options: TuningOptions,
+    workers: int,
+) -> list[Point]:
+    """Tune one algorithm, and show and write what was found."""
     from flower_fedcon.experiments import tuning
     from flower_fedcon.runs.directory import write_text
 
-    experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
-    if algorithm is not None:
-        experiment = experiment.only(algorithm)
-    folder = run_dir or Path("runs") / f"{file.stem}-tune"
-    points = tuning.grid(grid)
-    found, best = tuning.tune(
-        experiment, points, folder, metric=metric, largest=largest, workers=workers, say=say
-    )
-    rows = table(*points[0], metric.replace("_", " ").capitalize(), right_from=0)
-    for point in sorted(found, key=lambda p: -p.score if largest else p.score):
+    found, best = tuning.tune(experiment, points, folder, options=options, workers=workers, say=say)
+    rows = table(*points[0], options.title.replace("_", " ").capitalize(), right_from=0)
+    for point in sorted(found, key=lambda p: -p.score if options.largest else p.score):
         rows.add_row(*point.settings.values(), "failed" if point.error else f"{point.score:.4g}")
     console().print(rows)
     write_text(folder / "best.toml", best.to_toml(0))
     say(f"best:      {folder / 'best.toml'}")
+    return found
 
 
 def plot(

@@ -33,6 +33,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     expected = -0.4                     # what is measured instead: one number, or one for each
     tolerance = 0.1                     # relative
 
+An algorithm whose experiment file has a grid for it must lie inside that, not at an end.
+
 A file can give `source` and `bound` for all its claims. Where a claim covers several rounds,
 algorithms or seeds, the worst of them counts. A claim with an explanation fails when a number
 leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
@@ -50,6 +52,7 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.measures import MEASURES, Runs, listed
 from flower_fedcon.experiments.schema import Table, check_keys, check_table, check_type, context
+from flower_fedcon.experiments.tuning import check_interior
 from flower_fedcon.experiments.verdicts import Verdict, judge
 from flower_fedcon.validation import choice, count
 
@@ -171,10 +174,12 @@ class Claims:
                 for key in ("algorithm", "algorithms", "over"):
                     labels += listed(claim.get(key, []))
             labels = list(dict.fromkeys(labels))
+            shipped = Experiment.load(self.experiment)  # its grids are of its own settings
             for label in labels:
                 if label not in experiment.labels:
                     hint = nearest(str(label), experiment.labels)
                     raise ConfigError(f"{self.experiment} has no algorithm {label!r}: {hint}")
+                check_interior(shipped, label)
         path = self.experiment.resolve()
         each = {seed: Experiment.load(path, self.overrides(seed)) for seed in self.seeds}
         return [(label, seed, each[seed]) for seed in self.seeds for label in labels]

@@ -19,12 +19,16 @@
     client_lr = 0.5                    # its arguments
     local_steps = 5
     participation = {sample = 3}       # or {fraction = 0.3}, {bernoulli = 0.5}, "full"
+    grid = {client_lr = [0.1, 0.2, 0.5, 1.0]}   # optional: what its settings were chosen from
 
     [[compare]]                        # further algorithms, for `fedcon compare`
     name = "FedMiD"
     label = "mirror descent"           # optional, the name in tables and figures
     client_lr = 0.2
     local_steps = 5
+
+    [tuning]                           # optional: how `fedcon tune` compares the values of grids
+    rounds = 100                       # the keys are those of `options.TuningOptions`
 
 An algorithm's `regularizer` and `constraint` come from the problem; a table such as
 ``regularizer = {type = "L1", weight = 1e-3}`` gives another. Every key is checked against the
@@ -43,7 +47,7 @@ from typing import Any
 from flower_fedcon import registry
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments import overrides as changes
-from flower_fedcon.experiments.options import RunOptions
+from flower_fedcon.experiments.options import RunOptions, TuningOptions
 from flower_fedcon.experiments.schema import (
     Table,
     argument,
@@ -78,6 +82,7 @@ class Experiment:
     ----------
     title, paper : str
     run_options : RunOptions
+    tuning : TuningOptions
 
     Raises
     ------
@@ -167,7 +172,7 @@ class Experiment:
         with context(self.source), context(_table_name(index)):
             arguments = {
                 name: argument(name, value) for name, value in table.items()
-                if name not in ("name", "label")
+                if name not in _NOT_ARGUMENTS
             }  # fmt: skip
             arguments = _given_by_problem(kind, problem) | arguments
             check_types(arguments, parameters(kind))
@@ -178,13 +183,18 @@ class Experiment:
         """Return all algorithms, by label."""
         return {label: self.strategy(i) for i, label in enumerate(self.labels)}
 
+    def grid(self, label: str) -> dict[str, list[float]]:
+        """Return the values that an algorithm's settings were chosen from, {} if it has none."""
+        return dict(self._table(label).get("grid", {}))
+
+    def settings(self, label: str) -> Table:
+        """Return an algorithm's settings, as the file states them."""
+        return {k: v for k, v in self._table(label).items() if k not in _NOT_ARGUMENTS}
+
     def only(self, label: str) -> Experiment:
         """Return the same experiment with one of its algorithms alone."""
-        if label not in self.labels:
-            raise ConfigError(f"unknown label {label!r}: {nearest(label, self.labels)}")
         tables = {key: value for key, value in self._tables.items() if key != "compare"}
-        algorithm = self._algorithms()[self.labels.index(label)]
-        return Experiment({**tables, "algorithm": algorithm}, self.source)
+        return Experiment({**tables, "algorithm": self._table(label)}, self.source)
 
     def seeded(self, seed: int) -> Experiment:
         """Return the same experiment with another seed of its runs; the two share one problem."""
@@ -192,6 +202,11 @@ class Experiment:
         other = Experiment({**self._tables, "run": run}, self.source)
         other._built = self._built
         return other
+
+    def share_problem(self, other: Experiment) -> None:
+        """Use another experiment's problem, with the optimum found there, if it is the same."""
+        if self._tables["problem"] == other._tables["problem"]:
+            self._built = other._built
 
     def to_toml(self, index: int | None = None) -> str:
         """Return the resolved experiment, defaults included; only one algorithm if `index`."""
@@ -206,7 +221,7 @@ class Experiment:
         for i in range(len(tables)) if index is None else [index]:
             kind = registry.strategy_class(tables[i]["name"])
             table = {"name": kind.__name__, "label": labels[i], **defaults(parameters(kind))}
-            table |= {k: v for k, v in tables[i].items() if k not in ("name", "label")}
+            table |= {k: v for k, v in tables[i].items() if k not in _NOT_ARGUMENTS}
             table.setdefault("participation", "full")
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
         return "\n".join(lines).lstrip("\n") + "\n"
@@ -215,6 +230,11 @@ class Experiment:
 
     def _algorithms(self) -> list[Table]:
         return [self._tables["algorithm"], *self._tables.get("compare", [])]
+
+    def _table(self, label: str) -> Table:
+        if label not in self.labels:
+            raise ConfigError(f"unknown label {label!r}: {nearest(label, self.labels)}")
+        return self._algorithms()[self.labels.index(label)]
 
     @property
     def _problem_arguments(self) -> Table:
@@ -240,6 +260,11 @@ class Experiment:
                 raise ConfigError("rounds is missing: write rounds = 100, or as many as you like")
             check_types(tables["run"], parameters(RunOptions))
             self.run_options = RunOptions(**tables["run"])
+        with context("[tuning]"):
+            check_table(tables.get("tuning", {}), "[tuning]")
+            check_keys(tables.get("tuning", {}), parameters(TuningOptions))
+            check_types(tables.get("tuning", {}), parameters(TuningOptions))
+            self.tuning = TuningOptions(**tables.get("tuning", {}))
         with context("[problem]"):
             function = builder(_required_name(tables["problem"], "problem"))
             check_keys(tables["problem"], changes.valid_keys(tables, "problem"))
@@ -251,8 +276,25 @@ class Experiment:
         for i, table in enumerate(self._algorithms()):
             with context(_table_name(i)):
                 kind = registry.strategy_class(_required_name(table, "algorithm"))
-                check_keys(table, ("name", "label", *parameters(kind)))
+                check_keys(table, (*_NOT_ARGUMENTS, *parameters(kind)))
                 check_type("label", table.get("label", ""), str)
+                with context("grid"):
+                    _check_grid(table.get("grid", {}), table)
+
+
+_NOT_ARGUMENTS = ("name", "label", "grid")
+"""The keys of an algorithm's table that its strategy does not take."""
+
+
+def _check_grid(grid: Any, table: Table) -> None:
+    check_table(grid, "grid")
+    check_keys(grid, [key for key in table if key not in _NOT_ARGUMENTS])
+    for key, values in grid.items():
+        numbers = values if isinstance(values, list) else []
+        for number in numbers:
+            check_type(key, number, float)
+        if len(numbers) < 3 or sorted(set(numbers)) != numbers:
+            raise ConfigError(f"{key} must be three or more numbers that grow, got {values!r}")
 
 
 def _table_name(index: int) -> str:

@@ -1,4 +1,4 @@
-"""The table ``[run]`` of an experiment file."""
+"""The tables ``[run]`` and ``[tuning]`` of an experiment file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedcon.core import rng
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.simulation import ENGINES
-from flower_fedcon.validation import choice, count
+from flower_fedcon.validation import choice, count, optional, positive
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,39 @@ class RunOptions:
         return Plan(
             num_rounds=self.rounds, seed=self.seed, evaluate_every=self.evaluate_every, **more
         )
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """The table ``[tuning]``: how the values of a grid are compared; its keys are these fields.
+
+    Attributes
+    ----------
+    rounds : int, optional
+        Of each run; by default the experiment's.
+    metric : str
+        A column of the history. The smallest value after the last round is the best.
+    level : float, optional
+        The value that is first to bring the metric to this level is the best instead.
+    largest : bool
+        The largest value is the best.
+    """
+
+    rounds: int | None = None
+    metric: str = "residual"
+    level: float | None = None
+    largest: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None:
+            count("rounds", self.rounds)
+        optional(positive, "level", self.level)
+        if self.level is not None and self.largest:
+            raise ConfigError("give level or largest: a level is reached from above")
+
+    @property
+    def title(self) -> str:
+        """What the score is called."""
+        if self.level is None:
+            return self.metric
+        return f"round with {self.metric} at most {self.level:g}"

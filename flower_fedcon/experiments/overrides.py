@@ -11,7 +11,7 @@ from flower_fedcon.experiments.options import RunOptions
 from flower_fedcon.experiments.schema import Table, check_table, context, parameters, parse_value
 from flower_fedcon.problems import builder
 
-TOP = ("title", "paper", "problem", "run", "algorithm", "compare")
+TOP = ("title", "paper", "problem", "run", "algorithm", "compare", "tuning")
 """The keys of an experiment file."""
 _TABLES = ("problem", "run", "algorithm")
 

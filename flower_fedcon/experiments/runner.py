@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 from flower_fedcon import simulation
@@ -216,7 +215,13 @@ def _ended(folder: Path, toml: str) -> Played | None:
     return Played([] if error else History.read_rows(folder / HISTORY), error=error, found=True)
 
 
-@lru_cache(maxsize=2)
+_latest: list[Experiment] = []
+
+
 def _experiment(source: str, toml: str) -> Experiment:
-    """Keep the latest experiments: their problems, and the optima found."""
-    return Experiment(tomllib.loads(toml), source)
+    """Return an experiment; a problem that the latest ones have too is shared, with its optimum."""
+    made = Experiment(tomllib.loads(toml), source)
+    for other in _latest:
+        made.share_problem(other)
+    _latest[:] = [made, *_latest[:1]]
+    return made

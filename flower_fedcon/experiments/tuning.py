@@ -1,4 +1,8 @@
-"""Grids of settings: `fedcon tune` runs one algorithm with every combination of values."""
+"""Grids of settings: `fedcon tune` runs one algorithm with every combination of values.
+
+A grid is given on the command line, or stands in the experiment file beside what was chosen from
+it. A value at an end of its grid is no choice: a better one may lie beyond.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,9 @@ from pathlib import Path
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.folders import settings_slug
-from flower_fedcon.experiments.runner import Job, play_jobs
+from flower_fedcon.experiments.options import TuningOptions
+from flower_fedcon.experiments.runner import Job, Played, play_jobs
+from flower_fedcon.experiments.schema import write_value
 from flower_fedcon.validation import count
 
 
@@ -26,7 +32,7 @@ class Point:
     settings : dict
         Key -> value, as text.
     score : float
-        The metric after the last round, inf if the run failed (-inf if the largest is sought).
+        As `TuningOptions` says, inf if the run failed (-inf if the largest is sought).
     error : str
         Why it failed, or "".
     """
@@ -62,13 +68,70 @@ def _split(text: str) -> list[str]:
     return re.split(r""",(?![^\[\]{}]*[\]}])(?=(?:[^"]*"[^"]*")*[^"]*$)""", text)
 
 
+def file_grid(experiment: Experiment, label: str) -> list[dict[str, str]]:
+    """Return all combinations of the grid that an algorithm has in its file."""
+    axes = experiment.grid(label)
+    if not axes:
+        raise ConfigError(
+            f"{experiment.source}: {label} has no grid: write --grid key=v1,v2,..., or "
+            "grid = {key = [v1, v2, v3]} in its table"
+        )
+    texts = {key: [write_value(value) for value in values] for key, values in axes.items()}
+    return [dict(zip(texts, values, strict=True)) for values in itertools.product(*texts.values())]
+
+
+def check_interior(experiment: Experiment, label: str) -> None:
+    """Raise unless each setting of an algorithm that has a grid lies inside it, not at an end.
+
+    Raises
+    ------
+    ConfigError
+        If the grid has not the setting, or has it as its smallest or largest value.
+    """
+    settings = experiment.settings(label)
+    for key, values in experiment.grid(label).items():
+        if settings[key] not in values[1:-1]:
+            where = "an end" if settings[key] in values else "outside"
+            raise ConfigError(
+                f"{experiment.source}: {label}: {key} = {settings[key]!r} is {where} of its grid "
+                f"{values}: a better value may lie beyond; widen the grid and tune again"
+            )
+
+
+def faults(
+    experiment: Experiment, label: str, found: Sequence[Point], options: TuningOptions
+) -> list[str]:
+    """Return what is wrong with the settings that an algorithm has in its file, or nothing.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    label : str
+    found : sequence of Point
+        The runs of its grid.
+    options : TuningOptions
+    """
+    wrong = []
+    try:
+        check_interior(experiment, label)
+    except ConfigError as error:
+        wrong.append(str(error))
+    chosen = {key: write_value(experiment.settings(label)[key]) for key in found[0].settings}
+    winners = best(found, options)
+    if chosen not in [point.settings for point in winners]:
+        wrong.append(
+            f"{experiment.source}: {label}: {describe(chosen)} is not the best of the grid: "
+            f"{describe(winners[0].settings)} is"
+        )
+    return wrong
+
+
 def tune(
     experiment: Experiment,
     points: Sequence[dict[str, str]],
     folder: Path,
     *,
-    metric: str = "residual",
-    largest: bool = False,
+    options: TuningOptions,
     workers: int = 2,
     say: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[Point], Experiment]:
@@ -81,16 +144,21 @@ def tune(
     ----------
     experiment : Experiment
     points : sequence of dict
-        From `grid`.
+        From `grid` or `file_grid`.
     folder : Path
-    metric : str
-        A column of the history; the smallest value after the last round is the best.
-    largest : bool
-        The largest value is the best instead.
+    options : TuningOptions
+        What is best; its rounds are not looked at.
     workers : int
         Processes.
     say : callable
         Called with a line of text after each run.
+
+    Returns
+    -------
+    list of Point
+        In the order of `points`.
+    Experiment
+        With the best settings.
 
     Raises
     ------
@@ -106,23 +174,42 @@ def tune(
         run_dir = (folder / settings_slug(settings)).resolve()
         jobs.append(Job(str(run_dir), tried.to_toml(0), folder=run_dir))
     found: list[Point | None] = [None] * len(points)
-    worst = -math.inf if largest else math.inf
     for done, (i, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
-        row = played.rows[-1] if played.rows else {}
-        if not played.error and metric not in row:
-            raise ConfigError(f"unknown metric {metric!r}: {nearest(metric, row)}")
-        score = worst if played.error else float(row[metric])
-        score = worst if math.isnan(score) else score
+        score = _score(played, options)
         found[i] = Point(points[i], score, played.error)
-        state = played.error or f"{metric} {score:.4g}{', found' if played.found else ''}"
+        state = played.error or f"{options.title} {score:.4g}{', found' if played.found else ''}"
         say(f"{done}/{len(jobs)}: {describe(points[i])}: {state}")
     results = [point for point in found if point is not None]
-    usable = [i for i, point in enumerate(results) if math.isfinite(point.score)]
-    if not usable:
+    if not any(math.isfinite(point.score) for point in results):
         raise ConfigError(f"every run failed; the first: {results[0].error}")
-    sign = -1 if largest else 1
-    best = min(usable, key=lambda i: sign * results[i].score)
-    return results, _experiment(base, experiment.source, points[best])
+    chosen = best(results, options)[0]
+    return results, _experiment(base, experiment.source, chosen.settings)
+
+
+def best(points: Sequence[Point], options: TuningOptions) -> list[Point]:
+    """Return the points with the best score: one, or several that are as good."""
+    scores = [point.score for point in points if math.isfinite(point.score)]
+    score = max(scores) if options.largest else min(scores)
+    return [point for point in points if point.score == score]
+
+
+def _score(played: Played, options: TuningOptions) -> float:
+    """Return a run's value of the metric, or the round in which it comes to the level.
+
+    A run that does not come there is worse than all that do, by how far it is off.
+    """
+    worst = -math.inf if options.largest else math.inf
+    if played.error:
+        return worst
+    rows = played.rows
+    if options.metric not in rows[-1]:
+        raise ConfigError(f"unknown metric {options.metric!r}: {nearest(options.metric, rows[-1])}")
+    score = float(rows[-1][options.metric])
+    if options.level is not None:
+        level = options.level
+        reached = (row["round"] for row in rows if row[options.metric] <= level)
+        score = next(reached, rows[-1]["round"] + score / level)
+    return worst if math.isnan(score) else score
 
 
 def describe(settings: Mapping[str, str]) -> str:

@@ -9,7 +9,9 @@ import pytest
 from harness import Command, refusal
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.tuning import grid
+from flower_fedcon.experiments.options import TuningOptions
+from flower_fedcon.experiments.runner import Played
+from flower_fedcon.experiments.tuning import _score, grid
 from flower_fedcon.runs.history import History
 
 
@@ -78,9 +80,85 @@ def test_tune_with_runs_that_fail(fedcon: Command) -> None:
         (["--grid", "penalty=1", "--algorithm", "FedFWPlu"], "did you mean 'FedFWPlus'"),
         (["--grid", "penalty=1", "--metric", "residua"], "did you mean 'residual'"),
         (["--grid", "penalty=1", "--workers", "0"], "workers must be"),
-        ([], "--grid"),
+        ([], "FedFW has no grid: write --grid"),
     ],
 )
 def test_tune_refusals(fedcon: Command, arguments: list[str], words: str) -> None:
     command = ["tune", "small.toml", "--rounds", "2", *arguments]
     assert words in refusal(fedcon, *command)
+
+
+GRID = """grid = {penalty = [0.005, 0.05, 0.5, 50.0]}
+[tuning]
+rounds = 20
+"""
+
+
+def with_grid(grid: str = GRID) -> str:
+    """Return the small experiment, shorter, with a grid for its first algorithm."""
+    line, _, table = grid.partition("\n")
+    text = Path("small.toml").read_text().replace("rounds = 20", "rounds = 5")
+    return text.replace("penalty = 5.0\n", f"penalty = 0.05\n{line}\n") + table
+
+
+def test_the_grids_of_a_file(fedcon: Command) -> None:
+    text = with_grid()
+    Path("grid.toml").write_text(text)
+    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    scores = {
+        name: History.read_rows(f"runs/grid-tune/fedfw/penalty={name}/history.csv")[-1]
+        for name in ("0.005", "0.05", "0.5", "50.0")
+    }
+    assert {row["round"] for row in scores.values()} == {20}
+    best = min(scores, key=lambda name: scores[name]["residual"])
+    assert (code, best) == (0, "0.05")
+
+    Path("grid.toml").write_text(text.replace("penalty = 0.05\n", "penalty = 0.5\n"))
+    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert code == 1
+    assert out.count(", found") == 4  # nothing is repeated
+    assert "penalty=0.5 is not the best of the grid: penalty=0.05 is" in out
+
+    Path("grid.toml").write_text(text.replace("[0.005, ", "["))
+    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert code == 1
+    assert "penalty = 0.05 is an end of its grid [0.05, 0.5, 50.0]" in out
+    claim = (
+        'what = "x"\nmeasure = "value"\nalgorithm = "FedFW"\ncolumn = "objective"\nabove = 0.0\n'
+    )
+    claim = f'source = "ours"\nbound = "measured"\n[[claim]]\n{claim}'
+    Path("sims/claims").mkdir(parents=True)
+    Path("sims/claims/grid.toml").write_text(claim)
+    Path("sims/grid.toml").write_text(text)
+    assert fedcon("reproduce")[0] == 0
+    Path("sims/grid.toml").write_text(text.replace("[0.005, ", "["))
+    assert "is an end of its grid" in refusal(fedcon, "reproduce")
+
+
+def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
+    options = TuningOptions(level=1.0)
+    rows = {"a": [3.0, 0.9, 0.8], "b": [1.0, 2.0, 3.0], "c": [9.0, 8.0, 7.0]}
+    scores = {
+        name: _score(
+            Played([{"round": i, "residual": v} for i, v in enumerate(values, 1)]), options
+        )
+        for name, values in rows.items()
+    }
+    assert scores == {"a": 2.0, "b": 1.0, "c": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[0.005, 0.05", "[0.05, 0.005", "three or more numbers that grow"),
+        ("[0.005, 0.05, 0.5, 50.0]", "[0.5, 5.0]", "three or more numbers that grow"),
+        ("grid = {penalty", "grid = {penality", "unknown key 'penality'"),
+        ("rounds = 20", "round = 10", "[tuning]: unknown key 'round'"),
+        ("rounds = 20", "rounds = 0", "rounds must be a whole number >= 1"),
+        ("rounds = 20", "level = 1\nlargest = true", "give level or largest"),
+    ],
+)
+def test_grids_in_files_are_checked(fedcon: Command, old: str, new: str, words: str) -> None:
+    assert old in GRID
+    Path("grid.toml").write_text(with_grid(GRID.replace(old, new)))
+    assert words in refusal(fedcon, "tune", "grid.toml")
