@@ -40,7 +40,7 @@ from flower_fedcon.strategies.families.minimization import LocalMinimization, Mi
 from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
-_log = logging.getLogger("flwr")
+_log = logging.getLogger("flwr.strategies")
 
 
 class APDAInexactState(NamedTuple):

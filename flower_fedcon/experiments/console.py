@@ -129,18 +129,24 @@ def results(
 
 
 @contextmanager
-def quiet(active: bool) -> Iterator[None]:
-    """Silence Flower's log and NumPy's warnings: a diverging run ends with its one error."""
+def quiet(active: bool, *, strategies: bool = False) -> Iterator[None]:
+    """Silence Flower's log and NumPy's warnings: a diverging run ends with its one error.
+
+    With `strategies`, what a strategy says of its settings is still shown.
+    """
     if not active:
         yield
         return
     import numpy as np
 
-    log = logging.getLogger("flwr")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    logs = {"flwr": logging.ERROR}
+    logs["flwr.strategies"] = logging.WARNING if strategies else logging.ERROR
+    before = {name: logging.getLogger(name).level for name in logs}
+    for name, level in logs.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             yield
     finally:
-        log.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

@@ -65,7 +65,7 @@ def play(
     silent = run.engine == "local" or (stacked and bool(label))
     shown = progress(label, plan.num_rounds) if label else nullcontext()
     try:
-        with shown as show, quiet(silent):
+        with shown as show, quiet(silent, strategies=bool(label)):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
             strategy, plan = experiment.strategy(index), replace(plan, callbacks=callbacks)
             return simulation.play(strategy, problem, plan, engine=run.engine, workers=run.workers)

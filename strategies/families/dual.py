@@ -15,7 +15,7 @@ from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
 from flower_fedcon.validation import choice, nonnegative, optional, positive
 
 State = TypeVar("State", bound=HasMirror)
-_log = logging.getLogger("flwr")
+_log = logging.getLogger("flwr.strategies")
 _SLACK = 1 + 1e-9  # mu and L are known to rounding
 
 
@@ -107,22 +107,27 @@ def choose_modulus(setup: Setup, given: float | None, regularization: float) -> 
 def choose_momentum(
     setup: Setup, given: float | None, nu: float, regularization: float, *, by_default: bool
 ) -> float:
-    """Return rho, at most nu/(L + alpha); where none is given that, or 0.
+    """Return rho: by default nu/(L + alpha), or 0; a larger one, up to 1, is used with a warning.
 
     Raises
     ------
     ConfigError
-        If it is too large.
+        If it is above 1.
     """
     smoothness = setup.smoothness
     most = 1.0 if smoothness is None else min(1.0, nu / (smoothness + regularization))
     if given is None:
         return 0.0 if smoothness is None or not by_default else most
-    if given > most * _SLACK:
-        bound = "1" if smoothness is None else f"nu/L = {most:.6g}"
-        raise ConfigError(f"momentum must be at most {bound}, got {given!r}")
+    if given > _SLACK:
+        raise ConfigError(f"momentum must be at most 1, got {given!r}")
     if given > 0 and smoothness is None:
         _log.warning("the clients' smoothness L is unknown: momentum must be at most nu/L")
+    elif given > most * _SLACK:
+        _log.warning(
+            "DualFL's momentum %g is above nu/L = %.6g: neither its linear rate nor that it "
+            "converges at all is guaranteed", given, most,
+        )  # fmt: skip
+        return min(given, 1.0)
     return min(given, most)
 
 

@@ -9,7 +9,7 @@ from flower_fedcon.strategies.families.compression import CompressedMessages, Co
 from flower_fedcon.validation import Array, choice, positive
 
 State = TypeVar("State")
-_log = logging.getLogger("flwr")
+_log = logging.getLogger("flwr.strategies")
 
 
 class SwitchingOptions(CompressionOptions, total=False):

@@ -278,8 +278,7 @@ def test_refusals():
     refuse("modulus is unknown: give strong_convexity, or regularization", unknown)
     refuse("modulus is 0: give strong_convexity, or regularization", flat)
     refuse("strong_convexity must be at most 1, the clients' mu plus", strong_convexity=1.01)
-    refuse(r"momentum must be at most nu/L = 0\.05, got 0\.06", momentum=0.06)
-    refuse(r"momentum must be at most nu/L = 0\.025", momentum=0.05, strong_convexity=0.5)
+    refuse(r"momentum must be at most 1, got 1\.5", momentum=1.5)
     refuse(r"momentum must be at most 1, got 1\.5", unknown, momentum=1.5, strong_convexity=1.0)
     refuse("with a regularizer DualFL has momentum=0", momentum=0.01, regularizer=L1(1.0))
     refuse('with a regularizer DualFL has .*stopping="solver"', stopping="gap", regularizer=L1(1))
@@ -294,6 +293,15 @@ def test_refusals():
             participation=HALF,
             **wrong,
         )
+
+
+def test_a_momentum_beyond_the_theory_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        assert rounds_to(OpenRun(DualFL(momentum=0.05), q6())) == 88  # nu/L
+        assert not caplog.records
+        assert rounds_to(OpenRun(DualFL(momentum=0.1), q6())) == pytest.approx(156, rel=0.02)
+    (record,) = caplog.records
+    assert "momentum 0.1 is above nu/L = 0.05: neither its linear rate nor" in record.message
 
 
 def test_unknown_constants_are_the_users_affair(caplog):
