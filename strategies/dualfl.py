@@ -13,9 +13,9 @@ Round n = 0, 1, ..., for a cohort S:
                   beta := ((t - 1)/t') (1 - rho t')/(1 - rho);  t := t'
 Start: theta = x0, v_j = -x0, c_j = 0, t = 1, beta = 0. Always theta = -(1/N) sum_j v_j.
 
-Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L] (above it, up to 1, nothing is
-proved), psi = regularizer (rho = 0), nu v_j = the dual variable xi_j of the paper, nu zeta_j -> grad
-f_j(theta*).
+Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L] (above that, up to 1, nothing
+is proved), psi = regularizer (rho = 0), nu v_j = the dual variable xi_j of the paper, nu zeta_j ->
+grad f_j(theta*).
 
 State: v_j and c_j on the client; theta on the server, and a mirror of both.
 Wire: 1 vector and 1 number down (2 vectors at first contact); 1 vector up.
