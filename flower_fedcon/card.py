@@ -2,7 +2,8 @@
 
 It is read off the module docstring of the strategy, which states the method once: a first line,
 the problem in the first indented block, the steps in the block after "Round", and the paragraphs
-that begin with "Symbols:", "State:", "Wire:", "Participation:", "Lost state:" and "Source:".
+that begin with "Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Lost state:" and
+"Source:".
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
 
-PARAGRAPHS = ("Symbols", "State", "Wire", "Participation", "Lost state", "Source")
+PARAGRAPHS = ("Symbols", "State", "Wire", "Participation", "Aggregation", "Lost state", "Source")
+_OPTIONAL = ("Symbols", "Aggregation")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Card:
         What crosses the wire in a round, for each client, down and up.
     participation : str
         Which cohorts the method allows, and what sampling does to it.
+    aggregation : str
+        Whether a robust rule may take the place of the mean, and what that does; or why not.
     lost_state : str
         What happens when a client's state is gone.
     source : str
@@ -54,6 +58,7 @@ class Card:
     state: str
     wire: str
     participation: str
+    aggregation: str
     lost_state: str
     source: str
 
@@ -95,7 +100,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
     found = {
         name: _paragraph(text, name) for name in PARAGRAPHS
     } | {"Round": _round(text), "Problem": _block(text)}  # fmt: skip
-    missing = [name for name, value in found.items() if not value and name != "Symbols"]
+    missing = [name for name, value in found.items() if not value and name not in _OPTIONAL]
     if missing:
         raise ConfigError(
             f"the docstring of {where} has no {', '.join(missing)}: it needs the problem as an "
@@ -112,6 +117,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         state=found["State"],
         wire=found["Wire"],
         participation=found["Participation"],
+        aggregation=found["Aggregation"],
         lost_state=found["Lost state"],
         source=found["Source"],
     )
@@ -146,4 +152,7 @@ def card_of(kind: type[Any]) -> Card:
     """Return a strategy class's card; a subclass without a `name` of its own has its parent's."""
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
-    return read_card(kind.title, (module and module.__doc__) or "", home.__module__)
+    card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
+    if kind.needs_mean:  # said once, where it is refused
+        return replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
+    return card

@@ -30,6 +30,17 @@ class StateLostError(FedConError):
     """A client is asked to continue, but its state is lost."""
 
 
+def printable(text: str, most: int = 500) -> str:
+    r"""Return a text from elsewhere as it may be logged: one line, no control characters, not long.
+
+    >>> printable("disk\x1b[2J full\n"), printable("a" * 9, most=3)
+    ('disk\\x1b[2J full\\n', 'aaa... (9 characters)')
+    """
+    cut = text[:most]
+    clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return clean if len(text) <= most else f"{clean}... ({len(text)} characters)"
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """Return a hint: the valid word nearest to `word`, if one is near, then all valid words.
 

@@ -69,7 +69,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         beta_y > 0; None for 1/L, where the clients know it.
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -91,6 +91,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     name = "apdainexact"
     title = "APDA-Inexact"
     uplink = ("u",)
+    needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"
     needs_everyone = "the dual variables sum to 0 over all"
 
     constants: APDAInexactConstants

@@ -7,6 +7,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
+from flower_fedcon.aggregation import Aggregation
+from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
@@ -14,7 +16,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.registry import client_class
-from flower_fedcon.validation import Array, count
+from flower_fedcon.validation import Array, count, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -26,6 +28,8 @@ class Common(TypedDict, total=False):
     participation: Participation | None
     batch_size: int | None
     min_replies: int | None
+    aggregation: Aggregation | None
+    norm_bound: float | None
 
 
 class FedConStrategy(FlowerStrategy, Generic[State]):
@@ -49,6 +53,12 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         How many usable replies a round needs; with fewer, it changes nothing and the missing
         clients are asked again. By default everyone, where the algorithm needs everyone, and
         else one.
+    aggregation : Aggregation, optional (default: None)
+        What takes the place of the mean over the cohort, against false uploads: a rule of
+        `flower_fedcon.aggregation`. Refused by methods whose server step must be the mean.
+    norm_bound : float, optional (default: None)
+        > 0: an upload with an array of a larger Euclidean norm is dropped and counted. Without it
+        only norms are that arithmetic cannot bear (5.6e102 in double precision).
     """
 
     name: ClassVar[str]
@@ -62,6 +72,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     needs_everyone: ClassVar[str] = ""
     """Why every client must take part in every round; "" where cohorts are allowed."""
+
+    needs_mean: ClassVar[str] = "its author has not said that another rule will do"
+    """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
 
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
@@ -82,6 +95,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         participation: Participation | None = None,
         batch_size: int | None = None,
         min_replies: int | None = None,
+        aggregation: Aggregation | None = None,
+        norm_bound: float | None = None,
     ) -> None:
         self.participation = Full() if participation is None else participation
         if not isinstance(self.participation, Participation):
@@ -95,6 +110,13 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
                 "rows. For less local work give local_solver=GradientDescent(steps=...)"
             )
         self.min_replies = None if min_replies is None else count("min_replies", min_replies)
+        self.aggregation = as_aggregation(aggregation)
+        if aggregation is not None and self.needs_mean:
+            raise ConfigError(
+                f"{self.title} takes no aggregation={aggregation!r}: {self.needs_mean}. A "
+                "norm_bound drops what is too long; `fedcon info` says which methods take a rule"
+            )
+        self.norm_bound = optional(positive, "norm_bound", norm_bound)
 
     # --- what an algorithm defines -------------------------------------------------------------
 

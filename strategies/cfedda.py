@@ -29,6 +29,8 @@ State: none on the client; w, z, w_0 and the sum of the iterates on the server.
 Wire: 2 vectors (3 with a radius) and 1 number down; 1 vector up.
 Participation: any (the theory is for full). All that is remembered is on the server, and w_0, which
 the paper sends once, comes with each round of a run with a ball.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
+the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
@@ -75,7 +77,7 @@ class CFedDA(DualAveraging[CFedDAState]):
         K >= 1.
     radius : float, optional
         rho > 0, of the ball around the start in psi's own norm; by default there is none.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -98,6 +100,7 @@ class CFedDA(DualAveraging[CFedDAState]):
 
     name = "cfedda"
     uplink = ("g",)
+    needs_mean = ""
 
     constants: Damping
 

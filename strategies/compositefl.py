@@ -71,7 +71,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         eta_g > 0; in [1, sqrt N].
     mirror : bool (default: True)
         Keep a copy of every c_i on the server; sampling needs it.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -94,6 +94,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
 
     name = "compositefl"
     uplink = ("delta",)
+    needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
 
     def __init__(
         self, regularizer: Any, *, mirror: bool = True, **steps: Unpack[StepOptions]

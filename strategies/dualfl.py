@@ -86,7 +86,7 @@ class DualFL(DualProximalGradient[DualFLState]):
         alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for those that are not strongly convex.
     mirror : bool (default: True)
         Keep the clients' v_j and c_j on the server; False resets all clients when one is lost.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -107,6 +107,7 @@ class DualFL(DualProximalGradient[DualFLState]):
 
     name = "dualfl"
     uplink = ("theta",)
+    needs_mean = "theta must stay the mean of all -v_j, the dual variables"
 
     def initialize(self, x0: Array) -> DualFLState:
         """Start at x0."""

@@ -28,6 +28,8 @@ the same, for 2 vectors down and 1 up.
 State: none on the client; w and z on the server.
 Wire: 2 vectors and 1 number down; 1 vector up.
 Participation: any (the theory is for full). All that is remembered is on the server.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
+the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
@@ -67,7 +69,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         gamma > 0; by default 5 L, where the clients know L.
     local_steps : int
         K >= 1.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -89,6 +91,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     name = "fastfedda"
     uplink = ("z",)
+    needs_mean = ""
 
     constants: Damping
 
@@ -106,7 +109,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""
-        z = uploads.mean("z")
+        z = uploads.mean("z", about=state.z)
         w = model_minimizer(
             self.regularizer,
             z,

@@ -14,6 +14,8 @@ State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
 the algorithm.
+Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
+v_i - w is 0, not their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
@@ -50,7 +52,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         eta_s > 0.
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -70,6 +72,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     name = "fedavg"
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
+    needs_mean = ""
 
     def __init__(self, *, regularizer: Any = None, **steps: Unpack[StepOptions]) -> None:
         super().__init__(**steps)

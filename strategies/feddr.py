@@ -70,7 +70,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         Keep the clients' xhat_i on the server, so that a client can lose its state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -90,6 +90,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
 
     name = "feddr"
     uplink = ("delta",)
+    needs_mean = "xtilde must stay the mean of all xhat_i"
 
     def __init__(
         self,

@@ -19,6 +19,8 @@ Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularize
 State: none on the client; z and e on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
 Participation: any (the theory is for full); with K > 1 heterogeneity leaves a floor.
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
+the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3, Theorem
@@ -58,7 +60,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take plain gradient steps on the clients.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -81,6 +83,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     name = "feddualavg"
     uplink = ("delta",)
+    needs_mean = ""
 
     def elapsed(self, r: int) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""

@@ -66,7 +66,7 @@ class FedDyn(ControlVariates[FedDynState]):
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -84,6 +84,7 @@ class FedDyn(ControlVariates[FedDynState]):
 
     name = "feddyn"
     uplink = ("theta",)
+    needs_mean = "h must stay the mean of all g_i"
     constants: FedDynConstants
 
     def __init__(self, *, proximal: float | None = None, **common: Unpack[VariateOptions]) -> None:

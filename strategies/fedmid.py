@@ -15,6 +15,8 @@ State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any (the theory is for full); the fixed point is biased. The prox runs on clients and
 server alike, so that the fixed point is biased even for K = 1: this is the algorithm.
+Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then that of the prox of w
+plus the rule of the v_i - w, not their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
@@ -51,7 +53,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take the prox on the server alone.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -71,6 +73,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
 
     name = "fedmid"
     uplink = ("delta",)
+    needs_mean = ""
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""

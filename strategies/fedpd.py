@@ -61,7 +61,7 @@ class FedPD(LocalMinimization[FedPDState]):
         q in [0, 1): how often a round goes without communication.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -82,6 +82,7 @@ class FedPD(LocalMinimization[FedPDState]):
 
     name = "fedpd"
     uplink = ("u",)
+    needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
     needs_everyone = "the server averages what all clients hold"
 
     def __init__(

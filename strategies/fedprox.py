@@ -16,6 +16,8 @@ Wire: 1 vector down; 1 vector up.
 Participation: any. Cohorts are drawn uniformly, where the paper draws clients with probability
 proportional to their numbers of examples. Under heterogeneity the fixed point is not the optimum,
 the less so the larger mu: this is the algorithm. One client alone does proximal point steps.
+Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
+v_j - w is 0, not their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
@@ -47,7 +49,7 @@ class FedProx(LocalMinimization[FedProxState]):
         mu >= 0; from L/10 to L.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -68,6 +70,7 @@ class FedProx(LocalMinimization[FedProxState]):
 
     name = "fedprox"
     uplink = ("v",)
+    needs_mean = ""
 
     def __init__(self, *, proximal: float, **common: Unpack[MinimizationOptions]) -> None:
         super().__init__(**common)
@@ -83,7 +86,7 @@ class FedProx(LocalMinimization[FedProxState]):
 
     def aggregate(self, state: FedProxState, uploads: Uploads) -> FedProxState:
         """Step 4."""
-        return FedProxState(w=uploads.mean("v"))
+        return FedProxState(w=uploads.mean("v", about=state.w))
 
     def model(self, state: FedProxState) -> Array:
         """Return w."""

@@ -29,6 +29,8 @@ Wire: 1 vector (compressed with error feedback) and 1 number down; 1 vector (com
 number up.
 Participation: any; sampled, g(w_bar) <= eps holds up to the error of the estimate ghat. In the
 paper the theory is for full participation, and second-hand for hard switching under sampling.
+Aggregation: any rule of `flower_fedcon.aggregation`, without compression, for Delta_j and g_j:
+objective and constraint are then the rule's, not the means, the same only without heterogeneity.
 Lost state: nothing without error feedback. With it the client starts again from a dense w_t and
 e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
 
@@ -94,7 +96,7 @@ class FedSGM(Switching[FedSGMState]):
         C_0, for the change of the model; by default `Identity()`.
     uplink, downlink : Compressor, optional
         Older names of the two.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -121,6 +123,7 @@ class FedSGM(Switching[FedSGMState]):
 
     name = "fedsgm"
     uplink = ("delta",)
+    needs_mean = ""
     queries = ("constraint",)
 
     def __init__(

@@ -79,7 +79,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
         Keep the clients' u_m on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -101,6 +101,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     name = "fivegcs"
     title = "5GCS"
     uplink = ("delta",)
+    needs_mean = "v must stay the sum of all u_m"
     constants: FiveGCSConstants
 
     def __init__(

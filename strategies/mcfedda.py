@@ -17,6 +17,8 @@ Symbols: stages = [(multiple, rho, R), ...]; mu, gamma, K and psi as in CFedDA.
 State: none on the client; CFedDA's, and the stage, on the server.
 Wire: 2 vectors and 2 numbers down (3 of each with a radius); 1 vector up.
 Participation: any (the theory is for full).
+Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
+the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
@@ -76,7 +78,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     stages : list of (multiple, radius, rounds), optional
         Multiples > 0 that do not increase and end in 1; a radius > 0, or None or infinity for no
         ball; rounds >= 1. By default 4, 2, 1 without balls, for 1/8, 1/8 and 3/4 of the run.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -102,6 +104,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
 
     name = "mcfedda"
     uplink = ("g",)
+    needs_mean = ""
 
     constants: MCFedDAConstants
 

@@ -62,7 +62,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         p in (0, 1]; None for 1/sqrt(kappa) where L and mu > 0 are known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server alone.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -82,6 +82,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     name = "scaffnew"
     uplink = ("v",)
+    needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
     needs_everyone = "all share one coin"
 
     constants: ScaffnewConstants

@@ -63,7 +63,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -81,6 +81,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     name = "scaffold"
     uplink = ("delta", "dc")
+    needs_mean = "c must stay the mean of all c_i"
 
     def __init__(
         self, *, option: str = "II", mirror: bool = True, **steps: Unpack[StepOptions]

@@ -2,18 +2,22 @@
 
 A reply is used only if it comes from a client that was asked and has not answered yet (which the
 round knows), answers this round, holds what the algorithm declares, in its shapes and types and
-with finite numbers, and has a finite, positive weight.
+with finite numbers of bearable size, and has a finite, positive weight. What it says of its work is
+taken under the names that a history knows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon.compressors.values import Compressed
+from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
-from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
+from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 
 NUMBERS = ("distance",)  # what a certificate's answer holds beside the gradient
+WORK = ("iterations", "evaluations", "unconverged")  # what a step may have cost
 
 
 class Gate:
@@ -37,6 +42,9 @@ class Gate:
     def __init__(self, strategy: FedConStrategy[Any]) -> None:
         self._strategy = strategy
         self._layout: Layout = strategy.setup.layout
+        largest = largest_norm(self._layout.array_dtype)
+        bound = strategy.norm_bound or largest
+        self._squares = {TRAIN: min(bound, largest) ** 2, CERTIFY: largest**2}
 
     def check_round(self, reply: Reply, server_round: int) -> None:
         """Raise unless a reply answers this round, without an error.
@@ -46,7 +54,7 @@ class Gate:
         RoundError
         """
         if reply.error:
-            raise RoundError(reply.error)
+            raise RoundError(printable(reply.error))
         if reply.round != server_round:
             raise RoundError(f"it is for round {reply.round}")
 
@@ -69,6 +77,8 @@ class Gate:
         """
         if not 0 < reply.num_examples < math.inf:
             raise RoundError(f"its weight is {reply.num_examples}")
+        if reply.remote:
+            reply.work = [_known(work) for work in reply.work]
         columns = reply.payload
         if reply.remote and phase == TRAIN:
             columns = self._decode(columns, names)
@@ -78,15 +88,31 @@ class Gate:
             if phase == QUERY or (phase == CERTIFY and name in NUMBERS):
                 _check_numbers(name, column)
             else:
-                self._check(name, column, len(reply.clients))
+                self._check(name, column, len(reply.clients), self._squares[phase])
         return columns
+
+    def check_state(self, state: Any, server_round: int) -> None:
+        """Raise unless the arrays of a new state are finite, and short enough to work with.
+
+        Raises
+        ------
+        FedConError
+            If not: the round is not applied.
+        """
+        for value in state:
+            if isinstance(value, np.ndarray) and not np.vdot(value, value) < math.inf:
+                raise FedConError(
+                    f"round {server_round}: its replies lead to a model that is not finite, or too "
+                    "large to work with, and are not applied: the run diverges. Take smaller "
+                    "steps, or drop what is too long (norm_bound)"
+                )
 
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:
         """Return the declared values from the arrays of a message ("atom.code", ...)."""
         found: dict[str, dict[str, Array]] = {}
         for key, (array,) in parts.items():
             if not isinstance(array, np.ndarray):
-                raise ConfigError(f"{key!r} is {array!r}, expected an array")
+                raise ConfigError(printable(f"{key!r} is {array!r}, expected an array"))
             name, _, part = key.partition(".")
             found.setdefault(name, {})[part] = array
         if found.keys() != set(names):
@@ -97,7 +123,7 @@ class Gate:
         self, found: list[str], names: tuple[str, ...], phase: str, remote: bool
     ) -> None:
         if remote:  # perhaps another program: it must not end the run
-            raise ConfigError(f"it holds {found}, expected {sorted(names)}")
+            raise ConfigError(printable(f"it holds {found}, expected {sorted(names)}"))
         kind, name = type(self._strategy).__name__, self._strategy.name
         verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
         raise AlgorithmError(
@@ -105,8 +131,8 @@ class Gate:
             f"correct the names in clients/{name}.py, or `{declared}` in strategies/{name}.py"
         )
 
-    def _check(self, name: str, column: Any, count: int) -> None:
-        """Raise unless each value has the model's shape and type, and finite numbers."""
+    def _check(self, name: str, column: Any, count: int, most: float) -> None:
+        """Raise unless each value has the model's shape and type, and `most` bounds its square."""
         shape, dtype = self._layout.shape, self._layout.array_dtype
         values, lead = column, 0
         if not isinstance(column, list):
@@ -119,17 +145,48 @@ class Gate:
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "
                     f"expected {self._layout.shape} and {self._layout.dtype}"
                 )
-            if isinstance(value, np.ndarray) and not np.isfinite(value).all():
-                raise ConfigError(
-                    f"{name!r} holds non-finite values: check the data, or take smaller steps"
-                )
+            # One pass for both: of what is not finite, neither is the square norm.
+            if isinstance(value, np.ndarray):
+                if not np.vdot(value, value) <= most:
+                    _check_norms(name, value if lead else value[None], most)
+            elif isinstance(value, Compressed):
+                _check_norms(name, value.dense()[None], most)
+
+
+def largest_norm(dtype: np.dtype[Any]) -> float:
+    """Return the largest norm that is taken from a client: its cube is still a number.
+
+    >>> f"{largest_norm(np.dtype('float64')):.2g}, {largest_norm(np.dtype('float32')):.2g}"
+    '5.6e+102, 7e+12'
+    """
+    largest: float = float(np.finfo(dtype).max) ** (1 / 3)
+    return largest
+
+
+def _check_norms(name: str, values: Array, most: float) -> None:
+    """Raise unless all values, stacked, are finite and their square norms at most `most`."""
+    if not np.isfinite(values).all():
+        raise ConfigError(
+            f"{name!r} holds non-finite values: check the data, or take smaller steps"
+        )
+    longest = max(float(np.vdot(value, value)) for value in values)
+    if longest > most:
+        raise ConfigError(
+            f"{name!r} has norm {math.sqrt(longest):.3g}, more than {math.sqrt(most):.3g} "
+            "(norm_bound, or what arithmetic bears): check the data, or take smaller steps"
+        )
+
+
+def _known(work: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a client says of its work, as far as a history knows it."""
+    return {name: work[name] for name in WORK if usable(work.get(name)) and work[name] >= 0}
 
 
 def _check_numbers(name: str, column: Any) -> None:
-    """Raise unless the answers to a query are finite numbers."""
+    """Raise unless the answers to a query are numbers that can be averaged."""
     for value in column:
-        if not isinstance(value, float | int) or not math.isfinite(value):
-            raise ConfigError(f"{name!r} is {value!r}, expected a finite number")
+        if not usable(value):
+            raise ConfigError(printable(f"{name!r} is {value!r}, expected a finite number"))
 
 
 def column_bytes(column: Any) -> int:

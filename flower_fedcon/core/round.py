@@ -271,4 +271,5 @@ class Round:
 
     def uploads(self) -> Uploads:
         """Return the uploads of the phase under way."""
-        return Uploads(self._used, self._server.setup.num_clients)
+        server = self._server
+        return Uploads(self._used, server.setup.num_clients, server.strategy.aggregation)

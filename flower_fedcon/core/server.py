@@ -109,7 +109,9 @@ class Server:
     def finish(self, round_: Round) -> None:
         """Apply a round, and acknowledge the replies that were used."""
         uploads = round_.uploads()
-        self.state = self.strategy.aggregate(self.state, uploads)
+        state = self.strategy.aggregate(self.state, uploads)
+        self.gate.check_state(state, self.round)
+        self.state = state
         self.replies = len(uploads)
         self.acknowledgements.used(uploads.clients, self.round)
         if "unconverged" in self.work and not self._warned:

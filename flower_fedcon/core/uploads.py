@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.sets.atoms import Atom
@@ -24,6 +25,8 @@ class Uploads:
         Those that passed the gate.
     num_clients : int
         N, all clients.
+    aggregation : Aggregation, optional
+        What takes the place of the mean over the cohort.
 
     Attributes
     ----------
@@ -32,8 +35,11 @@ class Uploads:
     num_clients : int
     """
 
-    def __init__(self, replies: Sequence[Reply], num_clients: int) -> None:
+    def __init__(
+        self, replies: Sequence[Reply], num_clients: int, aggregation: Aggregation | None = None
+    ) -> None:
         self._replies, self.num_clients = replies, num_clients
+        self._aggregation = aggregation
         if len(replies) == 1:
             self.clients, self._order = replies[0].clients, None
             return
@@ -79,7 +85,20 @@ class Uploads:
         """Return the sum over the cohort, an array; of values one by one, in client order.
 
         Columns that are stacked are summed one after another, as the engine took its clients.
+
+        Raises
+        ------
+        AlgorithmError
+            If the strategy's `aggregation` takes the place of the mean, which a sum would not heed.
         """
+        if self._aggregation is not None:
+            raise AlgorithmError(
+                f"aggregation={self._aggregation!r} takes the place of uploads.mean, and this "
+                f"strategy asks for uploads.sum({name!r}): use mean, or say in `needs_mean` why not"
+            )
+        return self._sum(name)
+
+    def _sum(self, name: str) -> Array:
         columns = [reply.payload.get(name, []) for reply in self._replies]
         if not any(isinstance(column, list) for column in columns):
             sums = [c.sum(axis=0) if isinstance(c, np.ndarray) else c.total() for c in columns]
@@ -90,12 +109,22 @@ class Uploads:
         return _add(values)
 
     def mean_number(self, name: str) -> float:
-        """Return the mean over the cohort of a number."""
+        """Return the mean over the cohort of a number (or what takes its place)."""
+        if self._aggregation is not None:
+            return float(self._aggregation.combine(np.array(self[name], dtype=np.float64)))
         return math.fsum(self[name]) / len(self.clients)
 
-    def mean(self, name: str) -> Array:
-        """Return the mean over the cohort (mean_S)."""
-        return self.sum(name) / len(self.clients)
+    def mean(self, name: str, about: Array | None = None) -> Array:
+        """Return the mean over the cohort (mean_S), or what the strategy has take its place.
+
+        `about` is what uploads that are no changes lie around, such as the model that was sent.
+        """
+        if self._aggregation is None:
+            return self._sum(name) / len(self.clients)
+        values = np.stack([v if isinstance(v, np.ndarray) else v.dense() for v in self[name]])
+        if about is None:
+            return self._aggregation.combine(values)
+        return about + self._aggregation.combine(values - about)
 
 
 def _add(values: Sequence[Any]) -> Array:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flower_fedcon.core import evaluation
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.engines.base import Engine
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import FedConError, printable
 from flower_fedcon.flower import codec, messages, nodes
 from flower_fedcon.flower.nodes import Nodes, Waiting, exchange
 from flower_fedcon.regularizers import Indicator
@@ -147,22 +148,25 @@ class GridEngine(Engine):
     def mean(self, received: Iterable[Message], x: Array) -> Record:
         """Return the mean of the clients' objectives (with psi) and of their metrics."""
         answers: dict[int, Record] = {}
+        diverged = 0
         for message in received:
             client = self._client(message)
             try:
                 _, loss, _, config = messages.read_reply(message, messages.EVALUATE)
-                metrics = {k: float(v) for k, v in config.items() if k != "client"}
-                answers[client] = {"objective": loss, **metrics}
-            except (FedConError, TypeError, ValueError) as error:
+                metrics = {k: v for k, v in config.items() if k != "client"}
+                answers[client] = evaluation.admit(loss, metrics)
+            except FedConError as error:
                 name = self._names[client] if client >= 0 else "an unknown node"
-                _log.warning("no evaluation from client %s: %s", name, error)
+                _log.warning("no evaluation from client %s: %s", name, printable(str(error)))
+                diverged += isinstance(error, evaluation.DivergedError)
+        answers.pop(-1, None)
         missing = len(self._names) - len(answers)
+        if diverged == len(self._names):  # no client alone is to blame
+            return {"objective": math.nan}
         if missing:  # the mean over some clients is another function: better no value
             _log.warning("%d clients did not evaluate: no objective in this record", missing)
             return {}
-        ordered = [answers[client] for client in sorted(answers)]
-        shared = [k for k in ordered[0] if all(k in answer for answer in ordered)]
-        record = {k: math.fsum(answer[k] for answer in ordered) / len(ordered) for k in shared}
+        record = evaluation.mean([answers[client] for client in sorted(answers)])
         psi, constraint = self._strategy.regularizer, self._strategy.constraint
         if psi is not None and not isinstance(psi, Indicator):
             record["objective"] += psi.value(x)

@@ -137,7 +137,12 @@ def _describe(hint: Any) -> str:
         return " or ".join(_describe(part) for part in get_args(hint) if part is not NoneType)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
-    return _WORDS.get(hint, f"a {getattr(origin or hint, '__name__', hint)}")
+    kind = origin or hint
+    if isinstance(kind, type) and kind not in _WORDS:
+        types = [n for n, known in settings.registered().items() if issubclass(known, kind)]
+        if types:
+            return f"a table {{type = ...}} of {', '.join(sorted(types))}"
+    return _WORDS.get(hint, f"a {getattr(kind, '__name__', hint)}")
 
 
 def parse_value(text: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flwr.client import NumPyClient
 
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.protocol import (
     CERTIFY,
     QUERY,
@@ -106,12 +108,24 @@ class FlowerClient(NumPyClient):
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
-        """Return f_j(x), the number of examples, and the objective's own metrics at x."""
+        """Return f_j(x), the number of examples, and the objective's own metrics at x.
+
+        A user error becomes a value that is no number, with the reason among the metrics.
+        """
+        try:
+            return self._evaluate(parameters, config)
+        except FedConError as error:
+            return math.nan, 1, {"error": str(error)}
+
+    def _evaluate(
+        self, parameters: list[Array], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
         objective = self._own_objective
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
         metrics = getattr(objective, "metrics", None)
         own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
+        check_metric_names(own)
         if hasattr(objective, "constraint_value"):
             own["constraint"] = float(objective.constraint_value(x))
         examples = int(getattr(objective, "num_examples", 1))

@@ -23,6 +23,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import ClientInfo, Reply, Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
@@ -229,6 +230,9 @@ class _Legacy(Strategy):
         if len(results) < self._server.setup.num_clients:
             return None, {}
         losses = [result.loss for _, result in sorted(results, key=lambda r: natural(r[0].cid))]
+        if not all(map(usable, losses)):
+            _log.warning("no objective: the clients' are %s", losses)
+            return None, {}
         value = sum(losses) / len(losses)
         psi = self._strategy.regularizer
         return value if psi is None else value + psi.value(self._server.x), {}

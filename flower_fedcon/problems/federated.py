@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout, Model
@@ -41,7 +42,7 @@ class FederatedProblem:
     names : sequence of str, optional
         Names of the clients, for error messages.
     metrics : dict of callables, optional
-        Functions of x that are recorded beside the objective, by name.
+        Functions of x that are recorded beside the objective, by names that no other column has.
     optimum : Reference, optional
         The optimum, where it is known; by default a solver finds it when first asked for.
 
@@ -103,6 +104,7 @@ class FederatedProblem:
             self.constraint.check_shape(self.layout.shape)
         self.start = start_point(self.layout, x0, self.constraint)
         self.metrics = dict(metrics or {})
+        check_metric_names(self.metrics)
         self._optimum = optimum
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.core.gate import NUMBERS
 from flower_fedcon.core.protocol import CERTIFY
-from flower_fedcon.errors import FedConError, RoundError
+from flower_fedcon.errors import FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
 from flower_fedcon.wire.payloads import Payload
 
@@ -31,25 +31,24 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
 
     Not part of a round: no state changes, and no bytes are counted.
 
-    Raises
-    ------
-    RoundError
-        If a client does not answer: the others' mean is the gradient of another function.
+    If a client does not answer they are NaN: the others' mean is the gradient of another function.
     """
     x, setup = server.x, server.setup
     answers = _answers(server, engine)
-    missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
-    if missing:
-        raise RoundError(f"no certificate: no usable answer from {', '.join(missing)}")
-    gradient = np.zeros_like(x)
-    for client in sorted(answers):
-        gradient += answers[client]["gradient"]
-    gradient /= setup.num_clients
     constraint, psi = server.strategy.constraint, server.strategy.regularizer
     if constraint is not None:
         psi = Indicator(constraint)
     elif isinstance(psi, Indicator):
         constraint = psi.constraint
+    missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
+    if missing:
+        _log.warning("no certificate: no usable answer from %s", ", ".join(missing))
+        gap = {} if constraint is None else {"fw_gap": math.nan}
+        return {"kkt": math.nan, **gap}
+    gradient = np.zeros_like(x)
+    for client in sorted(answers):
+        gradient += answers[client]["gradient"]
+    gradient /= setup.num_clients
     psi = Zero() if psi is None else psi
     found = {"kkt": float(np.linalg.norm((x - psi.prox(x - gradient, 1.0)).ravel()))}
     if constraint is not None:
@@ -73,7 +72,8 @@ def _answers(server: Server, engine: Engine) -> dict[int, Payload]:
                 server.gate.check_round(one, server.round)
                 columns = server.gate.admit(one, CERTIFY, names)
             except FedConError as error:
-                _log.warning("no certificate by %s: %s", server.client_name(client), error)
+                name, reason = server.client_name(client), printable(str(error))
+                _log.warning("no certificate by %s: %s", name, reason)
                 continue
             if client in everyone:
                 found[client] = {name: value for name, (value,) in columns.items()}

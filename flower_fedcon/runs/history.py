@@ -146,13 +146,16 @@ class EarlyStopping:
 
     def __init__(self, tolerance: float, column: str = "residual") -> None:
         self.tolerance = nonnegative("tolerance", tolerance)
-        self.column = column
+        self.column, self._seen = column, False
 
     def __call__(self, record: Record) -> bool:
-        """Return whether to stop."""
+        """Return whether to stop; not at a record in which an evaluation has failed."""
+        if self.column not in record and (self._seen or "objective" not in record):
+            return False
         if self.column not in record:
             raise ConfigError(
                 f"early stopping watches {self.column!r}, which is not recorded: "
                 f"{nearest(self.column, record)}"
             )
+        self._seen = True
         return bool(record[self.column] <= self.tolerance)

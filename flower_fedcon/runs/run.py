@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
@@ -138,7 +139,9 @@ class Run:
             if due or server_round == plan.num_rounds:
                 evaluation = self._engine.evaluate(server.x)
                 if plan.evaluate is not None:
-                    evaluation |= plan.evaluate(server_round, server.x)
+                    more = plan.evaluate(server_round, server.x)
+                    check_metric_names(more)
+                    evaluation |= more
                 record = _record(server, evaluation, self._seconds)
                 if plan.certificates:
                     record |= certify(server, self._engine)

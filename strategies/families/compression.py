@@ -60,6 +60,13 @@ class CompressedMessages(FedConStrategy[State]):
         self.downlink_compressor = one_of(
             "downlink_compressor", downlink_compressor, "downlink", downlink
         )
+        for name in ("uplink_compressor", "downlink_compressor"):
+            if self.aggregation is not None and not isinstance(getattr(self, name), Identity):
+                raise ConfigError(
+                    f"{self.title} takes aggregation={self.aggregation!r} only without "
+                    f"compression, got {name}={getattr(self, name)!r}: what is compressed is right "
+                    "in the mean alone, or over the rounds"
+                )
 
     def derive(self) -> Compression:
         """Settle the compressors."""

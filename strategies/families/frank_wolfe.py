@@ -44,6 +44,7 @@ class FrankWolfe(Mirrored[State]):
     """
 
     uplink = ("atom",)
+    needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
 
     def __init__(
         self,

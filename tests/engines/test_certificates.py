@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from harness import OpenRun, client_states, wire_exchange
 from problems import l1ls, q6, q6_l1
 
 from flower_fedcon import EarlyStopping, Sample, simulate
-from flower_fedcon.errors import RoundError
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.strategies import FedDualAvg, FedFW
 
@@ -60,8 +61,17 @@ def test_certificates_move_nothing_and_travel():
     assert run.x.tobytes() == calm.x.tobytes()
 
 
-def test_a_missing_answer_is_no_certificate():
+def test_a_missing_answer_is_no_certificate(caplog):
+    """And no reason to end the run: the next one may be whole."""
     run = OpenRun(FedDualAvg(None, client_lr=0.01, local_steps=1), q6()).play(2)
     run.alter = lambda asked, reply: [] if asked.client == 3 else [reply]
-    with pytest.raises(RoundError, match="no usable answer from 3"):
-        certify(run.server, run)
+    assert np.isnan(certify(run.server, run)["kkt"])
+    assert "no certificate: no usable answer from 3" in caplog.text
+    ball = l1ls(6)
+    run = OpenRun(FedFW(ball.constraint, penalty=0.1), ball).play(2)
+    run.alter = lambda asked, reply: [replace(reply, payload={"gradient": [np.full(50, 1e200)]})]
+    found = certify(run.server, run)
+    assert found.keys() == {"kkt", "fw_gap"}
+    assert np.isnan([*found.values()]).all()
+    stop = EarlyStopping(1.0, "kkt")
+    assert [stop({"kkt": v}) for v in (np.nan, 0.5)] == [False, True]

@@ -112,7 +112,7 @@ def test_every_set_and_regularizer_is_among_these():
 @pytest.mark.parametrize("name", sorted(registered().keys() - SPELT_OUT))
 def test_other_registered_types_travel(name):
     made = []
-    for arguments in ({}, {"fraction": 0.5}, {"steps": 3}, {"levels": 4}):
+    for arguments in ({}, {"fraction": 0.4}, {"steps": 3}, {"levels": 4}, {"bound": 1.0}):
         with contextlib.suppress(ConfigError):
             made.append(make(name, arguments))
     assert made

@@ -1,0 +1,178 @@
+"""Evaluations, query answers and certificates from clients that send what nobody should."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, on_grid
+from flwr.app import MetricRecord
+from problems import avg, q6, q6_limited, q6_objectives
+
+from flower_fedcon import EarlyStopping, FederatedProblem, simulate
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedSGM
+
+
+class Telling(Quadratic):
+    """Says what it is told to say of its value and its metrics."""
+
+    def __init__(self, like, losses=None, metrics=None):
+        super().__init__(like.Q, like.b)
+        self.losses, self.told = losses, metrics
+
+    def value(self, x):
+        return super().value(x) if self.losses is None else self.losses.pop(0)
+
+    def metrics(self, x):
+        return self.told or {}
+
+
+def grid(**clients):
+    """Return Q6 on a grid, with `c1=(losses, metrics)` in place of client 1."""
+    told = {int(name[1:]): what for name, what in clients.items()}
+    objectives = [Telling(o, *told.get(j, ())) for j, o in enumerate(q6_objectives())]
+    return FakeGrid(objectives)
+
+
+@on_grid
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1.7e308])
+def test_a_loss_that_is_no_number_costs_one_value(loss, caplog):
+    """It is one client's fault: no objective in that record, and the run goes on."""
+    plain = simulate(avg(), q6(), 3)
+    liars = grid(c1=([0.5, loss, 0.5],), c4=([0.5, loss, 0.5],))
+    stop = EarlyStopping(0.0, "objective")
+    stop.tolerance = -1e9
+    history = avg().start(liars, num_rounds=3, callbacks=[stop]).history
+    assert history.x.tobytes() == plain.x.tobytes()
+    assert np.isnan(history["objective"]).tolist() == [False, True, False]
+    assert f"no evaluation from client 1: its objective is {loss!r}" in caplog.text
+    assert "2 clients did not evaluate: no objective in this record" in caplog.text
+
+
+@on_grid
+def test_losses_of_all_clients_that_are_no_numbers_end_the_run():
+    told = {f"c{j}": ([math.inf],) for j in range(6)}
+    with pytest.raises(FedConError, match="round 1: the objective is nan: the run diverges"):
+        avg().start(grid(**told), num_rounds=3)
+
+
+@on_grid
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ({"objective": -1.0}, "a metric cannot be called 'objective', which is a column"),
+        ({"round": 7.0}, "a metric cannot be called 'round', which is a column"),
+        ({"local_iterations": 7.0}, "a metric cannot be called 'local_iterations'"),
+        (
+            {"a\x1b[2J": 7.0},
+            r"a metric's name must have 1 to 100 printable letters, got 'a\x1b[2J'",
+        ),
+        ({"a" * 1000: 7.0}, "a metric's name must have 1 to 100 printable letters, got 'aaa"),
+    ],
+)
+def test_a_metric_cannot_take_the_place_of_a_column(metrics, words, caplog):
+    history = avg().start(grid(c2=(None, metrics)), num_rounds=2).history
+    assert "objective" not in history
+    assert history["round"].tolist() == [1, 2]
+    assert f"no evaluation from client 2: {words}" in caplog.text
+    assert len(caplog.text) < 10_000
+    if "objective" in metrics:
+        with pytest.raises(ConfigError, match="a metric cannot be called 'objective'"):
+            FederatedProblem(q6_objectives(), metrics={"objective": float})
+        with pytest.raises(ConfigError, match="a metric cannot be called 'round'"):
+            avg().start(
+                FakeGrid(q6_objectives()),
+                num_rounds=2,
+                evaluate_fn=lambda number, arrays: MetricRecord({"round": 3}),
+            )
+
+
+@on_grid
+def test_the_server_checks_metrics_whatever_the_node_does(caplog):
+    """A node without this package's client sends any number of them, of any size."""
+
+    class Odd(FakeGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                if "evaluateres.metrics" in reply.content and reply.metadata.src_node_id == 999:
+                    reply.content["evaluateres.metrics"].update(more[-1])
+            return replies
+
+    more = []
+    for odd, words in (
+        ({f"m{i}": 1.0 for i in range(101)}, "it has 101 metrics, at most 100"),
+        ({"m": math.nan}, "its m is nan, not a usable number"),
+        ({"m": [1.0, 2.0]}, "its m is [1.0, 2.0], not a usable number"),
+        ({"m": "a" * 10**6}, "its m is 'aaaa"),
+        ({"objective": 0.0}, "a metric cannot be called 'objective'"),
+    ):
+        caplog.clear()
+        more.append(odd)
+        avg().start(Odd(q6_objectives()), num_rounds=1)
+        assert f"no evaluation from client 1: {words}" in caplog.text
+        assert len(caplog.text) < 10_000
+
+
+@on_grid
+def test_an_absent_client_costs_a_certificate_and_no_run(caplog):
+    class Silent(FakeGrid):
+        def pull_messages(self, message_ids):
+            asked = [(m, self.pushed[int(m[1:])]) for m in message_ids]
+            return super().pull_messages([m for m, sent in asked if not self.silent(sent)])
+
+        def silent(self, message):
+            config = message.content.get("fitins.config", {})
+            return (config.get("action"), config.get("round"), config.get("client")) == (
+                "certify", 2, 3,
+            )  # fmt: skip
+
+    history = (
+        avg().start(Silent(q6_objectives()), num_rounds=3, certificates=True, timeout=0.2).history
+    )
+    assert np.isnan(history["kkt"]).tolist() == [False, True, False]
+    assert "no certificate: no usable answer from 3" in caplog.text
+    assert history.x.tobytes() == simulate(avg(), q6(), 3).x.tobytes()
+
+
+@on_grid
+def test_two_huge_answers_to_a_query_are_dropped():
+    """Their sum is no number."""
+    strategy = FedSGM(client_lr=1 / 40, local_steps=2, tolerance=0.1)
+    objectives = list(q6_limited().objectives)
+    for j in (1, 2):
+        objectives[j].constraint_value = lambda x: 1.7e308
+    history = strategy.start(FakeGrid(objectives), num_rounds=2, evaluate_every=0).history
+    assert history["replies"].tolist() == [4]
+    assert history["dropped"].tolist() == [4]
+    assert np.isfinite(history.x).all()
+
+
+@on_grid
+def test_what_a_client_says_is_bounded(caplog):
+    """Its error text in the log and in the run's error; its words for work in the history."""
+
+    def alter(message, reply):
+        sent = message.content["fitins.config"]
+        config = reply.content["fitres.metrics"]
+        if sent["client"] == 1 and sent["round"] == 2 and "work.iterations" not in config:
+            for name, value in (("iterations", 3.0), ("x" * 99, 1.0), ("evaluations", math.inf)):
+                config[f"work.{name}"] = value
+            config.update({f"work.{i}": 1.0 for i in range(50)} | {"work.unconverged": -5.0})
+        if sent["client"] == 2 and sent["round"] == 2:
+            config["error"] = "\x1b[2J" + "disk full\n" * 10**6
+        return [reply]
+
+    history = avg().start(FakeGrid(q6_objectives(), alter=alter), num_rounds=3).history
+    extra = [name for name in history.columns if name.startswith("local_")]
+    assert extra == ["local_iterations"]
+    assert history["local_iterations"][-1] == 3
+    assert history["dropped"].tolist() == [0, 1, 1]
+    (line,) = [r.getMessage() for r in caplog.records if "dropped the reply" in r.getMessage()]
+    assert line.startswith(r"round 2: dropped the reply of client 2: \x1b[2Jdisk full\n")
+    assert line.endswith("(10000004 characters)")
+    assert "\x1b" not in line
+    assert len(line) < 1000
