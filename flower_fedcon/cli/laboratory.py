@@ -21,6 +21,10 @@ def reproduce(
     markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
     sims: Annotated[Path, typer.Option(help="Folder of the experiment files.")] = Path("sims"),
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs: finished ones in it are not repeated."),
+    ] = None,
 ) -> None:
     """Run the papers' experiments: claim beside measurement.
 
@@ -31,7 +35,7 @@ def reproduce(
     from flower_fedcon.experiments.folders import write
 
     outcome = claims.reproduce(claims.find(sims, names or ()), quick=quick, workers=workers,
-                               say=say)  # fmt: skip
+                               folder=run_dir, say=say)  # fmt: skip
     rows = table(*claims.TITLES)
     for verdict in outcome.verdicts:
         rows.add_row(*claims.cells(verdict)[:-1], verdict.verdict)

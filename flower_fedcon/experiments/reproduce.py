@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.experiments.claims import Claims
+from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.experiments.folders import label_slug
 from flower_fedcon.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.experiments.verdicts import Verdict
 from flower_fedcon.runs.history import Record
@@ -55,6 +58,7 @@ def reproduce(
     *,
     quick: bool = False,
     workers: int = 2,
+    folder: Path | None = None,
     say: Callable[[str], object] = lambda _: None,
 ) -> Outcome:
     """Run the experiments that claims files need, and judge the claims.
@@ -67,6 +71,8 @@ def reproduce(
         Fewer rounds and claims.
     workers : int
         Processes.
+    folder : Path, optional
+        Keep each run there, in a folder of its own: one that is finished is not repeated.
     say : callable
         Called with a line of text after each run.
 
@@ -79,10 +85,7 @@ def reproduce(
     every = [Claims(path, quick=quick) for path in paths]
     files = [claims for claims in every if claims.claims and not claims.skipped]
     needed = [(claims.name, *run) for claims in files for run in claims.runs()]
-    jobs = [
-        Job(experiment.source, experiment.to_toml(), experiment.labels.index(label))
-        for _, label, _, experiment in needed
-    ]
+    jobs = [_job(name, label, experiment, folder) for name, label, _, experiment in needed]
     runs: dict[str, dict[tuple[str, int], Sequence[Record]]] = {c.name: {} for c in files}
     seconds = dict.fromkeys(runs, 0.0)
     for done, (i, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
@@ -91,10 +94,21 @@ def reproduce(
             raise FedConError(f"{name}: {label}: {played.error}")
         runs[name][label, seed] = _with_totals(played)
         seconds[name] += played.seconds
-        say(f"{done}/{len(jobs)}: {name}: {label}, seed {seed}, {played.seconds:.1f} s")
+        spent = "found" if played.found else f"{played.seconds:.1f} s"
+        say(f"{done}/{len(jobs)}: {name}: {label}, seed {seed}, {spent}")
     verdicts = [v for claims in files for v in claims.judge(runs[claims.name])]
     left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
     return Outcome(verdicts, seconds, time.perf_counter() - began, left_out)
+
+
+def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> Job:
+    """Return the job of one run; its folder is named after all its settings."""
+    index = experiment.labels.index(label)
+    toml = experiment.to_toml(index)
+    if folder is not None:
+        digest = hashlib.sha256(toml.encode()).hexdigest()[:12]
+        folder = (folder / name / f"{label_slug(label, [label])}-{digest}").resolve()
+    return Job(experiment.source, toml, folder=folder)
 
 
 def _with_totals(played: Played) -> list[Record]:

@@ -201,7 +201,7 @@ def _play_job(job: Job) -> Played:
     except FedConError as problem:
         error = str(problem)
     if folder is not None:
-        write_text(folder / RESULT, json.dumps({"error": error}) + "\n")
+        write_text(folder / RESULT, json.dumps({"error": error, "optimum": optimum}) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
 
 
@@ -211,8 +211,10 @@ def _ended(folder: Path, toml: str) -> Played | None:
         raise ConfigError(f"{folder} holds a run of other settings: choose another --run-dir")
     if not (folder / RESULT).exists():
         return None
-    error = json.loads((folder / RESULT).read_text(encoding="utf-8"))["error"]
-    return Played([] if error else History.read_rows(folder / HISTORY), error=error, found=True)
+    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    error = result["error"]
+    rows = [] if error else History.read_rows(folder / HISTORY)
+    return Played(rows, result["optimum"], error, found=True)
 
 
 _latest: list[Experiment] = []

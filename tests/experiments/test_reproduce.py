@@ -134,6 +134,23 @@ def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     assert "3, 2 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained, 0 fail;" in out
 
 
+def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
+    of_optimum = CLAIMS.replace('column = "residual"', 'column = "relative"')  # not 0 here
+    Path("sims/claims/small.toml").write_text(of_optimum)
+    toy = re.sub(r'"lasso".*?\[run\]', '"counterexample"\n[run]', EXPERIMENT, flags=re.DOTALL)
+    Path("sims/small.toml").write_text(toy)
+    command = ["reproduce", "--workers", "1", "--run-dir", "kept", "--json"]
+    _, out, _ = fedcon(*command, "a.json")
+    assert "found" not in out
+    _, out, _ = fedcon(*command, "b.json")
+    assert out.count(", found") == 2
+    first, second = (json.loads(Path(f"{name}.json").read_text()) for name in "ab")
+    assert first["claims"] == second["claims"]
+    Path("sims/small.toml").write_text(toy.replace("penalty = 0.5", "penalty = 0.4"))
+    _, out, _ = fedcon(*command, "c.json")
+    assert out.count(", found") == 1
+
+
 def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Command) -> None:
     holding = CLAIMS.replace("below = 0.0", "below = 1e9")
     Path("sims/claims/small.toml").write_text(holding)
