@@ -309,13 +309,16 @@ class FedConClient(FlowerClient, Generic[State]):
                 return None
             if acknowledged:
                 state = self.on_acknowledged(before, down)
-        about = (acknowledged, before, server_round)
         if phase == QUERY:
             payload, held = self.query(state, down)
-            self.versions = versions.after_query(*about, held, kept, self._incarnation)
+            self.versions = versions.after_query(
+                acknowledged, before, server_round, held, kept, self._incarnation
+            )
         else:
             payload, after = self.step(state, down)
-            self.versions = versions.after_step(*about, after, kept, self._incarnation)
+            self.versions = versions.after_step(
+                acknowledged, before, server_round, after, kept, self._incarnation
+            )
         return payload
 
     def _certify(self, x: Array, state: Any) -> Payload:

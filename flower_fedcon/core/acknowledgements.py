@@ -78,7 +78,7 @@ class Versions(NamedTuple):
 
     def at(self, acknowledged: int) -> Any:
         """Return the state that the server refers to; None if it is lost."""
-        if confirms(acknowledged, self.pending_round):
+        if 0 < acknowledged == self.pending_round:  # `confirms`, of one client
             return self.pending
         if acknowledged == self.round:
             return self.acknowledged
@@ -96,10 +96,12 @@ class Versions(NamedTuple):
     ) -> Versions:
         """Return the versions once a step is done: what it left is pending."""
         old, held = self.at(kept) if kept else None, self.held
-        # By place, not by name: this runs once for each step of each client.
-        return Versions(
-            known, state, server_round, pending, self.held_round, held, kept, old, incarnation
-        )
+        # By place, and without a call of Versions: this runs once for each step of each client.
+        held_round, slot = self.held_round, 0
+        values = (
+            known, state, server_round, pending, held_round, held, kept, old, incarnation, slot
+        )  # fmt: skip
+        return tuple.__new__(Versions, values)
 
     def outdated(self, server_round: int, incarnation: int) -> bool:
         """Return whether a request is older than one that was answered already.
@@ -158,7 +160,8 @@ class Acknowledgements:
     def used(self, clients: list[int], server_round: int) -> None:
         """Acknowledge the replies of a round that were used."""
         if len(clients) == len(self.rounds):
-            self.rounds = np.full_like(self.rounds, server_round)
+            self.rounds = np.empty_like(self.rounds)
+            self.rounds.fill(server_round)
         else:
             self.rounds = self.rounds.copy()
             self.rounds[clients] = server_round

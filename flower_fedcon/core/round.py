@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 _log = logging.getLogger("flwr")
+_NOBODY: frozenset[int] = frozenset()
 
 
 class Round:
@@ -40,17 +41,17 @@ class Round:
         self._server, self.cohort = server, cohort
         self.number = server.round
         self._decision: Payload = {}
-        self._held: set[int] = set()
+        self._held = _NOBODY
         self._restores: dict[int, Payload] = {}
         self._start(QUERY if server.strategy.queries else TRAIN)
         self._rebroadcast()
 
     def _start(self, phase: str) -> None:
         """Begin a phase: nobody has been asked, nobody has replied."""
-        self.phase, self._members = phase, frozenset(self.cohort)
+        self.phase, self._members = phase, _NOBODY
+        self._quorum = self._server.strategy.quorum(len(self.cohort))
         self._attempt, self._ask_again = 0, False
         self._faults: dict[int, str] = {}
-        self._forget_replies()
 
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
@@ -96,15 +97,17 @@ class Round:
             personal=self._personal_parts(clients, acknowledged, after_query),
             restore=self._restored_states(clients, acknowledged),
             phase=self.phase,
-            held=frozenset(self._held),
+            held=self._held,
             wanted=self.lacking,
             attempt=self._attempt,
         )
         common = self._broadcast_bytes
         if after_query:
             common = payload_bytes(self._decision) + server.setting_bytes
-        own = (*request.personal.values(), *request.restore.values())
-        server.downlink_bytes += len(clients) * common + sum(map(payload_bytes, own))
+        server.downlink_bytes += len(clients) * common
+        for own in (request.personal, request.restore):
+            if own:
+                server.downlink_bytes += sum(map(payload_bytes, own.values()))
         return request
 
     def _personal_parts(
@@ -147,9 +150,10 @@ class Round:
         """Go from the query to the step, with the clients that answered."""
         server, answers = self._server, self.uploads()
         server.state, self._decision = server.strategy.after_query(server.state, answers)
-        self._held = set(answers.clients)
+        self._held = frozenset(answers.clients)
         self.cohort = server.cohort = answers.clients
         self._start(TRAIN)
+        self._forget_replies()
 
     # --- what comes back -----------------------------------------------------------------------
 
@@ -198,6 +202,8 @@ class Round:
 
     def _waits_for(self, reply: Reply) -> bool:
         """Return whether these clients were asked, and have not answered yet."""
+        if not self._members:  # where every reply is this process's own, nobody looks
+            self._members = frozenset(self.cohort)
         return not any(c in self._answered or c not in self._members for c in reply.clients)
 
     def _drop(self, client: int, error: FedConError) -> None:
@@ -213,7 +219,7 @@ class Round:
         for client in reply.clients:
             name = server.client_name(client)
             if client in self._held:  # it answered the query, and has forgotten it since
-                self._held.discard(client)
+                self._held -= {client}
                 self._ask_again = True
                 continue
             if client in self._restores:
@@ -234,7 +240,7 @@ class Round:
     @property
     def lacking(self) -> int:
         """How many usable replies the phase under way still needs."""
-        return max(0, self._server.strategy.quorum(len(self.cohort)) - self._count)
+        return max(0, self._quorum - self._count)
 
     def is_complete(self) -> bool:
         """Return whether the phase under way has enough usable replies.
@@ -251,10 +257,9 @@ class Round:
         if not self.lacking:
             return True
         if self._attempt > self._server.max_retries:
-            wanted = self._server.strategy.quorum(len(self.cohort))
             raise RoundError(
                 f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, "
-                f"{wanted} needed, after {self._attempt} attempts ({self._reasons()})"
+                f"{self._quorum} needed, after {self._attempt} attempts ({self._reasons()})"
             )
         return False
 

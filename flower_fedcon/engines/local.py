@@ -57,7 +57,7 @@ class LocalEngine(InProcess):
             done.append(index)
             payloads.append(payload)
             work.append(client.work)
-        return [*in_columns(done, server_round, payloads, work), *failed]
+        return [*in_columns(done, server_round, payloads, work if any(work) else ()), *failed]
 
     def save(self) -> list[Versions]:
         """Return the clients' states, in client order."""
@@ -82,5 +82,7 @@ def in_columns(
     if all(payload.keys() == names for payload in payloads):
         columns = {name: [payload[name] for payload in payloads] for name in names}
         return [Reply(clients, server_round, columns, work=work)]
-    each = zip(clients, payloads, work, strict=True)
-    return [Reply([c], server_round, {k: [v] for k, v in p.items()}, work=[w]) for c, p, w in each]
+    return [
+        Reply([c], server_round, {k: [v] for k, v in p.items()}, work=work[i : i + 1])
+        for i, (c, p) in enumerate(zip(clients, payloads, strict=True))
+    ]

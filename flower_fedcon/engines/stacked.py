@@ -196,6 +196,9 @@ class StackedEngine(InProcess):
     def _parts(self, clients: Array) -> Iterator[slice]:
         """Cut a list of clients into even parts whose models fit into the cache."""
         number = -(-len(clients) // self._models)
+        if number == 1:
+            yield slice(None)
+            return
         ends = [len(clients) * i // number for i in range(number + 1)]
         for first, last in pairwise(ends):
             yield slice(first, last)

@@ -57,8 +57,8 @@ class States:
         if not last or len(acknowledged) < self._num_clients or not every(acknowledged == last):
             return False
         self._slot ^= 1
-        self._round[:] = last
-        self._pending_round[:] = 0
+        self._round.fill(last)
+        self._pending_round.fill(0)
         return True
 
     def acknowledge(self, clients: Array, acknowledged: Array) -> Array:

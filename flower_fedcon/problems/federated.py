@@ -100,6 +100,8 @@ class FederatedProblem:
         self.clients: list[Any] = [
             PackedObjective(o, self.layout) if self.layout.layered else o for o in self.objectives
         ]
+        # A functional constraint; looked up once, not at each evaluation.
+        self._functional = all(hasattr(c, "constraint_value") for c in self.clients)
         if self.constraint is not None:
             self.constraint.check_shape(self.layout.shape)
         self.start = start_point(self.layout, x0, self.constraint)
@@ -155,7 +157,7 @@ class FederatedProblem:
             record["residual"] = record["objective"] - self._optimum.value
         D = self.constraint
         record["violation"] = 0.0 if D is None else D.violation(packed)
-        if all(hasattr(c, "constraint_value") for c in self.clients):  # a functional constraint
+        if self._functional:
             total = math.fsum(c.constraint_value(packed) for c in self.clients)
             record["constraint"] = total / self.num_clients
         if self.metrics:

@@ -146,6 +146,17 @@ class CoordinateAtom(Atom):
             return array_bytes(self.code.shape, _CODE)
         return _CODE_BYTES
 
+    @classmethod
+    def sum(cls, atoms: Sequence[Any]) -> Array:
+        """Return the sum of several atoms, added in order, as a new array."""
+        first = atoms[0]
+        if first.dtype != _DOUBLE:
+            return super().sum(atoms)
+        codes = np.array([atom.code for atom in atoms])
+        amounts = np.copysign([atom.magnitude for atom in atoms], codes)
+        size = math.prod(first.shape)
+        return np.bincount(np.abs(codes) - 1, amounts, size).reshape(first.shape)
+
     def part(self, index: int) -> Atom:
         """Return the atom of one client."""
         assert isinstance(self.code, np.ndarray)  # noqa: S101  (a stack)
