@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.validation import Array, count
+from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -200,7 +202,8 @@ class FedConClient(FlowerClient, Generic[State]):
 
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
-        return ClientInfo.of(self._own_objective, self.name or "")
+        objective = self._own_objective
+        return replace(ClientInfo.of(objective, self.name or ""), digest=digest(objective))
 
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""

@@ -26,6 +26,10 @@ class AlgorithmError(FedConError):
     """A strategy and its client do not fit together: a mistake in their code."""
 
 
+class StorageError(FedConError):
+    """A file or folder that cannot be read or written, or that another process is using."""
+
+
 class StateLostError(FedConError):
     """A client is asked to continue, but its state is lost."""
 

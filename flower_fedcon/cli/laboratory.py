@@ -70,7 +70,7 @@ def bench(
     from flower_fedcon.benchmarks import to_json
     from flower_fedcon.benchmarks.figure import plot_curves
     from flower_fedcon.experiments.figures import check_figure
-    from flower_fedcon.runs.directory import write_text
+    from flower_fedcon.wire.files import write_text
 
     if figure is not None:
         check_figure(figure)

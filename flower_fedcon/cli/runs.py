@@ -120,7 +120,7 @@ def _tune(
 ) -> list[Point]:
     """Tune one algorithm, and show and write what was found."""
     from flower_fedcon.experiments import tuning
-    from flower_fedcon.runs.directory import write_text
+    from flower_fedcon.wire.files import write_text
 
     found, best = tuning.tune(experiment, points, folder, options=options, workers=workers, say=say)
     rows = table(*points[0], options.title.replace("_", " ").capitalize(), right_from=0)

@@ -12,9 +12,11 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
+from flower_fedcon.validation import count, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
 TRAIN, QUERY, CERTIFY = "train", "query", "certify"
+_LARGEST = 1e100  # of a client's constants: their squares are finite
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,13 @@ class ClientInfo:
         The model that the client's objective takes.
     smoothness, strong_convexity : float, optional
         L and mu, where known.
+    digest : str
+        Of the client's objective, data and all; "" where it was not asked for.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range.
     """
 
     name: str
@@ -162,6 +171,17 @@ class ClientInfo:
     layout: Layout | None
     smoothness: float | None = None
     strong_convexity: float | None = None
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        count("num_examples", self.num_examples)
+        for name in ("smoothness", "strong_convexity"):
+            value = getattr(self, name)
+            if value is not None and nonnegative(name, value) > _LARGEST:
+                raise ConfigError(f"{name} must be at most {_LARGEST:g}, got {value!r}")
+        L, mu = self.smoothness, self.strong_convexity
+        if L is not None and mu is not None and mu > L * (1 + 1e-6):
+            raise ConfigError(f"strong_convexity must be at most smoothness, got {mu!r} > {L!r}")
 
     @classmethod
     def of(cls, objective: Any, name: str) -> ClientInfo:
@@ -175,10 +195,10 @@ class ClientInfo:
         check_objective(objective)
         return cls(
             name=name,
-            num_examples=int(getattr(objective, "num_examples", 1)),
+            num_examples=_number(int, objective, "num_examples", 1),
             layout=Layout.for_objective(objective),
-            smoothness=_optional(getattr(objective, "smoothness", None)),
-            strong_convexity=_optional(getattr(objective, "strong_convexity", None)),
+            smoothness=_number(float, objective, "smoothness"),
+            strong_convexity=_number(float, objective, "strong_convexity"),
         )
 
 
@@ -189,8 +209,13 @@ def check_objective(objective: Any) -> None:
             raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
 
 
-def _optional(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _number(kind: type[Any], objective: Any, name: str, default: int | None = None) -> Any:
+    """Return a number that an objective states in an attribute; by default None, or `default`."""
+    value = getattr(objective, name, default)
+    try:
+        return None if value is None else kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"an objective's {name} must be a number, got {value!r}") from None
 
 
 @dataclass(frozen=True)

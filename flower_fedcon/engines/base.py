@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.digests import digest
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
@@ -41,6 +42,13 @@ class Engine(ABC):
     def evaluate(self, x: Array) -> Record:
         """Return the record of a model: "objective" and what else is measured."""
 
+    clients_keep_states: ClassVar[bool] = True
+    """Whether the clients' states are with them, and not in the run's checkpoint."""
+
+    def digests(self) -> dict[str, list[str]]:
+        """Return digests of what a run works on, which must not change when it is resumed."""
+        return {}
+
     def save(self) -> list[Versions] | None:
         """Return the clients' states for a checkpoint; None where clients keep them themselves."""
         return None
@@ -61,6 +69,8 @@ class InProcess(Engine):
     problem : FederatedProblem
     """
 
+    clients_keep_states = False
+
     def __init__(self, problem: FederatedProblem) -> None:
         self._problem = problem
 
@@ -69,6 +79,14 @@ class InProcess(Engine):
         problem = self._problem
         pairs = zip(problem.objectives, problem.names, strict=True)
         return [ClientInfo.of(objective, name) for objective, name in pairs]
+
+    def digests(self) -> dict[str, list[str]]:
+        """Return those of the clients' objectives, and of D and psi."""
+        problem = self._problem
+        return {
+            "data": [digest(objective) for objective in problem.objectives],
+            "problem": [digest((problem.constraint, problem.regularizer))],
+        }
 
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""

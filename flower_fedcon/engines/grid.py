@@ -65,9 +65,14 @@ class GridEngine(Engine):
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
         infos = self._nodes.wait(self._expected, self._timeout)
+        self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
         self._index = {name: j for j, name in enumerate(self._names)}
         return infos
+
+    def digests(self) -> dict[str, list[str]]:
+        """Return what the clients have told of their data."""
+        return {"data": self._digests}
 
     def open(self, run: RunInfo) -> None:
         """Encode what all messages have in common."""

@@ -12,11 +12,11 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.console import console, results, say
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.figures import plot_histories
-from flower_fedcon.experiments.folders import label_slug, make
+from flower_fedcon.experiments.folders import label_slug, write
 from flower_fedcon.experiments.runner import play
 from flower_fedcon.experiments.schema import context
 from flower_fedcon.experiments.seed_statistics import mean
-from flower_fedcon.runs.directory import CONFIG, FIGURE, write_text
+from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan
 
@@ -42,7 +42,7 @@ def run_all(experiment: Experiment, plan: Plan) -> None:
         for i, label in enumerate(labels)
     }
     if not plan.resume:
-        write_text(folder / CONFIG, experiment.to_toml())
+        write(folder / CONFIG, experiment.to_toml())
     rows = {label: history.rows for label, history in histories.items()}
     _show(experiment, rows, _figures(folder))
     say(f"directory: {folder}")
@@ -69,7 +69,7 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan) -> None:
             seeded = replace(plan, seed=seed)
             runs[label].append(_play(experiment, i, name, target, seeded, named=True).rows)
     if not (folder / CONFIG).exists():
-        write_text(folder / CONFIG, first.to_toml())
+        write(folder / CONFIG, first.to_toml())
     means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
     _show(first, means, _figures(folder), runs)
     say(f"directory: {folder}")
@@ -102,11 +102,9 @@ def _play(
     experiment: Experiment, index: int, label: str, folder: Path, plan: Plan, *, named: bool = False
 ) -> History:
     """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
-    if not (plan.resume and (folder / CONFIG).exists()):
-        make(folder)
-        write_text(folder / CONFIG, experiment.to_toml(index))
+    plan = replace(plan, run_dir=folder, config=experiment.to_toml(index))
     with context(label) if named else nullcontext():
-        return play(experiment, index, replace(plan, run_dir=folder), label=label)
+        return play(experiment, index, plan, label=label)
 
 
 def _show(

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.runs.directory import CONFIG, HISTORY, write_text
+from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.wire.files import storage, write_text
 
 
 def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
@@ -28,9 +29,10 @@ def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
 
 def runs_in(folder: Path) -> list[Path]:
     """Return the run directories of a folder: itself, or those of its comparison."""
-    if (folder / HISTORY).exists():
-        return [folder]
-    found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
+    with storage(f"look into {folder}"):
+        if (folder / HISTORY).exists():
+            return [folder]
+        found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
     return sorted(path.parent for path in found)
 
 
@@ -72,19 +74,8 @@ def settings_slug(settings: Mapping[str, str]) -> str:
     return re.sub(r"[^A-Za-z0-9.,=+_-]", "-", text)
 
 
-def make(folder: Path) -> None:
-    """Make a run directory, with the folders above it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"cannot make the run directory {folder}: {reason}") from None
-
-
 def write(path: Path, text: str) -> None:
     """Write a text file in one step, with the folders above it."""
-    try:
+    with storage(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+    write_text(path, text)

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flower_fedcon import simulation
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.experiments.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.experiments.folders import make
-from flower_fedcon.runs.directory import CONFIG, HISTORY, write_text
+from flower_fedcon.experiments.folders import write
+from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.validation import count
+from flower_fedcon.wire.files import read_bytes
 
 RESULT = "result.json"
 """In the folder of a job that has ended: how it ended."""
@@ -188,33 +189,47 @@ def _play_job(job: Job) -> Played:
         ended = _ended(folder, job.toml)
         if ended is not None:
             return ended
-        make(folder)
-        write_text(folder / CONFIG, job.toml)
     rows: list[Record] = []
     optimum, error = None, ""
     try:
         experiment = _experiment(job.source, job.toml)
-        plan = experiment.run_options.plan(run_dir=folder, resume=folder is not None)
+        plan = experiment.run_options.plan(
+            run_dir=folder, resume=folder is not None, config=job.toml
+        )
         rows = play(experiment, job.index, plan).rows
         if experiment.reference:
             optimum = experiment.problem().optimum.value
+    except StorageError:  # of this machine, not of the run
+        raise
     except FedConError as problem:
         error = str(problem)
     if folder is not None:
-        write_text(folder / RESULT, json.dumps({"error": error, "optimum": optimum}) + "\n")
+        if not (folder / CONFIG).exists():  # it failed before it began
+            write(folder / CONFIG, job.toml)
+        write(folder / RESULT, json.dumps({"error": error, "optimum": optimum}) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
 
 
 def _ended(folder: Path, toml: str) -> Played | None:
     """Return the finished run that a job's folder holds, if it does."""
-    if (folder / CONFIG).exists() and (folder / CONFIG).read_text(encoding="utf-8") != toml:
+    config, result = _content(folder / CONFIG), _content(folder / RESULT)
+    if config is not None and config != toml.encode():
         raise ConfigError(f"{folder} holds a run of other settings: choose another --run-dir")
-    if not (folder / RESULT).exists():
-        return None
-    result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    error = result["error"]
+    try:
+        ended = json.loads(result or b"")
+        error, optimum = str(ended["error"]), ended["optimum"]
+        optimum = None if optimum is None else float(optimum)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None  # none, or damaged: the run goes on from its checkpoint
     rows = [] if error else History.read_rows(folder / HISTORY)
-    return Played(rows, result["optimum"], error, found=True)
+    return Played(rows, optimum, error, found=True)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_bytes(path, follow=True)
+    except FileNotFoundError:
+        return None
 
 
 _latest: list[Experiment] = []

@@ -151,6 +151,8 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
         config["num-partitions"] = int(node["num-partitions"])
     if info.layout is not None:
         config["layout"] = info.layout.to_json()
+    if info.digest:
+        config["digest"] = info.digest
     for key in ("smoothness", "strong_convexity"):
         if getattr(info, key) is not None:
             config[key] = getattr(info, key)
@@ -166,6 +168,7 @@ def decode_info(config: Mapping[str, Any], node_id: int) -> tuple[ClientInfo, in
         layout=None if layout is None else Layout.from_json(str(layout)),
         smoothness=config.get("smoothness"),
         strong_convexity=config.get("strong_convexity"),
+        digest=str(config.get("digest", ""))[:64],
     )
     partitions = config.get("num-partitions")
     return info, None if partitions is None else int(partitions)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.mirror import Mirror
@@ -15,27 +13,51 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire import state_files
+from flower_fedcon.wire.digests import digest, shown
 
 if TYPE_CHECKING:
     from flower_fedcon.core.protocol import Setup
+    from flower_fedcon.engines.base import Engine
     from flower_fedcon.strategies.base import FedConStrategy
 
 NAME = "checkpoint"
+_ESSENTIAL = ("algorithm", "model", "states")  # without them the states mean nothing
+_FORM: dict[str, Any] = {
+    "fingerprint": dict, "server": dict, "clients": list | None, "rows": int, "seconds": float,
+}  # fmt: skip
+_SERVER_FORM: dict[str, Any] = {
+    "run_id": str, "incarnation": int, "round": int, "state": tuple, "acknowledged": list,
+    "uplink_bytes": int, "downlink_bytes": int, "counts": dict, "work": dict,
+}  # fmt: skip
 
 
-def fingerprint(strategy: FedConStrategy[Any], setup: Setup, x0: Array) -> dict[str, str]:
-    """Return what must not change when a run is resumed, by name."""
-    entries = {name: repr(value) for name, value in strategy.arguments().items()}
-    entries |= {
+Fingerprint: TypeAlias = dict[str, dict[str, Any]]
+"""What must not change when a run is resumed: name -> its digest, and how it is shown."""
+
+
+def fingerprint(
+    strategy: FedConStrategy[Any], setup: Setup, x0: Array, engine: Engine
+) -> Fingerprint:
+    """Return what must not change when a run is resumed."""
+    entries: dict[str, Any] = {
+        **strategy.arguments(),
         "algorithm": strategy.name,
-        "seed": str(setup.seed),
-        "clients": json.dumps([client.name for client in setup.clients]),
+        "seed": setup.seed,
+        "clients": [client.name for client in setup.clients],
         "model": setup.layout.to_json(),
-        "x0": hashlib.sha256(x0.tobytes()).hexdigest(),
+        "x0": x0,
+        "states": "with the clients" if engine.clients_keep_states else "in the checkpoint",
     }
     if strategy.uses_num_rounds:
-        entries["num_rounds"] = str(setup.num_rounds)
-    return entries
+        entries["num_rounds"] = setup.num_rounds
+    found = {name: _entry(digest(value), value) for name, value in entries.items()}
+    for name, digests in engine.digests().items():
+        found[name] = _entry(digests, digest(digests))
+    return found
+
+
+def _entry(content: str | list[str], value: Any) -> dict[str, Any]:
+    return {"digest": content, "text": shown(value)}
 
 
 def save(folder: Path, content: dict[str, Any]) -> None:
@@ -47,7 +69,7 @@ def load(
     folder: Path,
     strategy: FedConStrategy[Any],
     setup: Setup,
-    x0: Array,
+    now: Fingerprint,
     allow_changes: Sequence[str] = (),
 ) -> dict[str, Any] | None:
     """Return the checkpoint of a run directory; None if there is none.
@@ -55,25 +77,77 @@ def load(
     Raises
     ------
     FedConError
-        If it is damaged, or belongs to a run with other settings. Settings named in
-        `allow_changes` may differ.
+        If it is damaged, or belongs to a run with other settings or other data. What
+        `allow_changes` names may differ.
     """
     path = folder / NAME
-    if not path.exists():
-        return None
     try:
-        content: dict[str, Any] = state_files.read(path, _types(strategy))
+        content = state_files.read(path, _types(strategy))
+    except FileNotFoundError:
+        return None
     except state_files.DamagedError as error:
         raise FedConError(f"cannot resume: {error}. Start again in another run directory") from None
-    now, then = fingerprint(strategy, setup, x0), content["fingerprint"]
-    for name in sorted(now.keys() | then.keys()):
-        if now.get(name) != then.get(name) and name not in allow_changes:
+    if not _is_checkpoint(content, setup.num_clients):
+        raise FedConError(
+            f"cannot resume: {path} is not a checkpoint of {setup.num_clients} clients that this "
+            "version of flower-fedcon wrote. Start again in another run directory"
+        )
+    then: Fingerprint = content["fingerprint"]
+    for name in [*now, *(then.keys() - now.keys())]:
+        change = _change(name, then.get(name), now.get(name))
+        if change and (name in _ESSENTIAL or name not in allow_changes):
+            allow = "" if name in _ESSENTIAL else (
+                f"allow this change (allow_changes=[{name!r}], --allow-change {name}), "
+            )  # fmt: skip
             raise FedConError(
-                f"cannot resume {folder}: {name} was {then.get(name, 'not set')}, is "
-                f"{now.get(name, 'not set')}. Set it back, allow this change "
-                f"(allow_changes=[{name!r}], --allow-change {name}), or use another run directory"
+                f"cannot resume {folder}: {change}. Set it back, {allow}or use another run "
+                "directory"
             )
-    return content
+    return dict(content)
+
+
+def _is_checkpoint(content: Any, num_clients: int) -> bool:
+    """Return whether a tree has the form of what `save` is given."""
+    forms = (content, _FORM), (content and content.get("server"), _SERVER_FORM)
+    for table, form in forms:
+        if not isinstance(table, dict) or table.keys() != form.keys():
+            return False
+        if not all(isinstance(table[name], kind) for name, kind in form.items()):
+            return False
+    server, clients = content["server"], content["clients"]
+    numbers = [content["rows"], server["round"], server["incarnation"], *server["acknowledged"]]
+    return (
+        len(server["acknowledged"]) == num_clients
+        and (clients is None or len(clients) == num_clients)
+        and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        and all(isinstance(client, Versions) for client in clients or ())
+        and all(
+            isinstance(entry, dict) and entry.keys() == {"digest", "text"}
+            for entry in content["fingerprint"].values()
+        )
+    )
+
+
+def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    """Return what has changed, or ""."""
+    if then is None or now is None:
+        before, after = ("not set" if one is None else one["text"] for one in (then, now))
+        return f"{name} was {before}, is {after}"
+    before, after = then["digest"], now["digest"]
+    if before == after:
+        return ""
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        other = [
+            str(j) for j, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1
+        ]
+        which = f" ({len(other)} of {len(after)}, first {other[0]})" if len(after) > 1 else ""
+        return f"{name} is not what it was{which}"
+    if then["text"] != now["text"]:
+        return f"{name} was {then['text']}, is {now['text']}"
+    return (
+        f"{name} is {now['text']} as before, but its content is another (an object of your own "
+        "can say in an attribute resume_key what of it matters)"
+    )
 
 
 def _types(strategy: FedConStrategy[Any]) -> dict[str, type[Any]]:

@@ -6,15 +6,15 @@ import json
 import os
 import platform
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import History, HistoryFile, Record
+from flower_fedcon.wire.files import FolderLock, atomic, storage, write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
@@ -24,65 +24,83 @@ ENVIRONMENT, FIGURE = "environment.json", "figure.png"
 
 
 class RunDirectory:
-    """The folder of one run; `create` refuses one that holds a run already.
+    """The folder of one run, locked from here to `close`.
 
     `history.csv` grows by a row for each recorded round, `model.npz` is written at the end (also
     after an error), each in one step.
+
+    Parameters
+    ----------
+    path : path
+
+    Raises
+    ------
+    StorageError
+        If another process has a run in it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._history = HistoryFile(path / HISTORY)
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._history: HistoryFile | None = None
+        with storage(f"look into {path}"):
+            there = self.path.is_dir()
+        self._lock = FolderLock(self.path) if there else None
 
-    @classmethod
-    def reopen(cls, path: Path, count: int) -> tuple[RunDirectory, list[Record]]:
-        """Return the folder of a run to resume, and the `count` rows before its checkpoint."""
-        file = path / HISTORY
-        rows = History.read_rows(file)[:count] if file.exists() else []
-        if len(rows) < count:
-            raise FedConError(
-                f"cannot resume: {file} holds {len(rows)} rows, its checkpoint was written after "
-                f"{count}. Put the file back, or start again in another run directory"
-            )
-        directory = cls(path)
-        for row in rows:
-            directory.write(row)
-        return directory, rows
+    @property
+    def exists(self) -> bool:
+        """Whether the folder was there before this run."""
+        return self._lock is not None
 
-    @classmethod
     def create(
-        cls, path: str | Path, server: Server, num_rounds: int, *, anew: bool = False
-    ) -> RunDirectory:
+        self, server: Server, num_rounds: int, config: str | None, *, anew: bool = False
+    ) -> None:
         """Make the folder and write what is known before round 1.
 
-        With `anew`, an existing history that has no checkpoint is overwritten.
+        Parameters
+        ----------
+        server : Server
+        num_rounds : int
+        config : str, optional
+            The experiment file that describes the run; by default its arguments do.
+        anew : bool (default: False)
+            Whether a history that has no checkpoint is overwritten.
         """
-        folder = Path(path)
+        folder = self.path
+        if self._lock is None:
+            with storage(f"make the run directory {folder}"):
+                folder.mkdir(parents=True, exist_ok=True)
+            self._lock = FolderLock(folder)
+            anew = False  # what is there now is another process's
         if (folder / HISTORY).exists() and not anew:
             raise ConfigError(
                 f"{folder} holds a run already: resume it, choose another run directory, or remove "
                 "this one"
             )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"cannot make the run directory {folder}: {error}") from None
-        if not (folder / CONFIG).exists():
-            write_text(folder / CONFIG, describe_run(server, num_rounds))
+        if config is not None or not (folder / CONFIG).exists():
+            write_text(folder / CONFIG, config or describe_run(server, num_rounds))
         write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
-        return cls(folder)
+        self._history = HistoryFile(folder / HISTORY)
+
+    def reopen(self, count: int) -> list[Record]:
+        """Return the `count` rows before the checkpoint, and cut what follows them."""
+        self._history = HistoryFile(self.path / HISTORY, keep=count)
+        return self._history.rows
 
     def write(self, record: Record) -> None:
         """Append a row to the history."""
-        self._history.write(record)
+        self._open_history.write(record)
 
     def sync(self) -> None:
         """Flush the history to disk."""
-        self._history.sync()
+        self._open_history.sync()
 
-    def close(self, history: History) -> None:
+    @property
+    def _open_history(self) -> HistoryFile:
+        assert self._history is not None  # noqa: S101  (made by `create` or `reopen`)
+        return self._history
+
+    def save_model(self, history: History) -> None:
         """Write the model."""
-        self._history.__exit__()
         arrays: dict[str, Any] = {}
         for name, model in {"x": history.x, **history.outputs}.items():
             if isinstance(model, list):  # a network's layers: x0, x1, ...
@@ -92,31 +110,12 @@ class RunDirectory:
         with atomic(self.path / MODEL) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
 
-
-class atomic:  # noqa: N801  (used as a statement: with atomic(path) as temporary)
-    """Write a file under a temporary name and move it into place when it is whole."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-        os.close(handle)
-        self._temporary = Path(name)
-        return self._temporary
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._temporary.chmod(0o644)
-            self._temporary.replace(self.path)
-        else:
-            self._temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step."""
-    with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    def close(self) -> None:
+        """Leave the folder to others."""
+        if self._history is not None:
+            self._history.close()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def describe_run(server: Server, num_rounds: int) -> str:

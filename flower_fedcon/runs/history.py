@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, StorageError, nearest
 from flower_fedcon.layout import Model
 from flower_fedcon.validation import Array, nonnegative
+from flower_fedcon.wire.files import atomic, read_bytes, storage
 
 Record: TypeAlias = dict[str, float]
 Callback: TypeAlias = Callable[[Record], Any]
@@ -76,56 +79,158 @@ class History:
 
     def to_csv(self, path: str | Path) -> None:
         """Write all rows to a file."""
-        with HistoryFile(Path(path)) as file:
-            for row in self.rows:
-                file.write(row)
+        columns = self.columns
+        with atomic(Path(path)) as temporary:
+            temporary.write_bytes(_table(columns, [_cells(row, columns) for row in self.rows]))
 
     @staticmethod
     def read_rows(path: str | Path) -> list[Record]:
-        """Return the rows of a file written by `to_csv` or a run."""
-        with Path(path).open(newline="") as file:
-            return [
-                {k: _number(v) for k, v in row.items() if v != ""} for row in csv.DictReader(file)
-            ]
+        """Return the rows of a file written by `to_csv` or a run.
+
+        A last row without its end, which a run that was killed leaves, is left out.
+
+        Raises
+        ------
+        FedConError
+            If the file cannot be read, or holds something else.
+        """
+        return _parse(Path(path)).rows
+
+
+class _Parsed(NamedTuple):
+    """What a file holds."""
+
+    columns: list[str]
+    cells: list[list[str]]
+    rows: list[Record]
+    end: int  # the bytes up to here
+
+
+def _parse(path: Path, count: int | None = None) -> _Parsed:
+    """Return the first `count` rows of a file, or all that are whole."""
+    try:
+        data = read_bytes(path, follow=True)
+    except FileNotFoundError:
+        raise StorageError(f"cannot read {path}: there is no such file") from None
+    data = data[: data.rfind(b"\n") + 1]
+    found = _Parsed([], [], [], 0)
+    end = line = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal end, line
+        for bytes_ in io.BytesIO(data):
+            end, line = end + len(bytes_), line + 1
+            yield bytes_.decode()
+
+    try:
+        for cells in csv.reader(lines(), strict=True):
+            if not found.columns:
+                if not cells or len(set(cells)) != len(cells):
+                    raise ValueError("no names of columns")
+                found.columns.extend(cells)
+            elif len(cells) != len(found.columns):
+                raise ValueError(f"{len(cells)} values in {len(found.columns)} columns")
+            else:
+                pairs = zip(found.columns, cells, strict=True)
+                found.rows.append({name: _number(text) for name, text in pairs if text})
+                found.cells.append(cells)
+            found = found._replace(end=end)
+            if len(found.rows) == count:
+                break
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(
+            f"{path} is damaged in line {line} ({error!s:.99}): remove the lines from there on, or "
+            "resume the run, which cuts what came after its checkpoint"
+        ) from None
+    return found
 
 
 def _number(text: str) -> float:
     """Return the number that was written: whole ones stay whole."""
-    return int(text) if text.lstrip("-").isdigit() else float(text)
+    return int(text) if _WHOLE.fullmatch(text) else float(text)
+
+
+_WHOLE = re.compile(r"-?[0-9]{1,4000}")  # longer ones Python does not read
+
+
+def _cells(row: Record, columns: Sequence[str]) -> list[str]:
+    """Return a row's values as text that reads back as the same numbers; "" for none."""
+    # + makes an integer of a truth value
+    return [repr(+np.asarray(row[c]).item()) if c in row else "" for c in columns]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
+    """Return a CSV file's bytes; rows may be shorter than the header."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    if columns:
+        writer.writerow(columns)
+    writer.writerows([*row, *[""] * (len(columns) - len(row))] for row in rows)
+    return text.getvalue().encode()
 
 
 class HistoryFile:
-    """A CSV file that grows row by row, flushed after each."""
+    """A CSV file that grows row by row; a row is with the operating system before the next.
 
-    def __init__(self, path: Path) -> None:
+    Parameters
+    ----------
+    path : Path
+    keep : int (default: 0)
+        How many rows to keep of the file that is there; what follows them, whole or torn, is cut.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Those that were kept.
+
+    Raises
+    ------
+    FedConError
+        If there are fewer, or the file is damaged before their end.
+    """
+
+    def __init__(self, path: Path, keep: int = 0) -> None:
         self._path = path
-        self._columns: list[str] = []
-        self._file = path.open("w", newline="")
+        found = _parse(path, keep) if keep else _Parsed([], [], [], 0)
+        self.rows, self._columns = found.rows, found.columns
+        if len(self.rows) < keep:
+            raise StorageError(
+                f"cannot resume: {path} holds {len(self.rows)} rows, its checkpoint was written "
+                f"after {keep}. Put the file back, or start again in another run directory"
+            )
+        with storage(f"write {path}"):
+            self._file = path.open("ab", buffering=0)
+            self._file.truncate(found.end)
 
     def write(self, row: Record) -> None:
         """Append a row; a column that is new is empty in earlier rows."""
         new = [name for name in row if name not in self._columns]
         if new:
-            self._file.close()
-            earlier = list(csv.DictReader(self._path.read_text().splitlines()))
-            self._columns += new
-            self._file = self._path.open("w", newline="")
-            writer = csv.DictWriter(self._file, self._columns, restval="")
-            writer.writeheader()
-            writer.writerows(earlier)
-        # repr of a float reads back as the same number
-        values = [repr(np.asarray(row[c]).item()) if c in row else "" for c in self._columns]
-        csv.writer(self._file).writerow(values)
-        self._file.flush()
+            self._add_columns(new)
+        self._append(",".join(_cells(row, self._columns)).encode() + b"\r\n")
+
+    def _append(self, line: bytes) -> None:
+        with storage(f"write {self._path}"):
+            while line:
+                line = line[self._file.write(line) :]
+
+    def _add_columns(self, new: Sequence[str]) -> None:
+        """Give the file more columns, in one step."""
+        earlier = _parse(self._path).cells
+        self._columns = [*self._columns, *new]
+        self._file.close()
+        with atomic(self._path) as temporary:
+            temporary.write_bytes(_table(self._columns, earlier))
+        with storage(f"write {self._path}"):
+            self._file = self._path.open("ab", buffering=0)
 
     def sync(self) -> None:
         """Flush the rows to disk."""
-        os.fsync(self._file.fileno())
+        with storage(f"write {self._path}"):
+            os.fsync(self._file.fileno())
 
-    def __enter__(self) -> HistoryFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory
@@ -49,6 +49,8 @@ class Plan:
     callbacks: Sequence[Callback] = ()
     evaluate: Callable[[int, Array], Record] | None = None
     """(round, x) -> what is recorded in addition to the engine's evaluation."""
+    config: str | None = None
+    """The experiment file that describes the run, for its directory."""
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -86,45 +88,66 @@ class Run:
         engine: Engine,
     ) -> None:
         self.plan, self._engine = plan, engine
-        self._fingerprint = checkpoint.fingerprint(strategy, setup, x0)
-        self._found: dict[str, Any] | None = None
-        if plan.resume and plan.run_dir is not None:
-            folder, allowed = Path(plan.run_dir), plan.allow_changes
-            self._found = checkpoint.load(folder, strategy, setup, x0, allowed)
-        if self._found is None:
-            self.server = Server(strategy, setup, x0)
-        else:
-            snapshot = self._found["server"]
-            run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
-            self.server = Server(strategy, setup, x0, run_id=run_id, incarnation=incarnation)
-            self.server.resume(snapshot)
-        engine.open(self.server.info)
+        self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
+        try:
+            self._found = self._checkpoint_to_resume(strategy, setup, x0)
+            if self._found is None:
+                self.server = Server(strategy, setup, x0)
+            else:
+                snapshot = self._found["server"]
+                run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
+                self.server = Server(strategy, setup, x0, run_id=run_id, incarnation=incarnation)
+                self.server.resume(snapshot)
+            engine.open(self.server.info)
+        except BaseException:
+            self.close()
+            raise
+
+    def _checkpoint_to_resume(
+        self, strategy: FedConStrategy[Any], setup: Setup, x0: Array
+    ) -> dict[str, Any] | None:
+        """Return the checkpoint to go on from, if there is one."""
+        if self._directory is None:
+            return None
+        self._fingerprint = checkpoint.fingerprint(strategy, setup, x0, self._engine)
+        if not (self.plan.resume and self._directory.exists):
+            return None
+        return checkpoint.load(
+            self._directory.path, strategy, setup, self._fingerprint, self.plan.allow_changes
+        )
 
     def play(self) -> History:
         """Play the remaining rounds and return the history."""
-        server, found = self.server, self._found
-        self._directory: RunDirectory | None = None
-        rows: list[Record] = []
-        self._seconds, self._saved = 0.0, time.monotonic()
-        if self.plan.run_dir is not None:
-            self._directory, rows = self._open(Path(self.plan.run_dir))
-        if found is not None:
-            self._seconds = found["seconds"]
-            if found["clients"] is not None:
-                self._engine.load(found["clients"])
-        layout = server.setup.layout
-        history = History(layout.unpack(server.x), rows)
-        try:
-            with _graceful(self._directory is not None) as interrupted:
-                self._rounds(history, interrupted)
-        finally:
-            # After an error too: what the completed rounds reached is not lost.
-            history.x = layout.unpack(server.x)
-            outputs = server.strategy.outputs(server.state)
-            history.outputs = {name: layout.unpack(value) for name, value in outputs.items()}
-            if self._directory is not None:
-                self._directory.close(history)
-        return history
+        with closing(self):
+            history = self._begin()
+            try:
+                with _graceful(self._directory is not None) as interrupted:
+                    self._rounds(history, interrupted)
+            except BaseException as error:
+                with suppress(StorageError):  # the first error says more
+                    self._save_model(history)
+                if self._directory is None or not isinstance(error, StorageError):
+                    raise
+                raise StorageError(
+                    f"{error}. The run is whole up to its last checkpoint: mend this, and go on "
+                    "with resume=True (--resume)"
+                ) from error
+            self._save_model(history)
+            return history
+
+    def _save_model(self, history: History) -> None:
+        """Give the history what the completed rounds reached, and write it; after an error too."""
+        server, unpack = self.server, self.server.setup.layout.unpack
+        history.x = unpack(server.x)
+        outputs = server.strategy.outputs(server.state)
+        history.outputs = {name: unpack(value) for name, value in outputs.items()}
+        if self._directory is not None:
+            self._directory.save_model(history)
+
+    def close(self) -> None:
+        """Leave the run directory to others."""
+        if self._directory is not None:
+            self._directory.close()
 
     def _rounds(self, history: History, interrupted: list[int]) -> None:
         plan, server = self.plan, self.server
@@ -165,17 +188,24 @@ class Run:
             round_.take(self._engine.answer(request))
         self.server.finish(round_)
 
-    def _open(self, folder: Path) -> tuple[RunDirectory, list[Record]]:
-        if self._found is None:
-            if self.plan.resume and folder.exists():
-                _log.warning("no checkpoint in %s: starting from round 1", folder)
-            directory = RunDirectory.create(
-                folder, self.server, self.plan.num_rounds, anew=self.plan.resume
-            )
-            return directory, []
-        directory, rows = RunDirectory.reopen(folder, self._found["rows"])
-        _log.info("resuming %s after round %d", folder, self.server.round)
-        return directory, rows
+    def _begin(self) -> History:
+        """Begin or go on with the run directory, and return the history so far."""
+        directory, plan, found = self._directory, self.plan, self._found
+        history = History(self.server.setup.layout.unpack(self.server.x))
+        self._seconds, self._saved = 0.0, time.monotonic()
+        if directory is None:
+            return history
+        if found is None:
+            if plan.resume and directory.exists:
+                _log.warning("no checkpoint in %s: starting from round 1", directory.path)
+            directory.create(self.server, plan.num_rounds, plan.config, anew=plan.resume)
+            return history
+        history.rows = directory.reopen(found["rows"])
+        self._seconds = found["seconds"]
+        if found["clients"] is not None:
+            self._engine.load(found["clients"])
+        _log.info("resuming %s after round %d", directory.path, self.server.round)
+        return history
 
     def _is_due(self, server_round: int) -> bool:
         if self._directory is None:

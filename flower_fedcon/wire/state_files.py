@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,8 +19,10 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.files import atomic, read_bytes, storage
 
 _MAGIC = b"fedcon state "
+_HEAD = re.compile(_MAGIC + rb"(\d{1,9}) ([0-9a-f]{64})")
 _VERSION = 2  # 1: before states held mirrors
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -103,8 +105,8 @@ def unpack(text: str, arrays: Mapping[str, Array], types: Mapping[str, type[Any]
 
     try:
         return decode(json.loads(text))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedError(f"a state that cannot be read: {error!r}") from None
+    except Exception as error:  # of the types, too: what is no state raises anything
+        raise DamagedError(f"a state that cannot be read ({error!r:.200})") from None
 
 
 def write(path: Path, tree: Any) -> None:
@@ -118,23 +120,10 @@ def write(path: Path, tree: Any) -> None:
     np.savez(body, **named)
     payload = body.getvalue()
     head = _MAGIC + f"{_VERSION} {hashlib.sha256(payload).hexdigest()}\n".encode()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(head + payload)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with storage(f"make the folder {path.parent}"):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with atomic(path, private=True) as temporary:
+        temporary.write_bytes(head + payload)
 
 
 def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
@@ -142,25 +131,32 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
 
     Raises
     ------
+    FileNotFoundError
+        If there is none.
     DamagedError
         If the file is truncated or altered.
+    StorageError
+        If it is no file, or cannot be read.
     ConfigError
         If another version of this package wrote it, in another format.
     """
-    data = path.read_bytes()
-    head, _, payload = data.partition(b"\n")
-    words = head.removeprefix(_MAGIC).split(b" ")
-    if not head.startswith(_MAGIC) or len(words) != 2 or not words[0].isdigit():
+    head, _, payload = read_bytes(path).partition(b"\n")
+    found = _HEAD.fullmatch(head)
+    if found is None:
         raise DamagedError(f"{path} is not a state file, or its head is damaged")
-    if int(words[0]) != _VERSION:
-        writer = "earlier" if int(words[0]) < _VERSION else "newer"
+    version, digest = int(found[1]), found[2].decode()
+    if version != _VERSION:
+        writer = "earlier" if version < _VERSION else "newer"
         raise ConfigError(
-            f"{path} has format {int(words[0])}, this version reads format {_VERSION}: go on with "
+            f"{path} has format {version}, this version reads format {_VERSION}: go on with "
             f"the {writer} version of flower-fedcon that wrote it, or start again in another folder"
         )
-    if hashlib.sha256(payload).hexdigest().encode() != words[1]:
+    if hashlib.sha256(payload).hexdigest() != digest:
         raise DamagedError(f"{path} is truncated or altered: its checksum does not fit")
-    with np.load(io.BytesIO(payload), allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
-    text = arrays.pop("json").tobytes().decode()
+    try:
+        with np.load(io.BytesIO(payload), allow_pickle=False) as content:
+            arrays = {name: content[name] for name in content.files}
+        text = arrays.pop("json").tobytes().decode()
+    except Exception as error:  # a whole file of another program: zip and NumPy raise anything
+        raise DamagedError(f"{path} holds no state ({error!r:.200})") from None
     return unpack(text, arrays, types)

@@ -21,8 +21,8 @@ from flower_fedcon import (
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.problems.reference import Reference
-from flower_fedcon.runs.directory import atomic, write_text
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
+from flower_fedcon.wire.files import atomic, write_text
 
 HALF = {"participation": Sample(count=3)}
 
@@ -151,7 +151,7 @@ def test_run_directory(tmp_path):
     ].keys()
     with pytest.raises(ConfigError, match="holds a run already"):
         simulate(avg(), q6(), 4, run_dir=folder)
-    with pytest.raises(ConfigError, match="cannot make the run directory"):
+    with pytest.raises(FedConError, match="cannot make the run directory"):
         simulate(avg(), q6(), 4, run_dir=folder / "config.toml")
 
 

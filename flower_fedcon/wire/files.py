@@ -1,0 +1,166 @@
+"""Files that are whole or as they were before, in folders that one process uses at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flower_fedcon.errors import StorageError
+
+_log = logging.getLogger("flwr")
+_PART = ".fedcon-part"  # ends the names of files that are being written
+
+
+@contextmanager
+def storage(what: str) -> Iterator[None]:
+    """Turn the operating system's errors into `StorageError`; `what` is what could not be done.
+
+    >>> with storage("read the model"):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    flower_fedcon.errors.StorageError: cannot read the model: No space left on device
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot {what}: {error.strerror or error}") from error
+    except ValueError as error:
+        if "null byte" not in str(error):
+            raise
+        raise StorageError(f"cannot {what}: its path holds a null byte") from None
+
+
+@contextmanager
+def atomic(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """Write a file under a temporary name; it takes its place when it is whole and on the disk.
+
+    After a crash the old file or the new one is there. What a killed process leaves under a
+    temporary name goes away with the next lock on the folder.
+    """
+    with storage(f"write {path}"):
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=_PART)
+        os.close(descriptor)
+        temporary = Path(name)
+        try:
+            yield temporary
+            _sync(temporary)
+            if not private:
+                temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step."""
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_bytes(path: Path, *, follow: bool = False) -> bytes:
+    """Return what a file holds.
+
+    Parameters
+    ----------
+    path : Path
+    follow : bool (default: False)
+        Whether a symbolic link may stand for the file.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    StorageError
+        If it is a folder, a named pipe or the like, or cannot be read.
+    """
+    try:
+        mode = path.stat().st_mode if follow else path.lstat().st_mode
+        if stat.S_ISREG(mode):
+            return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
+    kind = kinds.get(stat.S_IFMT(mode), "a device")
+    raise StorageError(f"{path} is {kind}, expected a file: move it away")
+
+
+class FolderLock:
+    """A folder that belongs to this process until `release`, or until the process ends.
+
+    The operating system's lock on the folder itself: it leaves no file, and ends with the process
+    however that ends. What killed writers have left in the folder is removed.
+
+    Parameters
+    ----------
+    folder : Path
+        It exists.
+    wait : float (default: 0)
+        Seconds to wait for another process to release it.
+
+    Raises
+    ------
+    StorageError
+        If another process, or another run of this one, has it.
+    """
+
+    def __init__(self, folder: Path, wait: float = 0.0) -> None:
+        with storage(f"open the folder {folder}"):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        self._close = weakref.finalize(self, os.close, descriptor)
+        deadline, pause = time.monotonic() + wait, 0.001
+        while not _try_lock(descriptor, folder):
+            if time.monotonic() >= deadline:
+                self.release()
+                raise StorageError(
+                    f"{folder} is in use by another process: wait for it to end, or use another "
+                    "folder"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+        for left in folder.glob(f".*{_PART}"):
+            left.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let others use the folder."""
+        self._close()
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _try_lock(descriptor: int, folder: Path) -> bool:
+    """Lock a folder, and return whether it was free."""
+    import fcntl  # not on Windows, where nothing else here is missed
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # of some network file systems
+        _log.warning(
+            "%s cannot be locked (%s): let no other process use it", folder, error.strerror
+        )
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,210 @@
+"""A run is resumed with the data and the settings that it began with, whole arrays and all."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import avg, l1ls, q6, q6_objectives
+from test_resume import fedfw
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.regularizers import GroupLasso
+from flower_fedcon.sets import Box
+from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
+from flower_fedcon.wire.digests import digest
+
+
+def squares(seed: int, rows: int = 5) -> LeastSquares:
+    rng = np.random.default_rng(seed)
+    return LeastSquares(rng.standard_normal((rows, 2000)), rng.standard_normal(rows))
+
+
+class Own:
+    """An objective of one's own."""
+
+    def __init__(self, target: float) -> None:
+        self._target = np.full(3, target)
+        self.lock = threading.Lock()
+
+    def value(self, x):
+        return float(((x - self._target) ** 2).sum())
+
+    def gradient(self, x):
+        return 2 * (x - self._target)
+
+
+class Other(Own):
+    """The same, by another name."""
+
+
+class OwnL1:
+    """A regularizer of one's own, without a repr."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def __call__(self, v):
+        return self.weight * float(np.abs(v).sum())
+
+    def prox(self, v, step):
+        return np.sign(v) * np.maximum(np.abs(v) - step * self.weight, 0)
+
+
+class Keyed(OwnL1):
+    """One that says what matters of it."""
+
+    calls = 0
+    resume_key = "l1 of weight 0.1"
+
+    def prox(self, v, step):
+        self.calls += 1
+        return super().prox(v, step)
+
+
+@dataclass
+class Change:
+    """What a run begins with, and what must not take its place."""
+
+    before: Any
+    after: Any
+    words: str
+
+
+def box(value: float) -> FedFW:
+    upper = np.ones(2000)
+    upper[1000] = value
+    return FedFW(Box(-np.ones(2000), upper), penalty=1.0)
+
+
+def groups(label: int) -> FedMiD:
+    labels = np.arange(2000) // 2
+    labels[1000] = label
+    return FedMiD(GroupLasso(0.1, labels), client_lr=1e-4, local_steps=1)
+
+
+def own_mid(regularizer: Any) -> FedMiD:
+    return FedMiD(regularizer, client_lr=0.1, local_steps=1)
+
+
+STEPS = FedAvg(client_lr=1e-4, local_steps=1)
+DATA = r"data is not what it was \(1 of 2, first 1\)"
+
+
+def federated(*objectives: Any, **more: Any) -> FederatedProblem:
+    if isinstance(objectives[0], Own):
+        more["x0"] = np.ones(3)
+    return FederatedProblem(list(objectives), **more)
+
+
+CHANGES = {
+    "data": Change(
+        (STEPS, federated(squares(0), squares(1))), (STEPS, federated(squares(0), squares(2))), DATA
+    ),
+    "weights": Change(
+        (STEPS, federated(squares(0), squares(1))),
+        (STEPS, federated(squares(0), squares(1), weights=[1, 2])),
+        r"data is not what it was \(2 of 2, first 0\)",
+    ),
+    "class": Change((STEPS, federated(Own(0), Own(1))), (STEPS, federated(Own(0), Other(1))), DATA),
+    "own data": Change(
+        (STEPS, federated(Own(0), Own(1))), (STEPS, federated(Own(0), Own(2))), DATA
+    ),
+    "bound": Change(
+        (box(1.0), federated(squares(0), constraint=box(1.0).constraint)),
+        (box(2.0), federated(squares(0), constraint=box(2.0).constraint)),
+        r"constraint is Box\(.*\) as before, but its content is another",
+    ),
+    "group": Change(
+        (groups(500), federated(squares(0), regularizer=groups(500).regularizer)),
+        (groups(501), federated(squares(0), regularizer=groups(501).regularizer)),
+        r"regularizer .* content is another",
+    ),
+    "regularizer": Change(
+        (own_mid(OwnL1(0.1)), federated(Own(0))),
+        (own_mid(OwnL1(0.2)), federated(Own(0))),
+        r"regularizer is Foreign\(operator=<test_resume_content.OwnL1 object>.* resume_key",
+    ),
+    "objective": Change(
+        (own_mid(OwnL1(0.1)), federated(Own(0), regularizer=OwnL1(0.1))),
+        (own_mid(OwnL1(0.1)), federated(Own(0), regularizer=OwnL1(0.2))),
+        r"problem is not what it was",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_run_of_other_content_is_refused(name, tmp_path):
+    change = CHANGES[name]
+    simulate(*change.before, 2, run_dir=tmp_path)
+    with pytest.raises(FedConError, match=change.words):
+        simulate(*change.after, 3, run_dir=tmp_path, resume=True)
+    assert len(simulate(*change.before, 3, run_dir=tmp_path, resume=True)) == 3
+    allowed = ["data", "problem", "constraint", "regularizer"]
+    assert (
+        len(simulate(*change.after, 4, run_dir=tmp_path, resume=True, allow_changes=allowed)) == 4
+    )
+
+
+@pytest.mark.parametrize("kind", [OwnL1, Keyed])
+def test_own_regularizers_are_resumed(kind, tmp_path):
+    """Other objects of the same content, as in another process."""
+    calm = simulate(own_mid(kind(0.1)), federated(Own(0), Own(1)), 6)
+    for rounds in (3, 6):
+        again = simulate(
+            own_mid(kind(0.1)), federated(Own(0), Own(1)), rounds, run_dir=tmp_path, resume=True
+        )
+    assert again.x.tobytes() == calm.x.tobytes()
+    used = own_mid(Keyed(0.1))
+    simulate(used, federated(Own(0)), 2, run_dir=tmp_path / "used")
+    assert used.regularizer.operator.calls > 0
+    simulate(used, federated(Own(0)), 4, run_dir=tmp_path / "used", resume=True)
+
+
+def test_the_essential_cannot_be_allowed_to_change(tmp_path):
+    simulate(avg(), q6(), 2, run_dir=tmp_path)
+    single = FederatedProblem(q6_objectives(), x0=np.zeros(8, np.float32))
+    with pytest.raises(FedConError, match=r"model was .*float64.*Set it back, or use another"):
+        simulate(avg(), single, 3, run_dir=tmp_path, resume=True, allow_changes=["model", "x0"])
+    fewer = FederatedProblem(q6_objectives()[:5])
+    with pytest.raises(FedConError, match="is not a checkpoint of 5 clients"):
+        simulate(avg(), fewer, 3, run_dir=tmp_path, resume=True, allow_changes=["clients", "data"])
+
+
+def test_digests():
+    def function(power, *, shift=1.0):
+        return power + shift + len(data)
+
+    data = [1, 2]
+    same = digest([1.0, np.ones(2), {"b": 1, "a": {3, 4}}, function, partial(function, 2), Own(1)])
+    assert same == digest(
+        [np.float64(1), np.ones(2), {"a": {4, 3}, "b": 1}, function, partial(function, 2), Own(1)]
+    )
+    data.append(3)
+    different = [
+        None, False, 0, 0.0, -0.0, "0", b"0", [], (), {}, set(), [0], (0,), {0: 0}, {0}, [[]],
+        [0, 0], ["00"], np.zeros(1), np.zeros(1, np.float32), np.zeros((1, 1)), np.array(0.0),
+        np.array([None]), np.arange(3)[::2], Own, Other, Own(0), Other(0), function,
+        partial(function, 1), partial(function, 2), threading.Lock(), np.random.default_rng(0),
+        np.random.default_rng(1), Own(0).value, Own(1).value, Keyed(0.1), OwnL1(0.1),
+    ]  # fmt: skip
+    assert len({digest(value) for value in different}) == len(different)
+    assert digest(Keyed(0.1)) == digest(Keyed(0.2))
+    circle = [1]
+    circle.append(circle)
+    assert digest(circle) != digest([1, [1]])
+    problem = l1ls(4)
+    before = [digest(f) for f in problem.objectives]
+    simulate(fedfw(), problem, 2, certificates=True)
+    assert [digest(f) for f in problem.objectives] == before
+    deep: list[Any] = []
+    for _ in range(10**5):
+        deep = [deep]
+    with pytest.raises(ConfigError, match=r"nested too deeply .* resume_key"):
+        digest(deep)

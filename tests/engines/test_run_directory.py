@@ -1,0 +1,177 @@
+"""A run directory keeps what a run has reached, whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from problems import avg, q6
+from test_resume import StopError, stop_at, untimed
+
+from flower_fedcon import History, simulate
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
+from flower_fedcon.wire.files import FolderLock
+
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+def stopped(folder: Path, rounds: int = 12) -> None:
+    """Leave a run that stopped after round 9, with the checkpoint of round 8."""
+    with pytest.raises(StopError):
+        simulate(avg(), q6(), rounds, run_dir=folder, checkpoint_every=4, callbacks=[stop_at(9)])
+
+
+def resumed(folder: Path, rounds: int = 12) -> History:
+    return simulate(avg(), q6(), rounds, run_dir=folder, resume=True)
+
+
+def in_a_process(*arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python with the modules that this process finds."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=120
+    )
+
+
+# --- killed, torn, full ---------------------------------------------------------------------------
+
+
+def test_runs_killed_at_random_moments_end_with_the_same_bytes(tmp_path):
+    """Kills during rounds, checkpoints, resumption and while a column is added; torn histories."""
+    names = ("fedfw", "scaffold", "dualfl")
+    done = in_a_process(SUPPORT / "killed_runs.py", tmp_path, "1", "25", *names)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for line in done.stdout.splitlines():
+        assert line.endswith(" 5 files"), line  # no leftover of a killed writer
+    assert len(done.stdout.splitlines()) == 3
+
+
+TAILS = {
+    "torn": b"10,0.3",
+    "binary": b"\x00\xff\x80\n\x9d,,\n",
+    "text": b"No space left on device\r\n",
+    "quote": b'10,"',
+    "long": b"9" * 200_000 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_what_stands_behind_the_checkpoint_is_cut(tail, tmp_path):
+    stopped(tmp_path)
+    history = tmp_path / "history.csv"
+    for kept in (None, -7):  # behind a whole row, and in place of the end of the last one
+        history.write_bytes(history.read_bytes()[:kept] + TAILS[tail])
+        whole = resumed(tmp_path)
+        assert untimed(whole) == untimed(simulate(avg(), q6(), 12))
+        assert History.read_rows(history) == whole.rows
+        (tmp_path / "history.csv").unlink()
+        for left in ("checkpoint", "model.npz", "config.toml"):
+            (tmp_path / left).unlink()
+        stopped(tmp_path)
+
+
+def test_a_refused_resumption_changes_nothing(tmp_path):
+    stopped(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(FedConError, match=r"seed was 0, is 1"):
+        simulate(avg(), q6(), 12, run_dir=tmp_path, resume=True, seed=1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    history = tmp_path / "history.csv"
+    damaged = before["history.csv"].replace(b"\r\n", b"\r\n\x00", 3)
+    history.write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"history.csv is damaged in line 2 \(could not convert"):
+        resumed(tmp_path)
+    assert history.read_bytes() == damaged
+
+
+FULL = """
+import resource, signal, sys
+from problems import avg, q6
+from flower_fedcon import simulate
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+from flower_fedcon.errors import StorageError
+try:
+    simulate(avg(), q6(), 100, run_dir=sys.argv[1], checkpoint_every=1)
+except StorageError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on(tmp_path):
+    """A file may not grow beyond 6,000 bytes, in a process of its own."""
+    done = in_a_process("-c", FULL, tmp_path)
+    assert done.stdout.startswith(f"cannot write {tmp_path}/history.csv: File too large. "), done
+    assert "go on with resume=True" in done.stdout
+    assert untimed(resumed(tmp_path, 100)) == untimed(simulate(avg(), q6(), 100))
+    assert not list(tmp_path.glob(".*"))
+
+
+# --- one process at a time ------------------------------------------------------------------------
+
+
+def test_a_directory_belongs_to_one_run(tmp_path):
+    def again(record: dict[str, float]) -> None:
+        for options in ({}, {"resume": True}):
+            with pytest.raises(StorageError, match="is in use by another process"):
+                simulate(avg(), q6(), 3, run_dir=tmp_path, **options)
+
+    simulate(avg(), q6(), 3, run_dir=tmp_path, callbacks=[again])
+    assert len(resumed(tmp_path, 4)) == 4  # it is free again
+
+
+def test_a_lock_waits_and_sweeps(tmp_path):
+    (tmp_path / ".x.fedcon-part").write_text("left by a killed writer")
+    first = FolderLock(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    threading.Timer(0.2, first.release).start()
+    with FolderLock(tmp_path, wait=30), pytest.raises(StorageError, match="in use"):
+        FolderLock(tmp_path)
+    with pytest.raises(StorageError, match=r"cannot open the folder .*: Not a directory"):
+        FolderLock(Path(__file__))
+
+
+# --- what is no file ------------------------------------------------------------------------------
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(folder, "a folder"), (link, "a symbolic link"), (os.mkfifo, "a pipe")]
+)
+def test_what_is_no_checkpoint(make, kind, tmp_path):
+    stopped(tmp_path)
+    (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
+    make(tmp_path / "checkpoint")
+    with pytest.raises(StorageError, match=f"checkpoint is {kind}, expected a file"):
+        resumed(tmp_path)
+
+
+def test_folders_in_the_place_of_files(tmp_path):
+    stopped(tmp_path)
+    history = tmp_path / "history.csv"
+    history.unlink()
+    with pytest.raises(StorageError, match=r"cannot read .*history.csv: there is no such file"):
+        resumed(tmp_path)
+    history.mkdir()
+    with pytest.raises(StorageError, match=r"history.csv is a folder, expected a file"):
+        resumed(tmp_path)
+    with pytest.raises(StorageError, match=r"history.csv is a folder"):
+        History.read_rows(history)
+    (tmp_path / "checkpoint").unlink()
+    with pytest.raises(StorageError, match=r"cannot write .*history.csv: Is a directory"):
+        resumed(tmp_path)
+    for name in ("x" * 300, "x/" * 3000, "null\0byte"):
+        with pytest.raises(StorageError, match=r"File name too long|null byte"):
+            simulate(avg(), q6(), 1, run_dir=tmp_path / name)
