@@ -63,12 +63,14 @@ def simulate(
         the run after the round under way, with a checkpoint.
     resume : bool (default: False)
         Go on with the run in `run_dir`, to the result of a run that was never interrupted; from
-        round 1 where there is none.
+        round 1 where there is none. Refused if the clients' data or a setting is not what it was:
+        arrays count whole, an object of one's own by its attribute `resume_key` (a text or a
+        number), if it has one, else by all that it holds.
     checkpoint_every : int, optional
         Write a checkpoint after each so many rounds; by default every ten seconds, and always
         at the end.
     allow_changes : sequence of str
-        Settings that may differ from those of the run that is resumed; any other is refused.
+        What may differ from the run that is resumed, such as "penalty" or "data".
     certificates : bool (default: False)
         Record "kkt", and where they apply "fw_gap" and "consensus", from the clients' gradients;
         see `flower_fedcon.runs.certificates`.

@@ -86,7 +86,8 @@ def server_app(
     "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
     "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "grace"
     (seconds to wait for the rest once a round has enough replies), "resume" (false) and
-    "checkpoint-every" (rounds; by default every ten seconds) and "certificates" (false).
+    "checkpoint-every" (rounds; by default every ten seconds), "allow-changes" (names that `resume`
+    may find changed, with commas) and "certificates" (false).
 
     Parameters
     ----------
@@ -128,6 +129,7 @@ def server_app(
             resume=bool(config.get("resume", False)),
             certificates=bool(config.get("certificates", False)),
             checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,
+            allow_changes=[x for x in str(config.get("allow-changes", "")).split(",") if x],
             callbacks=callbacks,
         )
 
