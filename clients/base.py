@@ -60,7 +60,10 @@ class FedConClient(FlowerClient, Generic[State]):
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
 
-    local_solver: LocalSolver  # a field of those that minimise; here for `minimize`
+    # Fields of those that minimise, and of those that take steps.
+    local_solver: LocalSolver
+    client_lr: float
+    local_steps: int | None
     _run: RunInfo | None = None
     _batch_size: int | None = None
     _batch_rng: np.random.Generator | None = None
@@ -81,7 +84,9 @@ class FedConClient(FlowerClient, Generic[State]):
                 f"{cls.__name__} defines initialize, but no state_type: write state_type = ..., "
                 "the NamedTuple of its state"
             )
-        cls.fields = tuple(dict.fromkeys((*cls.fields, *own)))
+        bases = [base for base in cls.__bases__ if issubclass(base, FedConClient)]
+        inherited = [name for base in bases for name in base.fields]
+        cls.fields = tuple(dict.fromkeys((*inherited, *own)))
 
     # --- what an algorithm defines -------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -24,7 +25,7 @@ class CompositeFLClientState(NamedTuple):
     resets: float  # the last collective reset that c has followed
 
 
-class CompositeFLClient(FedConClient[CompositeFLClientState]):
+class CompositeFLClient(LocalStepsClient[CompositeFLClientState]):
     """The local step of CompositeFL; c_i lives on the client, or under sampling on the server."""
 
     algorithm = "compositefl"
@@ -57,15 +58,18 @@ class CompositeFLClient(FedConClient[CompositeFLClientState]):
             c=state.c + (state.delta - delta_bar) / (self.client_lr * self.local_steps)
         )
 
-    def step(
-        self, state: CompositeFLClientState, down: Payload
+    def correction(self, state: CompositeFLClientState, down: Payload) -> Correction:
+        """Begin step 3 at P: <c_i, z>."""
+        length = self.server_lr * self.client_lr * self.local_steps
+        return Correction(self.regularizer.prox(down["x_bar"], length), linear=state.c)
+
+    def point(self, z: Array, k: int, down: Payload) -> Array:
+        """Return z, the prox of zh."""
+        return self.regularizer.prox(z, k * self.client_lr) if k else z
+
+    def upload(
+        self, state: CompositeFLClientState, down: Payload, done: LocalPass
     ) -> tuple[Payload, CompositeFLClientState]:
-        """Do steps 3 and 4."""
-        psi = self.regularizer
-        p = psi.prox(down["x_bar"], self.server_lr * self.client_lr * self.local_steps)
-        z = z_hat = p
-        for k in range(self.local_steps):
-            z_hat = z_hat - self.client_lr * (self.gradient(z) + state.c)
-            z = psi.prox(z_hat, (k + 1) * self.client_lr)
-        delta = z_hat - p
-        return {"delta": delta}, state._replace(p=p, delta=delta)
+        """Do step 4."""
+        delta = done.end - done.start
+        return {"delta": delta}, state._replace(p=done.start, delta=delta)

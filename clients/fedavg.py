@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.solvers import Correction
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedAvgClient(FedConClient[None]):
+class FedAvgClient(LocalStepsClient[None]):
     """The local step of FedAvg; it keeps no state."""
 
     algorithm = "fedavg"
 
     client_lr: float
-    local_steps: int
+    local_steps: int | None
     regularizer: Regularizer | None
     batch_size: int | None
 
-    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do steps 2 and 3, with v of shape (..., *model)."""
-        psi = self.regularizer
-        w = down["w"]
-        v = w
-        for _ in range(self.local_steps):
-            g = self.gradient(v)
-            v = v - self.client_lr * (g if psi is None else g + psi.subgradient(v))
-        return {"delta": v - w}, None
+    def correction(self, state: None, down: Payload) -> Correction:
+        """Begin step 2 at w: each gradient gets a subgradient of psi."""
+        return Correction(down["w"], subgradient=self.regularizer)
+
+    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+        """Do step 3."""
+        return {"delta": done.end - done.start}, None

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.solvers import Correction
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedDualAvgClient(FedConClient[None]):
+class FedDualAvgClient(LocalStepsClient[None]):
     """The local step of FedDualAvg; it keeps no state."""
 
     algorithm = "feddualavg"
 
     client_lr: float
-    local_steps: int
+    local_steps: int | None
     regularizer: Regularizer
     server_prox_only: bool
     batch_size: int | None
 
-    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do steps 2 and 3, with z and w of shape (..., *model)."""
-        psi = self.regularizer
-        z0, elapsed = down["z"], down["elapsed"]
+    def correction(self, state: None, down: Payload) -> Correction:
+        """Begin step 2 at z, or with plain steps at its prox."""
+        z, elapsed = down["z"], down["elapsed"]
+        return Correction(self.regularizer.prox(z, elapsed) if self.server_prox_only else z)
+
+    def point(self, z: Array, k: int, down: Payload) -> Array:
+        """Return w, by the step so far."""
         if self.server_prox_only:
-            start = w = psi.prox(z0, elapsed)
-            for _ in range(self.local_steps):
-                w = w - self.client_lr * self.gradient(w)
-            return {"delta": w - start}, None
-        z = z0
-        for k in range(self.local_steps):
-            w = psi.prox(z, elapsed + self.client_lr * k)
-            z = z - self.client_lr * self.gradient(w)
-        return {"delta": z - z0}, None
+            return z
+        return self.regularizer.prox(z, down["elapsed"] + self.client_lr * k)
+
+    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+        """Do step 3."""
+        return {"delta": done.end - done.start, **self.counted(done)}, None

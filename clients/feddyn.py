@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.families.control_variate import ControlVariate, ControlVariateClient
+from flower_fedcon.clients.families.local_pass import LocalPass, MinimizingClient
+from flower_fedcon.solvers import Correction
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedDynClient(ControlVariateClient):
+class FedDynClient(ControlVariateClient, MinimizingClient[ControlVariate]):
     """The local step of FedDyn; g_i lives on the client."""
 
     algorithm = "feddyn"
@@ -14,8 +16,14 @@ class FedDynClient(ControlVariateClient):
 
     alpha: float
 
-    def step(self, state: ControlVariate, down: Payload) -> tuple[Payload, ControlVariate]:
-        """Do steps 2 to 4."""
-        alpha, g, start = self.alpha, state.variate, down["theta"]
-        theta = self.minimize(start, linear=-g, shift=alpha, center=start)
-        return {"theta": theta}, state._replace(variate=g - alpha * (theta - start))
+    def correction(self, state: ControlVariate, down: Payload) -> Correction:
+        """Begin step 2 at theta: -<g_i, x> + (alpha/2) ||x - theta||^2."""
+        theta = down["theta"]
+        return Correction(theta, linear=-state.variate, shift=self.alpha, center=theta)
+
+    def upload(
+        self, state: ControlVariate, down: Payload, done: LocalPass
+    ) -> tuple[Payload, ControlVariate]:
+        """Do steps 3 and 4."""
+        g = state.variate - self.alpha * (done.end - done.start)
+        return {"theta": done.end}, state._replace(variate=g)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
+from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -18,14 +19,15 @@ class ScaffoldClientState(NamedTuple):
     resets: float  # the last collective reset that c has followed
 
 
-class ScaffoldClient(FedConClient[ScaffoldClientState]):
+class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
     """The local step of Scaffold; c_i lives on the client."""
 
     algorithm = "scaffold"
     state_type = ScaffoldClientState
+    keeps_gradient = True
 
     client_lr: float
-    local_steps: int
+    local_steps: int | None
     option: str
     mirror: bool
     batch_size: int | None
@@ -42,20 +44,22 @@ class ScaffoldClient(FedConClient[ScaffoldClientState]):
         """Follow a collective reset."""
         return state if state.resets == down.get("resets", 0) else self.initialize(down)
 
-    def step(
-        self, state: ScaffoldClientState, down: Payload
+    def correction(self, state: ScaffoldClientState, down: Payload) -> Correction:
+        """Begin step 2 at x: <c - c_i, y>."""
+        return Correction(down["x"], linear=down["c"] - state.c)
+
+    def upload(
+        self, state: ScaffoldClientState, down: Payload, done: LocalPass
     ) -> tuple[Payload, ScaffoldClientState]:
-        """Do steps 2 to 4."""
-        x, c = down["x"], down["c"]
-        y, drift = x, c - state.c
-        for _ in range(self.local_steps):
-            y = y - self.client_lr * (self.gradient(y) + drift)
-        delta = y - x
-        if self.option == "I":
-            dc = self.gradient(x) - state.c
+        """Do steps 3 and 4."""
+        delta = done.end - done.start
+        if self.local_steps is None:  # steps of the user's own, of any length
+            dc = done.gradient - state.c
+        elif self.option == "I":
+            dc = self.gradient(done.start) - state.c
         else:
-            dc = -(c + delta / (self.local_steps * self.client_lr))
+            dc = -(down["c"] + delta / (self.local_steps * self.client_lr))
         after = state._replace(c=state.c + dc)
-        if self.option == "II" and self.mirror:
+        if self.option == "II" and self.mirror and self.local_steps is not None:
             return {"delta": delta}, after
         return {"delta": delta, "dc": dc}, after

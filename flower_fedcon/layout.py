@@ -33,6 +33,8 @@ class Layout:
         "float64" or "float32".
     layered : bool
         Whether the model is a list.
+    names : tuple of str, optional
+        The names of the layers, where they have any.
 
     Examples
     --------
@@ -44,9 +46,10 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
     layered: bool
+    names: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, model: Model | Sequence[Array]) -> Layout:
+    def of(cls, model: Model | Sequence[Array], names: tuple[str, ...] | None = None) -> Layout:
         """Return the layout of `model`; float64 unless every array is float32."""
         layered = isinstance(model, list | tuple)
         arrays = [np.asarray(a) for a in (model if layered else [model])]
@@ -57,13 +60,15 @@ class Layout:
             shapes=tuple(a.shape for a in arrays),
             dtype="float32" if single else "float64",
             layered=layered,
+            names=names,
         )
 
     @classmethod
     def for_objective(cls, objective: Any) -> Layout | None:
         """Return the layout that an objective's `shape` and `dtype` state; None without `shape`.
 
-        A list of tuples as `shape` stands for a model that is a list of layers.
+        A list of tuples as `shape` stands for a model that is a list of layers; their names are
+        in `layer_names`, if the objective has that.
         """
         shape = getattr(objective, "shape", None)
         if shape is None:
@@ -71,7 +76,8 @@ class Layout:
         layered = isinstance(shape, list)
         shapes = tuple(tuple(int(n) for n in s) for s in (shape if layered else [shape]))
         single = np.dtype(getattr(objective, "dtype", np.float64)) == np.float32
-        return cls(shapes, "float32" if single else "float64", layered)
+        names = getattr(objective, "layer_names", None)
+        return cls(shapes, "float32" if single else "float64", layered, names and tuple(names))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -118,13 +124,16 @@ class Layout:
 
     def to_json(self) -> str:
         """Return the layout as JSON text, for the wire."""
-        return json.dumps([self.shapes, self.dtype, self.layered])
+        named = [] if self.names is None else [self.names]
+        return json.dumps([self.shapes, self.dtype, self.layered, *named])
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
         """Return the layout written by `to_json`."""
-        shapes, dtype, layered = json.loads(text)
-        return cls(tuple(tuple(int(n) for n in s) for s in shapes), str(dtype), bool(layered))
+        shapes, dtype, layered, *named = json.loads(text)
+        names = tuple(str(name) for name in named[0]) if named else None
+        shapes = tuple(tuple(int(n) for n in s) for s in shapes)
+        return cls(shapes, str(dtype), bool(layered), names)
 
 
 @lru_cache(maxsize=1024)

@@ -95,11 +95,13 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     name = "compositefl"
     uplink = ("delta",)
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
+    own_loop_decides = ()
 
     def __init__(
         self, regularizer: Any, *, mirror: bool = True, **steps: Unpack[StepOptions]
     ) -> None:
         super().__init__(**steps)
+        self.needs("client_lr", "local_steps")
         self.regularizer = as_regularizer(regularizer)
         self.mirror = bool(mirror)
 

@@ -53,7 +53,7 @@ class FastFedDAState(NamedTuple):
 
     w: Array  # global model, shape of x0
     z: Array  # gamma w_0 + (mu/2) (sum of points) - (sum of gradients), shape of x0
-    r: int  # the coming round, from 1
+    r: float  # the coming round, from 1; or step, where K is the clients' own
 
 
 class FastFedDA(DualAveraging[FastFedDAState]):
@@ -92,6 +92,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     name = "fastfedda"
     uplink = ("z",)
     needs_mean = ""
+    own_loop_decides = ("local_steps",)
 
     constants: Damping
 
@@ -105,19 +106,19 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     def broadcast(self, state: FastFedDAState) -> Payload:
         """Step 1."""
-        return {"w": state.w, "z": state.z, "steps": (state.r - 1) * self.local_steps}
+        return {"w": state.w, "z": state.z, "steps": (state.r - 1) * self.unit}
 
     def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""
-        z = uploads.mean("z", about=state.z)
+        z, done = uploads.mean("z", about=state.z), state.r - 1 + self.units(uploads)
         w = model_minimizer(
             self.regularizer,
             z,
-            state.r * self.local_steps,
+            done * self.unit,
             damping=self.constants.damping,
             strong_convexity=self.strong_convexity,
         )
-        return FastFedDAState(w=w, z=z, r=state.r + 1)
+        return FastFedDAState(w=w, z=z, r=done + 1)
 
     def model(self, state: FastFedDAState) -> Array:
         """Return w."""

@@ -42,7 +42,7 @@ class FedDualAvgState(NamedTuple):
     """The server's state."""
 
     z: Array  # dual average, shape of x0
-    r: int  # rounds done
+    r: float  # rounds done; steps done, where K is the clients' own
 
 
 class FedDualAvg(LocalProxSteps[FedDualAvgState]):
@@ -85,9 +85,9 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     uplink = ("delta",)
     needs_mean = ""
 
-    def elapsed(self, r: int) -> float:
+    def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""
-        return self.server_lr * self.client_lr * r * self.local_steps
+        return float(self.server_lr * self.client_lr * r * self.unit)
 
     def initialize(self, x0: Array) -> FedDualAvgState:
         """Start at z_0 = x0, e_0 = 0."""
@@ -100,7 +100,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     def aggregate(self, state: FedDualAvgState, uploads: Uploads) -> FedDualAvgState:
         """Step 4."""
         z = state.z + self.server_lr * uploads.mean("delta")
-        return FedDualAvgState(z=z, r=state.r + 1)
+        return FedDualAvgState(z=z, r=state.r + self.units(uploads))
 
     def model(self, state: FedDualAvgState) -> Array:
         """Return w_r = prox(z_r, e_r)."""

@@ -86,9 +86,8 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     def aggregate(self, state: FedMiDState, uploads: Uploads) -> FedMiDState:
         """Step 4."""
         w = state.w + self.server_lr * uploads.mean("delta")
-        return FedMiDState(
-            w=self.regularizer.prox(w, self.server_lr * self.client_lr * self.local_steps)
-        )
+        steps = self.unit * self.units(uploads)
+        return FedMiDState(w=self.regularizer.prox(w, self.server_lr * self.client_lr * steps))
 
     def model(self, state: FedMiDState) -> Array:
         """Return w."""

@@ -33,6 +33,7 @@ import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array, choice
@@ -92,6 +93,11 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def initialize(self, x0: Array) -> ScaffoldState:
         """Start at x0, with c = c_i = 0."""
+        if self.option == "I" and self.setup.own_loops:
+            raise ConfigError(
+                'Scaffold: option="I" needs the gradient at the broadcast model, which clients '
+                'with a train loop of their own cannot give: use option="II"'
+            )
         c = np.zeros_like(x0)
         return ScaffoldState(x0, c, resets=0, mirror=self.mirrored(self.mirror, c=c))
 
@@ -101,7 +107,8 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def expects(self, state: ScaffoldState) -> tuple[str, ...]:
         """Return what step 4 uploads."""
-        return ("delta",) if self.mirror and self.option == "II" else self.uplink
+        derived = self.mirror and self.option == "II" and self.local_steps is not None
+        return ("delta",) if derived else self.uplink
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""

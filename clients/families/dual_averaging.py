@@ -18,7 +18,7 @@ class DualAveragingClient(FedConClient[None]):
 
     strong_convexity: float
     damping: float
-    local_steps: int
+    local_steps: int | None
     regularizer: Regularizer
     batch_size: int | None
 
@@ -30,9 +30,10 @@ class DualAveragingClient(FedConClient[None]):
     def gradient_sum(self, down: Payload, psi: Any, radius: float | None) -> Payload:
         """Return g_i after K steps of CFedDA, with v and g of shape (..., *model)."""
         v, g, anchor = down["w"], np.zeros_like(down["w"]), down.get("anchor")
-        for k in range(1, self.local_steps + 1):
+        steps = self.local_steps or 0
+        for k in range(1, steps + 1):
             g = g + self.gradient(v)
-            if k < self.local_steps:
+            if k < steps:
                 z = down["z"] - g
                 v = self.minimizer(psi, z, down["steps"], anchor=anchor, radius=radius)
         return {"g": g}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 
-NUMBERS = ("distance",)  # what a certificate's answer holds beside the gradient
+NUMBERS = ("distance", "steps")  # of a certificate's answer, and of a loop of the client's own
 WORK = ("iterations", "evaluations", "unconverged")  # what a step may have cost
 
 
@@ -85,7 +85,7 @@ class Gate:
         if columns.keys() != set(names):
             self._refuse_names(sorted(columns), names, phase, reply.remote)
         for name, column in columns.items():
-            if phase == QUERY or (phase == CERTIFY and name in NUMBERS):
+            if phase == QUERY or name in NUMBERS:
                 _check_numbers(name, column)
             else:
                 self._check(name, column, len(reply.clients), self._squares[phase])
@@ -110,14 +110,18 @@ class Gate:
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:
         """Return the declared values from the arrays of a message ("atom.code", ...)."""
         found: dict[str, dict[str, Array]] = {}
+        numbers = {name: parts[name] for name in names if name in NUMBERS and name in parts}
         for key, (array,) in parts.items():
+            if key in numbers:
+                continue
             if not isinstance(array, np.ndarray):
                 raise ConfigError(printable(f"{key!r} is {array!r}, expected an array"))
             name, _, part = key.partition(".")
             found.setdefault(name, {})[part] = array
-        if found.keys() != set(names):
+        if found.keys() | numbers.keys() != set(names):
             self._refuse_names(sorted(found), names, TRAIN, remote=True)
-        return {name: [self._strategy.decode(name, found[name])] for name in names}
+        decode = self._strategy.decode
+        return {**{name: [decode(name, part)] for name, part in found.items()}, **numbers}
 
     def _refuse_names(
         self, found: list[str], names: tuple[str, ...], phase: str, remote: bool
@@ -187,6 +191,8 @@ def _check_numbers(name: str, column: Any) -> None:
     for value in column:
         if not usable(value):
             raise ConfigError(printable(f"{name!r} is {value!r}, expected a finite number"))
+        if name == "steps" and value < 1:
+            raise ConfigError(f"{name!r} is {value!r}, expected a number >= 1")
 
 
 def column_bytes(column: Any) -> int:

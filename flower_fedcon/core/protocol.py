@@ -157,6 +157,8 @@ class ClientInfo:
         The model that the client's objective takes.
     smoothness, strong_convexity : float, optional
         L and mu, where known.
+    own_loop : bool
+        Whether it trains by a loop of its own, and has no objective that it could evaluate.
     digest : str
         Of the client's objective, data and all; "" where it was not asked for.
 
@@ -172,6 +174,7 @@ class ClientInfo:
     smoothness: float | None = None
     strong_convexity: float | None = None
     digest: str = ""
+    own_loop: bool = False
 
     def __post_init__(self) -> None:
         count("num_examples", self.num_examples)
@@ -274,6 +277,11 @@ class Setup:
         """The smallest strong convexity mu of the clients; None unless all are known."""
         known = [c.strong_convexity for c in self.clients if c.strong_convexity is not None]
         return min(known) if len(known) == len(self.clients) else None
+
+    @property
+    def own_loops(self) -> bool:
+        """Whether every client trains by a loop of its own."""
+        return all(client.own_loop for client in self.clients)
 
     def rng(self, purpose: int, server_round: int) -> np.random.Generator:
         """Return the server's random stream of one purpose and round."""

@@ -8,11 +8,12 @@ from flower_fedcon.solvers.choose import as_solver, gap_tolerance
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
-from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution
+from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution
 
 __all__ = [
     "AOGM",
     "LBFGS",
+    "Correction",
     "Exact",
     "GradientDescent",
     "LocalProblem",

@@ -16,6 +16,46 @@ from flower_fedcon.validation import Array, nonnegative
 Stop: TypeAlias = Callable[[Array, Array], bool]
 
 
+class Correction(NamedTuple):
+    """What a method adds to f_j, and where a client starts: <linear, x> + shift/2 ||x - center||^2.
+
+    Attributes
+    ----------
+    start : array
+    linear, center : array, optional
+        Shape of `start`; the origin if None.
+    shift : float
+        >= 0.
+    subgradient : Regularizer, optional
+        psi, whose subgradient is added as well.
+
+    Examples
+    --------
+    >>> pulled = Correction(np.zeros(2), linear=np.ones(2), shift=3.0)
+    >>> pulled.add_to(np.array([4.0, 8.0]), x=np.array([1.0, 0.0]))
+    array([8., 9.])
+    """
+
+    start: Any
+    linear: Any = None
+    shift: float = 0.0
+    center: Any = None
+    subgradient: Regularizer | None = None
+
+    def add_to(self, gradient: Any, x: Any) -> Any:
+        """Return a gradient of f_j at x with those of the added terms, as a new array.
+
+        Of operators only, so that it serves the tensors of any framework.
+        """
+        if self.subgradient is not None:
+            gradient = gradient + self.subgradient.subgradient(x)
+        if self.linear is not None:
+            gradient = gradient + self.linear
+        if self.shift:
+            gradient = gradient + self.shift * (x if self.center is None else x - self.center)
+        return gradient
+
+
 class LocalProblem:
     """Minimise h(x) + psi(x), where h(x) = f(x) + <linear, x> + shift/2 ||x - center||^2.
 
@@ -48,7 +88,7 @@ class LocalProblem:
     (120.0, array([-12., -24.]), 4.0)
     """
 
-    __slots__ = ("center", "linear", "objective", "regularizer", "shift", "start")
+    __slots__ = ("_added", "center", "linear", "objective", "regularizer", "shift", "start")
 
     def __init__(
         self,
@@ -72,6 +112,7 @@ class LocalProblem:
         self.shift = nonnegative("LocalProblem(shift)", shift)
         self.center = center
         self.regularizer = None if isinstance(regularizer, Zero) else regularizer
+        self._added = Correction(start, linear, self.shift, center)
 
     def value(self, x: Array) -> float:
         """Return h(x), without psi."""
@@ -129,12 +170,8 @@ class LocalProblem:
 
     def _add(self, x: Array, gradient: Array) -> Array:
         # Never in place: the array may be the objective's own.
-        gradient = np.asarray(gradient, dtype=x.dtype)
-        if self.linear is not None:
-            gradient = gradient + self.linear
-        if self.shift:
-            gradient = gradient + self.shift * (x if self.center is None else x - self.center)
-        return gradient.astype(x.dtype, copy=False)
+        corrected: Array = self._added.add_to(np.asarray(gradient, dtype=x.dtype), x)
+        return corrected.astype(x.dtype, copy=False)
 
     def _shifted(self, name: str) -> float | None:
         constant = getattr(self.objective, name, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Required, TypeVar, Unpack
+from typing import Any, ClassVar, NamedTuple, Required, TypeVar, Unpack
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.strategies.base import Common
+from flower_fedcon.strategies.families.local_steps import OwnSteps
 from flower_fedcon.validation import count, positive
 
 State = TypeVar("State")
@@ -17,7 +18,7 @@ class DampingOptions(Common, total=False):
 
     strong_convexity: Required[float]
     damping: float | None
-    local_steps: Required[int]
+    local_steps: int | None
 
 
 class Damping(NamedTuple):
@@ -26,7 +27,7 @@ class Damping(NamedTuple):
     damping: float  # gamma
 
 
-class DualAveraging(FedConStrategy[State]):
+class DualAveraging(OwnSteps[State]):
     """What these methods share: their arguments, and the damping where none is given.
 
     Parameters
@@ -41,20 +42,24 @@ class DualAveraging(FedConStrategy[State]):
         K >= 1.
     """
 
+    own_loop_decides: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self,
         regularizer: Any,
         *,
         strong_convexity: float,
         damping: float | None = None,
-        local_steps: int,
+        local_steps: int | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.regularizer = as_regularizer(regularizer)
         self.strong_convexity = positive("strong_convexity", strong_convexity)
         self.damping = None if damping is None else positive("damping", damping)
-        self.local_steps = count("local_steps", local_steps)
+        if local_steps is None and not self.own_loop_decides:
+            raise ConfigError(f"{self.title} needs local_steps")
+        self.local_steps = None if local_steps is None else count("local_steps", local_steps)
 
     def damping_or(self, multiple: int) -> float:
         """Return gamma as given, else multiple L."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Required, TypeVar, Unpack
+from typing import Any, ClassVar, Self, TypeVar, Unpack
 
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import count, positive
+from flower_fedcon.validation import count, optional, positive
 
 State = TypeVar("State")
 
@@ -14,44 +17,109 @@ State = TypeVar("State")
 class StepOptions(Common, total=False):
     """The arguments of `LocalSteps`."""
 
-    client_lr: Required[float]
-    local_steps: Required[int]
+    client_lr: float | None
+    local_steps: int | None
     server_lr: float
 
 
-class LocalSteps(FedConStrategy[State]):
+class OwnSteps(FedConStrategy[State]):
+    """K local steps; where clients have a train loop of their own, K may be theirs.
+
+    Their numbers of steps are then sent, and their mean is counted.
+    """
+
+    local_steps: Any
+    own_loop_decides: ClassVar[tuple[str, ...]] = ("local_steps",)
+    """The arguments that may be left out where every client has a loop of its own."""
+    counts: ClassVar[bool] = True
+    """Whether the server needs the numbers of steps."""
+
+    def bind(self, setup: Setup) -> Self:
+        """Return a copy for one run, in which no number is missing."""
+        missing = [name for name in self.own_loop_decides if getattr(self, name) is None]
+        if missing and not setup.own_loops:
+            raise ConfigError(
+                f"{self.title} needs {' and '.join(missing)}: only clients with a train loop of "
+                "their own (flower_fedcon.training) can do without"
+            )
+        if setup.own_loops and self.batch_size is not None:
+            raise ConfigError(
+                f"{self.title}: batch_size={self.batch_size} is for clients with an objective; a "
+                "train loop of one's own draws its batches: leave batch_size out"
+            )
+        return super().bind(setup)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """What clients send besides, by name: their number of steps, unless it is known."""
+        return ("steps",) if self.counts and self.local_steps is None else ()
+
+    def expects(self, state: State) -> tuple[str, ...]:
+        """Return what clients upload in the coming round, by name."""
+        return (*self.uplink, *self.counted)
+
+    def units(self, uploads: Uploads) -> float:
+        """Return by how much a round moves a clock in units of `unit` steps."""
+        return uploads.mean_number("steps") if self.counted else 1
+
+    @property
+    def unit(self) -> int:
+        """K, or 1 where each client has a K of its own."""
+        return self.local_steps or 1
+
+
+class LocalSteps(OwnSteps[State]):
     """K local steps of length `client_lr`; the server goes `server_lr` times the mean change.
 
     Parameters
     ----------
-    client_lr : float
+    client_lr : float, optional
         eta_c > 0; at most 1/L.
-    local_steps : int
-        K >= 1.
+    local_steps : int, optional
+        K >= 1. Both may be left out where the clients have a train loop of their own.
     server_lr : float (default: 1.0)
         eta_s > 0.
     """
 
+    client_lr: Any
+    own_loop_decides: ClassVar[tuple[str, ...]] = ("client_lr", "local_steps")
+    counts = False
+
     def __init__(
         self,
         *,
-        client_lr: float,
-        local_steps: int,
+        client_lr: float | None = None,
+        local_steps: int | None = None,
         server_lr: float = 1.0,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
+        self.client_lr = optional(positive, "client_lr", client_lr)
+        self.local_steps = None if local_steps is None else count("local_steps", local_steps)
         self.server_lr = positive("server_lr", server_lr)
+        if (client_lr is None) != (local_steps is None) and "client_lr" in self.own_loop_decides:
+            raise ConfigError(
+                f"{self.title} needs client_lr and local_steps, both or, for clients with a train "
+                f"loop of their own, neither: got {client_lr!r} and {local_steps!r}"
+            )
+
+    def needs(self, *names: str) -> None:
+        """Raise unless these arguments are given."""
+        missing = [name for name in names if getattr(self, name) is None]
+        if missing:
+            raise ConfigError(f"{self.title} needs {' and '.join(missing)}")
 
 
 class LocalProxSteps(LocalSteps[State]):
     """FedMiD and FedDualAvg: steps with a prox, or with the prox on the server alone."""
 
+    own_loop_decides = ("local_steps",)
+    counts = True
+
     def __init__(
         self, regularizer: Any, *, server_prox_only: bool = False, **steps: Unpack[StepOptions]
     ) -> None:
         super().__init__(**steps)
+        self.needs("client_lr")
         self.regularizer = as_regularizer(regularizer)
         self.server_prox_only = bool(server_prox_only)

@@ -1,0 +1,218 @@
+"""A train loop of one's own is the client's step: the same iterates, bit for bit, or a refusal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loops import by_loops
+from problems import HALF, q6
+
+from flower_fedcon import simulate
+from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.registry import client_class, names
+from flower_fedcon.regularizers import L1
+from flower_fedcon.solvers import GradientDescent
+from flower_fedcon.strategies import (
+    CompositeFL,
+    FastFedDA,
+    FedAvg,
+    FedDualAvg,
+    FedDyn,
+    FedMiD,
+    FedProx,
+    Scaffold,
+)
+from flower_fedcon.training import own_loop
+
+LR, K = 1 / 64, 3
+PSI = L1(0.1)
+STEPS = {"client_lr": LR, "local_steps": K}
+SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
+CORRECTIONS = [
+    FedAvg(**STEPS),
+    FedAvg(**STEPS, regularizer=PSI),
+    FedProx(proximal=2.0, **SOLVER),
+    Scaffold(**STEPS),
+    Scaffold(**STEPS, mirror=False),
+    Scaffold(**STEPS, **HALF),
+    FedDyn(proximal=2.0, **SOLVER),
+    FedDyn(proximal=2.0, **SOLVER, **HALF),
+]
+OWN_STEPS = [
+    FedMiD(PSI, **STEPS),
+    FedMiD(PSI, **STEPS, server_prox_only=True),
+    FedDualAvg(PSI, **STEPS),
+    FedDualAvg(PSI, **STEPS, server_prox_only=True),
+    FastFedDA(PSI, strong_convexity=1.0, damping=60.0, local_steps=K),
+    CompositeFL(PSI, **STEPS),
+    CompositeFL(PSI, **STEPS, **HALF),
+    FedAvg(**STEPS),
+    Scaffold(**STEPS),
+]
+
+
+def corrected(method, f, lr=LR, steps=K, momentum=0.0):
+    """Gradient steps with what the method adds."""
+    (x,), velocity = method.start, 0.0
+    correction = method.begin([x])
+    for _ in range(steps):
+        (g,) = correction.apply_gradients([x], [f.gradient(x)])
+        velocity = g if momentum == 0 else momentum * velocity + g
+        x = x - lr * velocity
+    return [x]
+
+
+def own_steps(method, f, steps=K):
+    """The method's steps."""
+    model = method.start
+    optimizer = method.optimizer(model)
+    for _ in range(steps):
+        model = optimizer.step([f.gradient(*model)])
+    return model
+
+
+def q6_for(strategy):
+    return q6(0.0 if strategy.regularizer is None else PSI.weight)
+
+
+def named(cases):
+    return [pytest.param(s, id=f"{i}-{s.name}") for i, s in enumerate(cases)]
+
+
+@pytest.mark.parametrize("strategy", named(CORRECTIONS))
+def test_a_corrected_loop_finds_the_same_bytes(strategy):
+    problem = q6_for(strategy)
+    loop = by_loops(strategy, problem, 6, corrected)
+    assert loop.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
+
+
+@pytest.mark.parametrize("strategy", named(OWN_STEPS))
+def test_a_loop_of_the_methods_steps_finds_the_same_bytes(strategy):
+    problem = q6_for(strategy)
+    loop = by_loops(strategy, problem, 6, own_steps)
+    assert loop.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
+
+
+def counted(method, f):
+    """Unequal numbers of steps: 1 + the client's place in an order of the objectives."""
+    return (corrected if method.name in ("FedAvg", "Scaffold") else own_steps)(
+        method, f, steps=1 + int(f.smoothness) % 3
+    )
+
+
+def test_scaffold_with_steps_of_the_loops_own_finds_the_optimum():
+    """Momentum, another rate and unequal numbers of steps: c_i is the mean of the gradients."""
+    problem = q6()
+
+    def loop(method, f):
+        return corrected(method, f, lr=LR / 4, steps=1 + int(f.smoothness) % 3, momentum=0.5)
+
+    x = by_loops(Scaffold(), problem, 800, loop).x
+    assert np.linalg.norm(x - problem.optimum.x) < 1e-9
+    averaged = by_loops(FedAvg(), problem, 800, loop).x
+    assert np.linalg.norm(averaged - problem.optimum.x) > 1e-2  # what the correction is for
+
+
+@pytest.mark.parametrize("kind", [FedMiD, FedDualAvg])
+def test_unequal_numbers_of_steps_are_counted(kind):
+    """One round by hand: the server's prox goes by the mean of the numbers of steps."""
+    problem = q6(PSI.weight)
+    strategy = kind(PSI, client_lr=LR)
+    x = by_loops(strategy, problem, 1, counted).x
+    ends, steps = [], []
+    for f in problem.objectives:
+        n, z, w = 1 + int(f.smoothness) % 3, problem.start, problem.start
+        for k in range(n):
+            w = PSI.prox(z, LR * k) if kind is FedDualAvg else w
+            z = (z if kind is FedDualAvg else w) - LR * f.gradient(w)
+            w = PSI.prox(z, LR)
+        ends.append(z if kind is FedDualAvg else w)
+        steps.append(n)
+    assert len(set(steps)) > 1
+    assert x == pytest.approx(PSI.prox(np.mean(ends, axis=0), LR * np.mean(steps)), abs=1e-14)
+
+
+@pytest.mark.parametrize("number", [0, 2, 4])
+def test_counted_steps_lead_where_known_ones_do(number):
+    known = OWN_STEPS[number]
+    arguments = {"damping": 60.0, "strong_convexity": 1.0} if number == 4 else {"client_lr": LR}
+    problem = q6_for(known)
+    counted = by_loops(type(known)(PSI, **arguments), problem, 6, own_steps)
+    assert counted.x == pytest.approx(simulate(known, problem, 6).x, rel=1e-13)
+
+
+# --- what is refused, and how it is said ---------------------------------------------------------
+
+
+def untouched(method, f):
+    return method.start
+
+
+def two_more(method, f):
+    return corrected(method, f, steps=K + 2)
+
+
+def with_momentum(method, f):
+    return corrected(method, f, momentum=0.9)
+
+
+def elsewhere(method, f):
+    method.begin([method.start[0] + 1])
+
+
+def wrong_rate(method, f):
+    method.optimizer(method.start, 0.5)
+
+
+def gradients_of_a_step(method, f):
+    method.begin(method.start)
+
+
+REFUSED = [
+    (FedProx(proximal=1.0), untouched, r"FedProx: the train function has taken no step with it: "
+     r"call correction = method.begin\(model\)"),
+    (FedDualAvg(PSI, client_lr=LR), untouched, r"call method.optimizer\(parameters, lr\)"),
+    (Scaffold(**STEPS), two_more, "local_steps=3, the train function took 5"),
+    (Scaffold(**STEPS), with_momentum, "steps are others .another rate, momentum"),
+    (FedProx(proximal=1.0), elsewhere, "not the one that the server sent"),
+    (FedDualAvg(PSI, client_lr=LR), wrong_rate, r"client_lr is 0.015625, and .* lr=0.5"),
+    (FedDualAvg(PSI, client_lr=LR), gradients_of_a_step, "neither begin nor apply_gradients"),
+    (FedProx(proximal=1.0), own_steps, "has no step of its own"),
+    (Scaffold(), own_steps, "without client_lr it leaves the steps to your optimizer"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("strategy", "loop", "said"), REFUSED)
+def test_a_loop_that_leaves_the_method_out_is_refused(strategy, loop, said):
+    with pytest.raises(RoundError, match=said):
+        by_loops(strategy, q6_for(strategy), 1, loop)
+
+
+def test_what_only_a_loop_can_decide_is_asked_of_a_strategy():
+    with pytest.raises(ConfigError, match=r"FedAvg .* needs client_lr and local_steps: only"):
+        simulate(FedAvg(), q6(), 1)
+    with pytest.raises(ConfigError, match="FedDualAvg needs local_steps: only clients"):
+        simulate(FedDualAvg(PSI, client_lr=LR), q6(PSI.weight), 1)
+    with pytest.raises(ConfigError, match=r"Scaffold needs .* both or, .* got 0\.1 and None"):
+        Scaffold(client_lr=0.1)
+    with pytest.raises(ConfigError, match="CompositeFL needs local_steps"):
+        CompositeFL(PSI, client_lr=0.1)
+    with pytest.raises(ConfigError, match=r"FastFedDA .*local_steps: only clients"):
+        simulate(FastFedDA(PSI, strong_convexity=1.0), q6(PSI.weight), 1)
+    with pytest.raises(ConfigError, match=r"batch_size=5 .* draws its batches"):
+        by_loops(FedAvg(batch_size=5), q6(), 1, corrected)
+    with pytest.raises(ConfigError, match='option="I" needs the gradient'):
+        by_loops(Scaffold(**STEPS, option="I"), q6(), 1, corrected)
+
+
+def test_other_algorithms_say_which_can():
+    for name in names():
+        strategy = client_class(name)
+        if name in {s.name for s in CORRECTIONS + OWN_STEPS}:
+            assert own_loop(name).algorithm == name
+        else:
+            with pytest.raises(
+                ConfigError, match=f"{name} is no correction of a train loop: .*scaffold"
+            ):
+                own_loop(name)
+            assert strategy.algorithm == name
