@@ -17,7 +17,7 @@ from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.solvers import LocalProblem, LocalSolver
-from flower_fedcon.validation import Array, count
+from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
@@ -51,6 +51,9 @@ class FedConClient(FlowerClient, Generic[State]):
         Sets or regularizers of one's own, by the name of the strategy's argument.
     name : str, optional
         A stable name; by default the node configuration's "name" or "partition-id".
+    policy : Policy, optional
+        What a server may ask; by default what the node configuration says, else
+        `flower_fedcon.Policy()`. Without a context, anything.
     """
 
     algorithm: ClassVar[str]
@@ -59,6 +62,7 @@ class FedConClient(FlowerClient, Generic[State]):
     """The state, a NamedTuple; None for an algorithm whose clients keep none."""
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
+    _types: ClassVar[Mapping[str, str]] = {}  # of the fields, as they are annotated
 
     # Fields of those that minimise, and of those that take steps.
     local_solver: LocalSolver
@@ -87,6 +91,8 @@ class FedConClient(FlowerClient, Generic[State]):
         bases = [base for base in cls.__bases__ if issubclass(base, FedConClient)]
         inherited = [name for base in bases for name in base.fields]
         cls.fields = tuple(dict.fromkeys((*inherited, *own)))
+        cls._types = {name: kind for base in bases for name, kind in base._types.items()}
+        cls._types |= {name: spelt(hints[name]) for name in own}
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -190,7 +196,8 @@ class FedConClient(FlowerClient, Generic[State]):
     def _minibatch_gradient(self, v: Array) -> Array:
         objective, size = self.objective, self._batch_size
         if self._batch_rng is None:
-            self._batch_rng = self.rng(BATCH)
+            private = self.policy.batches == "private"  # then no seed tells which rows
+            self._batch_rng = np.random.default_rng() if private else self.rng(BATCH)
             self._order = np.empty(0, dtype=np.intp)
         if not hasattr(objective, "batch_gradient"):
             return objective.stochastic_gradient(v, self._batch_rng, size)  # type: ignore[no-any-return]
@@ -221,6 +228,8 @@ class FedConClient(FlowerClient, Generic[State]):
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
         self._take(run.settings)
+        if run.settings.get("local_steps") is not None:
+            count("local_steps", run.settings["local_steps"])
         self._batch_size = run.settings.get("batch_size")
         if self._batch_size is not None:
             count("batch_size", self._batch_size)
@@ -245,7 +254,13 @@ class FedConClient(FlowerClient, Generic[State]):
                 "same version of flower-fedcon on server and nodes"
             )
         for name, value in settings.items():
+            check_field(name, value, self._types.get(name, ""))
             setattr(self, name, value)
+
+    def steps_asked(self, down: Payload) -> int:
+        """Return how many local steps a broadcast asks for: `local_steps`, where there are any."""
+        assert self._run is not None  # noqa: S101  (configured before)
+        return int(self._run.settings.get("local_steps") or 1)
 
     def check_algorithm(self, algorithm: str) -> None:
         """Refuse a server that runs another algorithm."""

@@ -44,6 +44,10 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
         move = (self.communication_probability / self.client_lr) * (down["x_bar"] - state.x_hat)
         return state._replace(h=state.h + move)
 
+    def steps_asked(self, down: Payload) -> int:
+        """Return K_r."""
+        return int(down["steps"])
+
     def step(
         self, state: ScaffnewClientState, down: Payload
     ) -> tuple[Payload, ScaffnewClientState]:

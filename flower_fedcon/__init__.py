@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
     from flower_fedcon.flower.legacy import as_legacy_strategy
+    from flower_fedcon.flower.policy import Policy
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.simulation import simulate
@@ -23,6 +24,7 @@ __all__ = [
     "FederatedProblem",
     "Full",
     "History",
+    "Policy",
     "Sample",
     "as_legacy_strategy",
     "client_app",
@@ -39,6 +41,7 @@ _HOMES = {
     "FederatedProblem": "problems.federated",
     "Full": "core.participation",
     "History": "runs.history",
+    "Policy": "flower.policy",
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",

@@ -30,6 +30,10 @@ class StorageError(FedConError):
     """A file or folder that cannot be read or written, or that another process is using."""
 
 
+class RefusedError(FedConError):
+    """A request that a node's own policy does not allow."""
+
+
 class StateLostError(FedConError):
     """A client is asked to continue, but its state is lost."""
 

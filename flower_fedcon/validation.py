@@ -52,6 +52,40 @@ def count(name: str, value: object, minimum: int = 1) -> int:
     return int(value)
 
 
+def _fits(value: object, kind: str) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return kind == "bool"
+    if kind == "int":
+        return isinstance(value, int | np.integer)
+    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
+
+
+_FIELDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false"}
+
+
+def spelt(hint: object) -> str:
+    """Return an annotation as it is written.
+
+    >>> spelt("int | None"), spelt(float)
+    ('int | None', 'float')
+    """
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def check_field(name: str, value: object, kind: str) -> None:
+    """Raise if a value is not what a field's annotation says, where that is int, float or bool.
+
+    >>> check_field("local_steps", 2.5, "int")
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: local_steps must be a whole number, got 2.5
+    """
+    plain = kind.removesuffix(" | None")
+    if value is None and plain != kind:
+        return
+    if plain in _FIELDS and not _fits(value, plain):
+        raise ConfigError(f"{name} must be {_FIELDS[plain]}, got {value!r}")
+
+
 def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
     """Return `value` if it is one of the strings in `valid`."""
     if value not in valid:

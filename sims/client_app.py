@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from flower_fedcon import FederatedProblem, client_app
+from flower_fedcon import FederatedProblem, Policy, client_app
 from flower_fedcon.objectives import Objective
 from flower_fedcon.problems.files import load_file
 
@@ -34,4 +34,4 @@ def problem(experiment: str) -> FederatedProblem:
     return Experiment.load(Path(__file__).parent / experiment).problem()
 
 
-app = client_app(load_objective)
+app = client_app(load_objective, policy=Policy.open())  # public data, and made-up data

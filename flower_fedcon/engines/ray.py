@@ -17,6 +17,7 @@ from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.strategies.base import FedConStrategy
@@ -52,6 +53,7 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
             _Loader(folder, "client-{}.pickle"),
             oracles=_load(f"{folder}/oracles.pickle"),
             state_dir=kept,
+            policy=Policy.open(),  # the data is the server's own
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
+    from flower_fedcon.flower.policy import Policy
     from flower_fedcon.layout import Model
 
 
@@ -21,6 +23,7 @@ def client_app(
     *,
     oracles: Mapping[str, Any] | None = None,
     state_dir: str | None = None,
+    policy: Policy | None = None,
     mods: Sequence[Any] | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every algorithm of the collection.
@@ -36,6 +39,9 @@ def client_app(
     state_dir : path, optional
         A folder in which clients keep their state across restarts; by default the node
         configuration's "state-dir", if it has one.
+    policy : Policy, optional
+        What a server may ask of a node; by default `Policy()`. A node's own configuration goes
+        before it.
     mods : sequence, optional
         Flower's client mods.
 
@@ -58,7 +64,8 @@ def client_app(
 
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
-        return kind(load(context), context=context, state_dir=state_dir, oracles=oracles)
+        objective = load(context)
+        return kind(objective, context=context, state_dir=state_dir, oracles=oracles, policy=policy)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -72,7 +79,11 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         arrays, config = messages.read_instruction(message, messages.EVALUATE)
-        return messages.evaluate_reply(message, *build(config, context).evaluate(arrays, config))
+        try:
+            answer = build(config, context).evaluate(arrays, config)
+        except FedConError as error:
+            answer = math.nan, 1, {"error": str(error)}
+        return messages.evaluate_reply(message, *answer)
 
     return app
 

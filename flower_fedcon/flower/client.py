@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -22,14 +23,18 @@ from flower_fedcon.core.protocol import (
 )
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec
+from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from flwr.app import Context
+
+_log = logging.getLogger("flwr")
 
 
 class FlowerClient(NumPyClient):
@@ -51,6 +56,10 @@ class FlowerClient(NumPyClient):
         """Do one round's work and return the reply."""
 
     @abstractmethod
+    def steps_asked(self, down: Payload) -> int:
+        """Return how many local steps a broadcast asks for."""
+
+    @abstractmethod
     def check_algorithm(self, algorithm: str) -> None:
         """Refuse a server that runs another algorithm."""
 
@@ -62,18 +71,21 @@ class FlowerClient(NumPyClient):
         state_dir: str | Path | None = None,
         oracles: Mapping[str, Any] | None = None,
         name: str | None = None,
+        policy: Policy | None = None,
     ) -> None:
         check_objective(objective)
         self.objective = self._own_objective = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
+        # Without a context there is no node: the caller's own process.
+        self.policy = Policy.of(node, policy if context is not None else policy or Policy.open())
         self.name = name or _text(node.get("name", node.get("partition-id")))
         self._store: Store | None = None
         folder = state_dir or node.get("state-dir")
         if folder:
             if self.name is None:
                 raise ConfigError("a client with a state-dir needs a name, or a partition-id")
-            self._store = FileStore(str(folder), self.name)
+            self._store = FileStore(str(folder), self.name, self.policy)
         elif context is not None:
             self._store = ContextStore(context)
         self._oracles = oracles
@@ -91,17 +103,23 @@ class FlowerClient(NumPyClient):
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
+                self.policy.check_part(self.algorithm, int(self.num_examples))
                 return [], 1, codec.encode_info(self.describe(), self._context)
+            self.policy.check_arrays(parameters)
             run, request = codec.decode_request(parameters, config, self._oracles)
             self.configure(run)
+            steps = self.steps_asked(request.down(request.clients[0]))
+            self.policy.check(run, request, int(self.num_examples), steps)
             remembers = self.state_type is not None or request.phase == QUERY or request.held
             store = self._store if remembers else None
             if store is not None:
                 self.versions = store.load(run, self.state_type)
-            reply = self.handle(request)
+            with self.policy.in_time():
+                reply = self.handle(request)
             if store is not None and request.phase != CERTIFY and not reply.lost:
                 store.save(run, self.versions)
         except FedConError as error:
+            _log.warning("this node answers with an error: %s", error)
             reply = Reply([-1], 0, error=str(error))
         return codec.encode_reply(reply)
 
@@ -113,8 +131,13 @@ class FlowerClient(NumPyClient):
         A user error becomes a value that is no number, with the reason among the metrics.
         """
         try:
-            return self._evaluate(parameters, config)
+            self.policy.check_part(self.algorithm, int(self.num_examples))
+            self.policy.check_phase(EVALUATE)
+            self.policy.check_arrays(parameters)
+            with self.policy.in_time():
+                return self._evaluate(parameters, config)
         except FedConError as error:
+            _log.warning("this node answers with an error: %s", error)
             return math.nan, 1, {"error": str(error)}
 
     def _evaluate(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.leftovers import tidy
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.wire import state_files
 
 if TYPE_CHECKING:
@@ -70,9 +72,12 @@ class FileStore:
         The node's `state-dir`. Private to the user.
     name : str
         The client's name.
+    policy : Policy
+        How long, and how much, is kept of other runs.
     """
 
-    def __init__(self, folder: str | Path, name: str) -> None:
+    def __init__(self, folder: str | Path, name: str, policy: Policy) -> None:
+        self._policy = policy
         # A name may hold any character; the digest keeps different ones apart.
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         self._folder = Path(folder)
@@ -90,6 +95,7 @@ class FileStore:
         try:
             versions: Versions = state_files.read(path, _types(state_type))
         except FileNotFoundError:
+            tidy(self._folder, run.run_id, self._policy)
             return Versions()
         except state_files.DamagedError as error:
             _log.warning("%s: this client's state counts as lost", error)

@@ -40,6 +40,11 @@ class Exact(LocalSolver):
     array([2., 2.])
     """
 
+    @property
+    def most_iterations(self) -> int:
+        """The most iterations of a call."""
+        return _RULES.max_iterations
+
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return the minimiser; see `LocalSolver.solve`."""
         inverse = None if problem.regularizer is not None else _inverse_hessian(problem)

@@ -62,6 +62,11 @@ class AOGM(LocalSolver):
         if _optional("AOGM(first_step)", self.first_step) and not self.backtracking:
             raise ConfigError("AOGM(first_step) is for backtracking: without it the step is 1/L_h")
 
+    @property
+    def most_iterations(self) -> int:
+        """The most iterations of a call."""
+        return self.max_iterations
+
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
         tolerance = self.tolerance or TIGHT
@@ -112,10 +117,15 @@ class GradientDescent(LocalSolver):
         _optional("GradientDescent(tolerance)", self.tolerance)
         _optional("GradientDescent(lr)", self.lr)
 
+    @property
+    def most_iterations(self) -> int:
+        """The most iterations of a call."""
+        return 100_000 if self.steps is None else self.steps
+
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
         rules = Rules(
-            max_iterations=100_000 if self.steps is None else self.steps,
+            max_iterations=self.most_iterations,
             tolerance=self.tolerance,
             step=self.lr,
             backtracking=self.lr is None and problem.smoothness is None,

@@ -47,6 +47,11 @@ class LBFGS(LocalSolver):
         positive("LBFGS(tolerance)", self.tolerance)
         count("LBFGS(max_iterations)", self.max_iterations)
 
+    @property
+    def most_iterations(self) -> int:
+        """The most iterations of a call."""
+        return self.max_iterations
+
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
         from scipy.optimize import minimize  # slow to import

@@ -208,6 +208,11 @@ class Solution(NamedTuple):
 class LocalSolver(ABC):
     """A method that minimises a `LocalProblem`. Its fields, plain values, are sent to clients."""
 
+    @property
+    def most_iterations(self) -> int:
+        """The most iterations of a call; 0 where nothing but the problem bounds them."""
+        return 0
+
     @abstractmethod
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser, to the accuracy that the solver's settings ask for.

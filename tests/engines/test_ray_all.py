@@ -55,7 +55,7 @@ def found():
 
     run_simulation(
         server_app=server,
-        client_app=client_app(load_objective),
+        client_app=client_app(load_objective, policy=Policy.open()),
         num_supernodes=6,
         backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}},
     )

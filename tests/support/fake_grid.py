@@ -6,10 +6,15 @@ import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from flower_fedcon import client_app
+from flower_fedcon import Policy, client_app
 
 on_grid = pytest.mark.usefixtures("identity", "one_thread")
 """Marks a test that plays a run on a `FakeGrid`."""
+
+
+def open_app(load):
+    """Return a client app whose nodes refuse nothing."""
+    return client_app(load, policy=Policy.open())
 
 
 class FakeGrid(Grid):
@@ -17,7 +22,7 @@ class FakeGrid(Grid):
 
     run = None
 
-    def __init__(self, objectives, *, make=client_app, alter=None, hidden=()):
+    def __init__(self, objectives, *, make=open_app, alter=None, hidden=()):
         self.app = make(lambda context: objectives[context.node_config["partition-id"]])
         self.nodes = {}
         for j in range(len(objectives)):

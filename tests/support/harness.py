@@ -15,10 +15,12 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.flower import codec, messages
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload, flatten
 
+OPEN = Policy.open()
 Command = Callable[..., tuple[int, str, str]]
 """Runs `fedcon` with these arguments; its exit status, output and errors."""
 
@@ -191,7 +193,7 @@ class Wire(LocalEngine):
         for place, j in enumerate(request.clients):
             arrays, config = self._encoder.encode(request, place)
             received = messages.from_record(messages.to_record(arrays.values()))
-            client = self._kind(self._problem.objectives[j], context=self.contexts[j])
+            client = self._kind(self._problem.objectives[j], context=self.contexts[j], policy=OPEN)
             parameters, examples, metrics = client.fit(received, config)
             back = messages.from_record(messages.to_record(parameters))
             replies.append(codec.decode_reply(j, back, examples, metrics))

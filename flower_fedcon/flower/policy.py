@@ -1,0 +1,233 @@
+"""A node's own policy: what a server may ask of it.
+
+A server that may ask for anything learns the data: the gradient of one row is that row, and enough
+means over known rows, or values at chosen models, can be solved for every row. The default policy
+therefore takes no batches of a few rows, draws those that it takes from the node's own randomness,
+and gives no certificates. What remains is what federated optimisation is: models that follow from
+sums over all of a node's rows.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from types import FrameType
+from typing import Any
+
+from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Request, RunInfo
+from flower_fedcon.errors import ConfigError, RefusedError, nearest
+from flower_fedcon.solvers import LocalSolver
+from flower_fedcon.validation import Array, choice, count, positive
+
+EVALUATE = "evaluate"
+PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE)
+_PREFIX = "policy."
+_ANY = 2**62
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a node does for a server, and what it refuses.
+
+    A node's configuration sets each field under its name with hyphens, after "policy.", such as
+    `policy.min-batch-size=32` (several algorithms or phases with commas), or in a table `[policy]`
+    of the TOML file that `flower-supernode --node-config` takes. It goes before what the app says.
+
+    Parameters
+    ----------
+    algorithms : sequence of str (default: all)
+        Their names, such as "fedavg".
+    phases : sequence of str (default: "train", "query", "evaluate")
+        Of these and "certify", a certificate: the node's gradient at any model.
+    min_rows : int (default: 1)
+        A node with fewer rows (`num_examples`) takes no part.
+    min_batch_size : int (default: 8)
+        The least `batch_size`. All rows at once are no batch, whatever their number: see min_rows.
+    batches : {"private", "seeded", "none"} (default: "private")
+        Whose randomness draws minibatches. "private": the node's, so that the server does not know
+        their rows; "seeded": the run's seed, so that iterates are those of every engine, bit for
+        bit, and a server that chooses the seed can solve for single rows; "none": no minibatches.
+    max_local_steps : int (default: 10,000)
+        In one request.
+    max_solver_iterations : int (default: 100,000)
+        That a local solver may take.
+    max_message_bytes : int (default: 2**30)
+        Of a request's arrays.
+    max_seconds : float (default: 3600)
+        For a request. A step that is still under way is stopped where it runs in a process's main
+        thread, as in a SuperNode.
+    keep_days : float (default: 30)
+        How long the state of a run is kept in the state folder after its last request.
+    max_state_bytes : int (default: 10 * 2**30)
+        Of the state folder, for other runs' states. To make room for a new run the oldest are
+        removed, if they are a day old; while there is no room, a new run is refused.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Policy.of({"partition-id": 3, "policy.min-batch-size": 32, "policy.phases": "train"})
+    Policy(algorithms=(), phases=('train',), min_rows=1, min_batch_size=32, batches='private', ...
+    """
+
+    algorithms: Sequence[str] = ()
+    phases: Sequence[str] = (TRAIN, QUERY, EVALUATE)
+    min_rows: int = 1
+    min_batch_size: int = 8
+    batches: str = "private"
+    max_local_steps: int = 10_000
+    max_solver_iterations: int = 100_000
+    max_message_bytes: int = 2**30
+    max_seconds: float = 3600.0
+    keep_days: float = 30.0
+    max_state_bytes: int = 10 * 2**30
+
+    def __post_init__(self) -> None:
+        for name in ("algorithms", "phases"):
+            value = getattr(self, name)
+            listed = value.split(",") if isinstance(value, str) else value
+            object.__setattr__(self, name, tuple(str(v).strip().lower() for v in listed if v))
+        for phase in self.phases:
+            choice("policy.phases", phase, PHASES)
+        choice("policy.batches", self.batches, ("private", "seeded", "none"))
+        for field in fields(self):
+            key, value = _PREFIX + field.name.replace("_", "-"), getattr(self, field.name)
+            if field.type == "int":
+                count(key, value)
+            elif field.type == "float" and value != math.inf:
+                positive(key, value)
+
+    @classmethod
+    def open(cls) -> Policy:
+        """Return the policy that refuses nothing: of simulations, whose data is the server's."""
+        return cls(
+            phases=PHASES,
+            min_batch_size=1,
+            batches="seeded",
+            max_local_steps=_ANY,
+            max_solver_iterations=_ANY,
+            max_message_bytes=_ANY,
+            max_seconds=math.inf,
+            keep_days=math.inf,
+            max_state_bytes=_ANY,
+        )
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], given: Policy | None = None) -> Policy:
+        """Return a node's policy: what its configuration says, then `given`, then the default.
+
+        Raises
+        ------
+        ConfigError
+            If the configuration has an unknown key of a policy, or a value is out of range.
+        """
+        known = {_PREFIX + f.name.replace("_", "-"): f.name for f in fields(cls)}
+        said = {key: value for key, value in node_config.items() if key.startswith(_PREFIX)}
+        for key in said:
+            if key not in known:
+                raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, known)}")
+        return replace(given or cls(), **{known[key]: value for key, value in said.items()})
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def check_part(self, algorithm: str, rows: int) -> None:
+        """Raise unless the node takes part in an algorithm, with that many rows of data.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if self.algorithms and algorithm not in self.algorithms:
+            raise _refused("algorithms", f"{', '.join(self.algorithms)}, not {algorithm}")
+        if rows < self.min_rows:
+            raise _refused("min-rows", f"{self.min_rows}, and it has {rows}")
+
+    def check_phase(self, phase: str) -> None:
+        """Raise unless the node answers such a request.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if phase not in self.phases:
+            raise _refused("phases", f"{', '.join(self.phases)}, not {phase}")
+
+    def check_arrays(self, arrays: Sequence[Array]) -> None:
+        """Raise if a message's arrays are too large.
+
+        Raises
+        ------
+        RefusedError
+        """
+        total = sum(array.nbytes for array in arrays)
+        if total > self.max_message_bytes:
+            raise _refused("max-message-bytes", f"{self.max_message_bytes}, not {total}")
+
+    def check(self, run: RunInfo, request: Request, rows: int, steps: int) -> None:
+        """Raise unless the node does what a request asks.
+
+        Parameters
+        ----------
+        run : RunInfo
+        request : Request
+        rows : int
+            The node's.
+        steps : int
+            How many local steps the request asks for.
+
+        Raises
+        ------
+        RefusedError
+        """
+        self.check_part(run.algorithm, rows)
+        self.check_phase(request.phase)
+        size = run.settings.get("batch_size")
+        if size is not None and size < rows:
+            if self.batches == "none":
+                raise _refused("batches", f"none, not batch_size={size}")
+            if size < self.min_batch_size:
+                raise _refused("min-batch-size", f"{self.min_batch_size}, not {size}")
+        if steps > self.max_local_steps:
+            raise _refused("max-local-steps", f"{self.max_local_steps}, not {steps}")
+        solver = run.settings.get("local_solver")
+        if solver is not None and not isinstance(solver, LocalSolver):
+            raise ConfigError(f"local_solver must be a local solver, got {solver!r}")
+        most, asked = self.max_solver_iterations, 0 if solver is None else solver.most_iterations
+        if asked > most:
+            raise _refused("max-solver-iterations", f"{most}, not {asked}")
+
+    @contextmanager
+    def in_time(self) -> Iterator[None]:
+        """Stop what runs inside after `max_seconds`, in a process's main thread.
+
+        Raises
+        ------
+        RefusedError
+        """
+        timer = getattr(signal, "setitimer", None)  # not on Windows
+        main = threading.current_thread() is threading.main_thread()
+        if timer is None or not main or math.isinf(self.max_seconds):
+            yield
+            return
+
+        def late(number: int, frame: FrameType | None) -> None:
+            raise _refused("max-seconds", f"{self.max_seconds:g}, and the answer takes longer")
+
+        before = signal.signal(signal.SIGALRM, late)
+        timer(signal.ITIMER_REAL, self.max_seconds)
+        try:
+            yield
+        finally:
+            timer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def _refused(key: str, rest: str) -> RefusedError:
+    return RefusedError(f"refused: this node's policy has {_PREFIX}{key} = {rest}")

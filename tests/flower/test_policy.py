@@ -1,0 +1,307 @@
+"""A node's policy: what it refuses, what a server can learn of its rows, and what it keeps."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, on_grid
+from flwr.app import Context, RecordDict
+from harness import OPEN, OpenRun
+from problems import avg, q6_objectives
+
+from flower_fedcon import FederatedProblem, Policy, client_app, simulate
+from flower_fedcon.clients import FedAvgClient, ScaffnewClient
+from flower_fedcon.core.protocol import CERTIFY, RunInfo
+from flower_fedcon.core.rng import BATCH
+from flower_fedcon.errors import ConfigError, RefusedError, RoundError
+from flower_fedcon.flower.codec import RequestEncoder
+from flower_fedcon.flower.leftovers import tidy
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.registry import client_class
+from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
+from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew, Scaffold
+
+ROWS, DIMENSION = 20, 4
+
+
+@pytest.fixture(scope="module")
+def objective():
+    rng = np.random.default_rng(0)
+    return LeastSquares(rng.standard_normal((ROWS, DIMENSION)), rng.standard_normal(ROWS))
+
+
+def node(**config):
+    """Return a node's context; `min_rows=3` stands for policy.min-rows."""
+    config = {f"policy.{name.replace('_', '-')}": value for name, value in config.items()}
+    return Context(1, 1, {"partition-id": 0, **config}, RecordDict(), {})
+
+
+class Server:
+    """Asks one client whatever it likes."""
+
+    def __init__(self, strategy, objective, context, **client):
+        self.run = OpenRun(strategy, FederatedProblem([objective]))
+        self.info, self.objective, self.context = self.run.server.info, objective, context
+        self.client = client
+
+    def ask(self, x, seed=0, server_round=1, phase="train", **settings):
+        """Return the arrays that come back, and the configuration of the reply."""
+        info = replace(self.info, seed=seed, settings={**self.info.settings, **settings})
+        request = self.run.server.begin().next_request()
+        request = replace(request, round=server_round, phase=phase)
+        for name, value in request.broadcast.items():
+            if isinstance(value, np.ndarray):
+                request.broadcast[name] = np.asarray(x, float)
+        if phase == CERTIFY:
+            request = replace(request, broadcast={"x": np.asarray(x, float)})
+        arrays, config = RequestEncoder(info).encode(request, 0)
+        kind = client_class(info.algorithm)
+        client = kind(self.objective, context=self.context, **self.client)
+        arrays, _, answer = client.fit(list(arrays.values()), config)
+        return arrays, answer
+
+
+def learner(objective, context, size):
+    strategy = FedAvg(client_lr=1.0, local_steps=1, batch_size=size)
+    return Server(strategy, objective, context)
+
+
+def solved_rows(server, size, rounds=60):
+    """Return every row's gradient at 0, as a server that knows the seed solves for it."""
+    means, which = [], []
+    for server_round in range(1, rounds + 1):
+        (delta,), _ = server.ask(np.zeros(DIMENSION), seed=7, server_round=server_round)
+        means.append(-delta)
+        rng = stream_of(server.objective, 7, server_round)
+        which.append(np.isin(np.arange(ROWS), rng.permutation(ROWS)[:size]) / size)
+    return np.linalg.lstsq(np.array(which), np.array(means), rcond=None)[0]
+
+
+def stream_of(objective, seed, server_round):
+    run = RunInfo("fedavg", seed, None, 1)
+    client = FedAvgClient(objective)
+    client._run, client._round, client._index = run, server_round, 0
+    return client.rng(BATCH)
+
+
+def row_gradients(objective):
+    return -objective.rows.reshape(ROWS, -1) * objective.targets[:, None]
+
+
+def test_without_a_policy_a_server_reads_the_rows(objective):
+    """The attack that the default policy is against; also with batches of its least size."""
+    for size in (1, 8):
+        server = learner(objective, node(), size)
+        server.client = {"policy": replace(OPEN)}
+        server.context = None
+        rounds = 192 if size == 1 else 60
+        assert solved_rows(server, size, rounds) == pytest.approx(
+            row_gradients(objective), abs=1e-9
+        )
+
+
+def test_with_the_default_policy_it_does_not(objective):
+    _, answer = learner(objective, node(), 1).ask(np.zeros(DIMENSION))
+    assert answer["error"] == "refused: this node's policy has policy.min-batch-size = 8, not 1"
+    error = solved_rows(learner(objective, node(), 8), 8) - row_gradients(objective)
+    assert np.linalg.norm(error) > 0.5 * np.linalg.norm(row_gradients(objective))
+
+
+def test_private_batches_are_batches(objective):
+    """Of the right size, other ones each time, and right in the mean."""
+    server = learner(objective, node(), 8)
+    found = np.array([server.ask(np.ones(DIMENSION))[0][0] for _ in range(400)])
+    assert len(np.unique(found, axis=0)) == 400
+    spread = found.std(axis=0) / np.sqrt(400)
+    assert (np.abs(found.mean(axis=0) + objective.gradient(np.ones(DIMENSION))) < 5 * spread).all()
+    seeded = learner(objective, node(batches="seeded"), 8)
+    assert len({seeded.ask(np.ones(DIMENSION))[0][0].tobytes() for _ in range(5)}) == 1
+
+
+ASKED = {
+    "certify": (avg(), {"phase": CERTIFY}, {}, "phases = train, query, evaluate, not certify"),
+    "steps": (avg(), {"local_steps": 10**12}, {}, "max-local-steps = 10000, not 1000000000000"),
+    "algorithm": (avg(), {}, {"algorithms": "fedprox, scaffold"},
+                  "algorithms = fedprox, scaffold, not fedavg"),
+    "rows": (avg(), {}, {"min_rows": 21}, "min-rows = 21, and it has 20"),
+    "batches": (avg(batch_size=10), {}, {"batches": "none"}, "batches = none, not batch_size=10"),
+    "message": (avg(), {}, {"max_message_bytes": 31}, "max-message-bytes = 31, not 32"),
+    "AOGM": (FedProx(proximal=1.0, local_solver=AOGM(max_iterations=10**9)), {}, {},
+             "max-solver-iterations = 100000, not 1000000000"),
+    "LBFGS": (FedProx(proximal=1.0, local_solver=LBFGS()), {}, {"max_solver_iterations": 999},
+              "max-solver-iterations = 999, not 1000"),
+    "steps of a solver": (FedProx(proximal=1.0, local_solver=GradientDescent(steps=10**6)), {}, {},
+                          "max-solver-iterations = 100000, not 1000000"),
+    "exact": (FedProx(proximal=1.0), {}, {"max_solver_iterations": 99_999},
+              "max-solver-iterations = 99999, not 100000"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_what_is_refused_is_answered_with_the_reason_and_logged(case, objective, caplog):
+    strategy, asked, config, words = ASKED[case]
+    began = time.monotonic()
+    arrays, answer = Server(strategy, objective, node(**config)).ask(np.zeros(DIMENSION), **asked)
+    assert (arrays, answer["error"]) == ([], f"refused: this node's policy has policy.{words}")
+    assert f"this node answers with an error: {answer['error']}" in caplog.text
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"local_steps": -5}, "local_steps must be a whole number >= 1, got -5"),
+        ({"local_steps": 2.5}, "local_steps must be a whole number, got 2.5"),
+        ({"local_steps": True}, "local_steps must be a whole number, got True"),
+        ({"client_lr": float("nan")}, "client_lr must be a finite number, got nan"),
+        ({"client_lr": "x"}, "client_lr must be a finite number, got 'x'"),
+        ({"batch_size": -1}, "batch_size must be a whole number >= 1, got -1"),
+    ],
+)
+@pytest.mark.parametrize("policy", [OPEN, None])
+def test_settings_that_make_no_sense_are_refused_by_any_node(settings, words, policy, objective):
+    server = Server(avg(), objective, node(), policy=policy)
+    assert server.ask(np.zeros(DIMENSION), **settings)[1]["error"] == words
+
+
+def test_a_solver_must_be_one(objective):
+    server = Server(FedProx(proximal=1.0), objective, node())
+    _, answer = server.ask(np.zeros(DIMENSION), local_solver=3)
+    assert answer["error"] == "local_solver must be a local solver, got 3"
+
+
+def test_steps_of_a_coin_are_counted(objective):
+    client = ScaffnewClient(objective)
+    assert client.steps_asked({"steps": 77.0}) == 77
+    strategy = Scaffnew(client_lr=1e-9, communication_probability=1e-6)
+    _, answer = Server(strategy, objective, node()).ask(np.zeros(DIMENSION))
+    assert answer["error"].startswith("refused: this node's policy has policy.max-local-steps = 1")
+
+
+def test_a_step_ends_when_its_time_is_up(objective):
+    strategy = FedAvg(client_lr=1e-9, local_steps=10**9)
+    began = time.monotonic()
+    server = Server(strategy, objective, node(max_seconds=0.3, max_local_steps=10**10))
+    _, answer = server.ask(np.zeros(DIMENSION))
+    assert answer["error"].endswith("policy.max-seconds = 0.3, and the answer takes longer")
+    assert time.monotonic() - began < 5
+    assert "error" not in server.ask(np.zeros(DIMENSION), local_steps=5)[1]
+    time.sleep(0.4)  # nothing is left of the timer
+
+
+@on_grid
+def test_a_run_names_the_node_that_refuses(objective, caplog):
+    """An evaluation that is refused costs the objective, a step the round."""
+    objectives = [objective] * 3
+
+    def make(**config):
+        def app(load):
+            inner = client_app(load)
+
+            def call(message, context):
+                if context.node_config["partition-id"] == 1:
+                    context.node_config.update(config)
+                return inner(message, context)
+
+            return call
+
+        return app
+
+    fit = avg(min_replies=3)
+    grid = FakeGrid(objectives, make=make(**{"policy.phases": "train"}))
+    history = fit.start(grid, num_rounds=2).history
+    assert "objective" not in history
+    assert "client 1: refused: this node's policy has policy.phases = train, not eva" in caplog.text
+    grid = FakeGrid(objectives, make=make(**{"policy.max-local-steps": 1}))
+    with pytest.raises(
+        RoundError, match=r"client 1: refused: .* policy.max-local-steps = 1, not 2"
+    ):
+        fit.start(grid, num_rounds=2)
+    plain = simulate(avg(), FederatedProblem(objectives), 2)
+    assert fit.start(FakeGrid(objectives, make=make()), num_rounds=2).history.x.tobytes() == (
+        plain.x.tobytes()
+    )
+
+
+def test_an_app_s_policy_gives_way_to_the_node_s():
+    given = Policy(min_rows=5, phases="train,certify")
+    assert Policy.of({}, given) == given
+    assert Policy.of({"policy.min-rows": 7, "other": 1}, given) == replace(given, min_rows=7)
+    assert given.phases == ("train", "certify")
+    assert Policy.of({"policy.algorithms": "FedAvg, scaffold"}).algorithms == ("fedavg", "scaffold")
+    assert FedAvgClient(q6_objectives()[0]).policy == OPEN
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            {"policy.min-rws": 7},
+            r"unknown key 'policy.min-rws' of this node: did you mean 'policy.m",
+        ),
+        ({"policy.min-rows": 0}, r"policy.min-rows must be a whole number >= 1, got 0"),
+        ({"policy.min-rows": "7"}, r"policy.min-rows must be a whole number >= 1, got '7'"),
+        ({"policy.max-seconds": 0}, r"policy.max-seconds must be finite and > 0, got 0"),
+        (
+            {"policy.batches": "all"},
+            r"policy.batches must be one of 'private', 'seeded', 'none'",
+        ),
+        ({"policy.phases": "train,fit"}, r"policy.phases must be one of 'train', .* got 'fit'"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(config, words):
+    with pytest.raises(ConfigError, match=words):
+        Policy.of(config)
+
+
+# --- what is kept -----------------------------------------------------------------------------
+
+
+def leave(folder, run_id, days, size=100):
+    """Write the state of a run that was used so many days ago."""
+    path = folder / run_id / "0-abc" / "state"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x" * size)
+    then = time.time() - days * 86400
+    os.utime(path, (then, then))
+
+
+def runs(folder):
+    return sorted(path.name[0] for path in folder.iterdir())
+
+
+def test_states_of_old_runs_are_removed(tmp_path):
+    for name, days in (("a", 40), ("b", 20), ("c", 0.01), ("d", 40)):
+        leave(tmp_path, name * 32, days)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ("e" * 32)).symlink_to(tmp_path / "notes")
+    os.utime(tmp_path / "notes", (0, 0))
+    tidy(tmp_path, "d" * 32, Policy(keep_days=30))
+    assert runs(tmp_path) == ["b", "c", "d", "e", "n"]  # d is the run that goes on
+    tidy(tmp_path, "d" * 32, Policy.open())
+    assert runs(tmp_path) == ["b", "c", "d", "e", "n"]
+    tidy(tmp_path, "d" * 32, Policy(max_state_bytes=199))
+    assert runs(tmp_path) == ["c", "d", "e", "n"]  # the oldest, until there is room
+    words = "states of other runs take 100 bytes on this node, its policy has policy.max-state-b"
+    with pytest.raises(RefusedError, match=words):  # c is in use: a run that begins cannot end it
+        tidy(tmp_path, "d" * 32, Policy(max_state_bytes=99))
+    assert runs(tmp_path) == ["c", "d", "e", "n"]
+
+
+def test_a_node_tidies_its_folder_when_it_meets_a_new_run(tmp_path, objective):
+    leave(tmp_path, "a" * 32, 40)
+    context = node()
+    context.node_config["state-dir"] = str(tmp_path)
+    strategy = Scaffold(client_lr=0.1, local_steps=1)
+    server = Server(strategy, objective, context)
+    assert "error" not in server.ask(np.zeros(DIMENSION))[1]
+    (left,) = tmp_path.iterdir()
+    assert left.name == server.info.run_id
+    context.node_config["policy.max-state-bytes"] = 1
+    other = Server(strategy, objective, context)
+    assert "states of other runs take" in other.ask(np.zeros(DIMENSION))[1]["error"]
+    assert "error" not in server.ask(np.zeros(DIMENSION), server_round=2)[1]  # this one goes on
