@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.common.config import parse_config_args
 from problems import l1ls, l1ls_data
 from processes import SCRIPTS, environment, free_ports, processes_of, wait_until
 
-from flower_fedcon import Sample, __version__, simulate
+from flower_fedcon import Policy, Sample, __version__, simulate
 from flower_fedcon.registry import markdown_table
 from flower_fedcon.strategies import FedFW
 
@@ -49,8 +50,8 @@ def folder(tmp_path):
 
 
 def test_all_blocks_are_known():
-    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 3, 1, 1]
-    assert README.count("```") == 2 * 9
+    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 3, 2, 1]
+    assert README.count("```") == 2 * 10
 
 
 def test_first_command(folder):
@@ -141,13 +142,23 @@ def consecutive_ports(count: int) -> int:
     pytest.skip("no consecutive free ports")
 
 
+def test_a_node_s_file_sets_its_policy(tmp_path):
+    """As `flower-supernode --node-config` reads it."""
+    (tmp_path / "node.toml").write_text(blocks("toml")[1])
+    config = parse_config_args([str(tmp_path / "node.toml")])
+    policy = Policy.of(config)
+    assert (policy.algorithms, policy.batches) == (("fedavg", "scaffold"), "seeded")
+    assert (policy.min_rows, policy.min_batch_size, policy.keep_days) == (100, 32, 7)
+    assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
+
+
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_app_and_deployment(tmp_path):
     """The README's app on the README's SuperLink and nodes, ports apart."""
     app = tmp_path / "app"
     app.mkdir()
-    for block in [*blocks("python")[1:], *blocks("toml")]:
+    for block in [*blocks("python")[1:], blocks("toml")[0]]:
         name = re.match(r"# (\S+)\n", block).group(1)
         (app / name).write_text(block)
     for i, data in enumerate(l1ls_data(3)):

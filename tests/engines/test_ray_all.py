@@ -8,7 +8,7 @@ from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 from problems import q6_limited
 
-from flower_fedcon import FederatedProblem, Sample, client_app, simulate
+from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.registry import algorithms
