@@ -115,7 +115,7 @@ def test_private_batches_are_batches(objective):
     """Of the right size, other ones each time, and right in the mean."""
     server = learner(objective, node(), 8)
     found = np.array([server.ask(np.ones(DIMENSION))[0][0] for _ in range(400)])
-    assert len(np.unique(found, axis=0)) == 400
+    assert len(np.unique(found, axis=0)) > 380  # of 125,970 subsets
     spread = found.std(axis=0) / np.sqrt(400)
     assert (np.abs(found.mean(axis=0) + objective.gradient(np.ones(DIMENSION))) < 5 * spread).all()
     seeded = learner(objective, node(batches="seeded"), 8)
