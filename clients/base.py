@@ -52,8 +52,7 @@ class FedConClient(FlowerClient, Generic[State]):
     name : str, optional
         A stable name; by default the node configuration's "name" or "partition-id".
     policy : Policy, optional
-        What a server may ask; by default what the node configuration says, else
-        `flower_fedcon.Policy()`. Without a context, anything.
+        What a server may ask; by default the node configuration's, and without a context anything.
     """
 
     algorithm: ClassVar[str]
@@ -228,8 +227,6 @@ class FedConClient(FlowerClient, Generic[State]):
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
         self._take(run.settings)
-        if run.settings.get("local_steps") is not None:
-            count("local_steps", run.settings["local_steps"])
         self._batch_size = run.settings.get("batch_size")
         if self._batch_size is not None:
             count("batch_size", self._batch_size)
@@ -257,10 +254,9 @@ class FedConClient(FlowerClient, Generic[State]):
             check_field(name, value, self._types.get(name, ""))
             setattr(self, name, value)
 
-    def steps_asked(self, down: Payload) -> int:
-        """Return how many local steps a broadcast asks for: `local_steps`, where there are any."""
-        assert self._run is not None  # noqa: S101  (configured before)
-        return int(self._run.settings.get("local_steps") or 1)
+    def steps_asked(self, run: RunInfo, down: Payload) -> int:
+        """Return how many local steps a request asks for: `local_steps`, where there are any."""
+        return count("local_steps", run.settings.get("local_steps") or 1)
 
     def check_algorithm(self, algorithm: str) -> None:
         """Refuse a server that runs another algorithm."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -44,7 +45,7 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
         move = (self.communication_probability / self.client_lr) * (down["x_bar"] - state.x_hat)
         return state._replace(h=state.h + move)
 
-    def steps_asked(self, down: Payload) -> int:
+    def steps_asked(self, run: RunInfo, down: Payload) -> int:
         """Return K_r."""
         return int(down["steps"])
 

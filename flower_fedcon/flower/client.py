@@ -56,8 +56,8 @@ class FlowerClient(NumPyClient):
         """Do one round's work and return the reply."""
 
     @abstractmethod
-    def steps_asked(self, down: Payload) -> int:
-        """Return how many local steps a broadcast asks for."""
+    def steps_asked(self, run: RunInfo, down: Payload) -> int:
+        """Return how many local steps a request asks for."""
 
     @abstractmethod
     def check_algorithm(self, algorithm: str) -> None:
@@ -108,7 +108,7 @@ class FlowerClient(NumPyClient):
             self.policy.check_arrays(parameters)
             run, request = codec.decode_request(parameters, config, self._oracles)
             self.configure(run)
-            steps = self.steps_asked(request.down(request.clients[0]))
+            steps = self.steps_asked(run, request.down(request.clients[0]))
             self.policy.check(run, request, int(self.num_examples), steps)
             remembers = self.state_type is not None or request.phase == QUERY or request.held
             store = self._store if remembers else None

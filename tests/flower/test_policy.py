@@ -176,7 +176,7 @@ def test_a_solver_must_be_one(objective):
 
 def test_steps_of_a_coin_are_counted(objective):
     client = ScaffnewClient(objective)
-    assert client.steps_asked({"steps": 77.0}) == 77
+    assert client.steps_asked(None, {"steps": 77.0}) == 77
     strategy = Scaffnew(client_lr=1e-9, communication_probability=1e-6)
     _, answer = Server(strategy, objective, node()).ask(np.zeros(DIMENSION))
     assert answer["error"].startswith("refused: this node's policy has policy.max-local-steps = 1")
