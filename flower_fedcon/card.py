@@ -62,6 +62,18 @@ class Card:
     lost_state: str
     source: str
 
+    @property
+    def stated(self) -> str:
+        """Whether all is stated as in the paper: if not, what `source` says of that.
+
+        >>> card = dict.fromkeys(Card.__dataclass_fields__, "")
+        >>> Card(**card | {"source": "A paper, ICML; the steps are reconstructed. More."}).stated
+        'the steps are reconstructed'
+        """
+        clauses = re.split(r"[.;:](?:\s|$)", self.source)
+        found = [clause for clause in clauses if re.search("reconstructed|second-hand", clause)]
+        return "; ".join(found) or "as in its paper"
+
 
 def first_sentence(text: str) -> str:
     """Return a text up to its first full stop.

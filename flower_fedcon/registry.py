@@ -92,12 +92,14 @@ def markdown_table() -> str:
     from flower_fedcon.card import first_sentence, one_line
 
     rows = [
-        "| class | problem | participation | wire, each round | source |",
-        "|---|---|---|---|---|",
+        "| class | problem | participation | wire, each round | source | stated |",
+        "|---|---|---|---|---|---|",
     ]
     for kind in algorithms().values():
         card = kind.card()
         texts = (card.participation, card.wire, card.source)
-        cells = (f"`{kind.__name__}`", one_line(card.problem), *map(first_sentence, texts))
+        cells = (
+            f"`{kind.__name__}`", one_line(card.problem), *map(first_sentence, texts), card.stated
+        )  # fmt: skip
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)

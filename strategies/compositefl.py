@@ -29,7 +29,7 @@ is sent back from the mirror; with mirror=False all start again from c_i = 0, an
 collective reset). A client that alone came back with zeros would bias the run forever.
 
 Source: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
-The steps are reconstructed; so is the sampled form.
+The steps and the sampled form are reconstructed.
 """
 
 from __future__ import annotations

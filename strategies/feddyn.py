@@ -22,7 +22,7 @@ starts again with g_i = h = 0 and the model as it is (a collective reset, whose 
 every broadcast). A client that alone starts from g_i = 0 leaves h off forever: a wrong limit.
 
 Source: Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated Learning Based on Dynamic
-Regularization", ICLR 2021, Algorithm 1. Lost state: reconstructed.
+Regularization", ICLR 2021, Algorithm 1. Re-entry is reconstructed.
 """
 
 from __future__ import annotations

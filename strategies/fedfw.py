@@ -32,8 +32,8 @@ Lost state: with a mirror x_i is sent back; with everyone present x_i := x_bar, 
 the error like 1/t^2.
 
 Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
-Algorithm 1, Theorems 1 and 2. Stochastic schedules: the authors' code. Sampled form: their
-schedules; the update is reconstructed as randomised block Frank-Wolfe.
+Algorithm 1, Theorems 1 and 2. Stochastic schedules, and those of the sampled form: the authors'
+code. The sampled update is reconstructed as randomised block Frank-Wolfe.
 """
 
 from __future__ import annotations

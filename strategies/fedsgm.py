@@ -37,7 +37,7 @@ e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
 Source: Upadhyay, Moon, Hashemi, "Switching Gradient Methods for Constrained Federated
 Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft average are reconstructed:
 its proof forces them. Sampling and error feedback are second-hand, from accounts of the paper's
-long version, and assembled with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (here: E = 1, hard).
+long version, and assembled with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (with E = 1, hard).
 """
 
 from __future__ import annotations

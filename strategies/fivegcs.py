@@ -25,7 +25,7 @@ everybody starts again with u_m = v = 0 and the same xhat.
 
 Source: Grudzien, Malinovsky, Richtarik, "Can 5th Generation Local Training Methods Support Client
 Sampling? Yes!", AISTATS 2023, Algorithm 1. The steps are reconstructed; they reach the optimum to
-machine precision for every C, also with inexact local solves. Lost state: reconstructed.
+machine precision for every C, also with inexact local solves. Re-entry is reconstructed too.
 """
 
 from __future__ import annotations

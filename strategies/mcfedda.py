@@ -22,7 +22,8 @@ the gradients takes the place of their mean: the same only without heterogeneity
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
-Learning", ICML 2022, Algorithm 3, Theorem 3.2; the halving is reconstructed from the authors' code.
+Learning", ICML 2022, Algorithm 3, Theorem 3.2; reconstructed like FastFedDA, the halving from the
+authors' code.
 """
 
 from __future__ import annotations

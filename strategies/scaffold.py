@@ -22,7 +22,7 @@ stays). A client that alone came back with zeros would leave c off the mean of t
 the tests' quadratics 0.14 to 0.24 from the optimum.
 
 Source: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging
-for Federated Learning", ICML 2020, Algorithm 1 (second-hand).
+for Federated Learning", ICML 2020, Algorithm 1; second-hand, from later papers.
 """
 
 from __future__ import annotations

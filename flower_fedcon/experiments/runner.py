@@ -20,7 +20,7 @@ from flower_fedcon.experiments.console import InterruptedRunError, progress, qui
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.folders import write
 from flower_fedcon.runs.directory import CONFIG, HISTORY
-from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.validation import count
 from flower_fedcon.wire.files import read_bytes
@@ -103,12 +103,15 @@ class Job:
     folder : Path, optional
         Its run directory. A finished run that is there already is read, not repeated; one that
         was interrupted goes on.
+    until : tuple, optional
+        A column, and the level at which the run can stop.
     """
 
     source: str
     toml: str
     index: int = 0
     folder: Path | None = None
+    until: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,10 @@ def _play_job(job: Job) -> Played:
     try:
         experiment = _experiment(job.source, job.toml)
         plan = experiment.run_options.plan(
-            run_dir=folder, resume=folder is not None, config=job.toml
+            run_dir=folder,
+            resume=folder is not None,
+            config=job.toml,
+            callbacks=_stops(job.until),
         )
         rows = play(experiment, job.index, plan).rows
         if experiment.reference:
@@ -208,6 +214,14 @@ def _play_job(job: Job) -> Played:
             write(folder / CONFIG, job.toml)
         write(folder / RESULT, json.dumps({"error": error, "optimum": optimum}) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
+
+
+def _stops(until: tuple[str, float] | None) -> list[Callback]:
+    """Return the callbacks that stop a run at a level."""
+    if until is None:
+        return []
+    column, level = until
+    return [lambda row: column in row and row[column] <= level]
 
 
 def _ended(folder: Path, toml: str) -> Played | None:

@@ -172,7 +172,8 @@ def tune(
         tried = _experiment(base, experiment.source, settings)
         tried.strategy()  # raises before the first run
         run_dir = (folder / settings_slug(settings)).resolve()
-        jobs.append(Job(str(run_dir), tried.to_toml(0), folder=run_dir))
+        until = None if options.level is None else (options.metric, options.level)
+        jobs.append(Job(str(run_dir), tried.to_toml(0), folder=run_dir, until=until))
     found: list[Point | None] = [None] * len(points)
     for done, (i, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
         score = _score(played, options)

@@ -101,10 +101,10 @@ def _off(values: Sequence[float], targets: Sequence[float]) -> float:
 
 
 def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[float]:
-    """Return a number for each measured one: one for all, one seed's for each, or each its own."""
+    """Return a number for each measured one: one for all, those of some seeds, or each its own."""
     targets = [float(number) for number in listed(given)]
     each, every = len(measured[0]), sum(map(len, measured))
-    if len(targets) not in (1, each, every):
+    if len(targets) > 1 and (len(targets) % each or every % len(targets)):
         raise ConfigError(f"{name} has {len(targets)} numbers for {each} measured ones")
     return targets * (every // len(targets))
 

@@ -147,6 +147,14 @@ def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
     assert scores == {"a": 2.0, "b": 1.0, "c": 10.0}
 
 
+def test_a_run_stops_at_the_level(fedcon: Command) -> None:
+    Path("grid.toml").write_text(with_grid(f"{GRID}level = 6.0\n"))
+    fedcon("tune", "grid.toml", "--workers", "1")
+    rows = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")
+    assert len(rows) < 20
+    assert [row["residual"] <= 6.0 for row in rows] == [False] * (len(rows) - 1) + [True]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
