@@ -35,6 +35,7 @@ def simulate(
     checkpoint_every: int | None = None,
     allow_changes: Sequence[str] = (),
     certificates: bool = False,
+    audit: bool | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> History:
     """Run a strategy on a problem and return its history.
@@ -74,6 +75,10 @@ def simulate(
     certificates : bool (default: False)
         Record "kkt", and where they apply "fw_gap" and "consensus", from the clients' gradients;
         see `flower_fedcon.runs.certificates`.
+    audit : bool, optional
+        Write who was asked in each round, who replied, what was used or dropped and why to
+        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit`. By default where clients are on nodes
+        ("ray"), since it takes a line of text for each exchange.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 
@@ -105,6 +110,7 @@ def simulate(
         checkpoint_every=checkpoint_every,
         allow_changes=allow_changes,
         certificates=certificates,
+        audit=audit,
         callbacks=callbacks,
     )
     return play(strategy, problem, plan, engine=engine, workers=workers)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon import __version__
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
 from flower_fedcon.errors import ConfigError
@@ -161,6 +162,8 @@ class ClientInfo:
         Whether it trains by a loop of its own, and has no objective that it could evaluate.
     digest : str
         Of the client's objective, data and all; "" where it was not asked for.
+    version : str
+        Of the client's flower-fedcon.
 
     Raises
     ------
@@ -174,6 +177,7 @@ class ClientInfo:
     smoothness: float | None = None
     strong_convexity: float | None = None
     digest: str = ""
+    version: str = ""
     own_loop: bool = False
 
     def __post_init__(self) -> None:
@@ -202,6 +206,7 @@ class ClientInfo:
             layout=Layout.for_objective(objective),
             smoothness=_number(float, objective, "smoothness"),
             strong_convexity=_number(float, objective, "strong_convexity"),
+            version=__version__,
         )
 
 

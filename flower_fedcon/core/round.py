@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError
+from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError, printable
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -108,6 +108,7 @@ class Round:
         for own in (request.personal, request.restore):
             if own:
                 server.downlink_bytes += sum(map(payload_bytes, own.values()))
+        server.audit.asked(request)
         return request
 
     def _personal_parts(
@@ -192,6 +193,7 @@ class Round:
             return False
         reply.payload = columns
         self._used.append(reply)
+        server.audit.used(reply)
         self._count += len(reply.clients)
         self._answered.update(reply.clients)
         for work in reply.work:
@@ -209,9 +211,10 @@ class Round:
     def _drop(self, client: int, error: FedConError) -> None:
         """Count and log a reply that is not used."""
         self._server.counts["dropped"] += 1
-        self._faults[client] = str(error)
+        self._faults[client] = reason = printable(str(error))
+        self._server.audit.dropped(client, reason)
         name = self._server.client_name(client)
-        _log.warning("round %d: dropped the reply of %s: %s", self.number, name, error)
+        _log.warning("round %d: dropped the reply of %s: %s", self.number, name, reason)
 
     def _readmit(self, reply: Reply) -> bool:
         """Readmit clients that have lost their state; return whether the round starts over."""
@@ -227,6 +230,7 @@ class Round:
                 continue
             state, self._restores[client] = server.strategy.readmit(server.state, client)
             server.counts["lost"] += 1
+            server.audit.lost(client)
             self._ask_again = True
             _log.warning("round %d: %s has lost its state and re-enters", self.number, name)
             if state is not server.state:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Acknowledgements
+from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.rng import COHORT, stream
@@ -50,6 +51,8 @@ class Server:
         The last round that has begun.
     replies : int
         How many were used in the last complete round.
+    audit : Audit
+        Hears of every exchange.
     counts : Counter
         Replies dropped, attempts repeated, and clients that lost their state, so far.
     work : Counter
@@ -83,6 +86,7 @@ class Server:
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy)
+        self.audit = Audit()
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
         self.round = self.replies = 0
@@ -114,6 +118,7 @@ class Server:
         self.state = state
         self.replies = len(uploads)
         self.acknowledgements.used(uploads.clients, self.round)
+        self.audit.applied(uploads.clients)
         if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(

@@ -21,6 +21,7 @@ class RunOptions:
     engine: str = "local"
     evaluate_every: int = 1
     workers: int | None = None
+    audit: bool | None = None
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
@@ -33,7 +34,11 @@ class RunOptions:
     def plan(self, **more: Any) -> Plan:
         """Return the plan of such a run, with further entries of `Plan`."""
         return Plan(
-            num_rounds=self.rounds, seed=self.seed, evaluate_every=self.evaluate_every, **more
+            num_rounds=self.rounds,
+            seed=self.seed,
+            evaluate_every=self.evaluate_every,
+            audit=self.audit if more.get("run_dir") else None,  # else there is no place for it
+            **more,
         )
 
 

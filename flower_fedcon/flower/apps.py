@@ -96,9 +96,10 @@ def server_app(
     The run configuration's keys (`flwr run --run-config`, or the app's pyproject.toml):
     "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
     "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "grace"
-    (seconds to wait for the rest once a round has enough replies), "resume" (false) and
+    (seconds to wait for the rest once a round has enough replies), "resume" (false),
     "checkpoint-every" (rounds; by default every ten seconds), "allow-changes" (names that `resume`
-    may find changed, with commas) and "certificates" (false).
+    may find changed, with commas), "certificates" (false) and "audit" (true where there is a
+    "run-dir").
 
     Parameters
     ----------
@@ -139,6 +140,7 @@ def server_app(
             run_dir=str(_option(config, "run-dir", "")) or None,
             resume=bool(config.get("resume", False)),
             certificates=bool(config.get("certificates", False)),
+            audit=bool(config["audit"]) if "audit" in config else None,
             checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,
             allow_changes=[x for x in str(config.get("allow-changes", "")).split(",") if x],
             callbacks=callbacks,

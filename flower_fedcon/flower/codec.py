@@ -151,6 +151,8 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
         config["num-partitions"] = int(node["num-partitions"])
     if info.layout is not None:
         config["layout"] = info.layout.to_json()
+    if info.version:
+        config["version"] = info.version
     if info.digest:
         config["digest"] = info.digest
     for key in ("smoothness", "strong_convexity"):
@@ -169,6 +171,7 @@ def decode_info(config: Mapping[str, Any], node_id: int) -> tuple[ClientInfo, in
         smoothness=config.get("smoothness"),
         strong_convexity=config.get("strong_convexity"),
         digest=str(config.get("digest", ""))[:64],
+        version=str(config.get("version", ""))[:64],
     )
     partitions = config.get("num-partitions")
     return info, None if partitions is None else int(partitions)

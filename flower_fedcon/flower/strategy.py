@@ -62,6 +62,7 @@ class FlowerStrategy(Strategy):
         checkpoint_every: int | None = None,
         allow_changes: Sequence[str] = (),
         certificates: bool = False,
+        audit: bool | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
@@ -91,9 +92,9 @@ class FlowerStrategy(Strategy):
             Evaluate on the clients every so many rounds, and after the last; 0 for the last only.
         run_dir : path, optional
             Folder for configuration, history, model and checkpoint.
-        resume, checkpoint_every, allow_changes, certificates
+        resume, checkpoint_every, allow_changes, certificates, audit
             As for `simulate`; a ServerApp that was killed continues from its checkpoint, with
-            clients that kept their state.
+            clients that kept their state. With a `run_dir` the audit log is on.
         callbacks : sequence of callables
             Each sees a recorded round and may stop the run by returning True.
 
@@ -129,6 +130,7 @@ class FlowerStrategy(Strategy):
             checkpoint_every=checkpoint_every,
             allow_changes=allow_changes,
             certificates=certificates,
+            audit=audit,
             callbacks=callbacks,
         )
         return self._grid_run.play(initial_arrays, plan, evaluate_fn)

@@ -64,7 +64,9 @@ def _answers(server: Server, engine: Engine) -> dict[int, Payload]:
     """Return the usable answers, by client."""
     found: dict[int, Payload] = {}
     everyone = frozenset(server.everyone)
-    for reply in engine.answer(server.certificate_request()):
+    request = server.certificate_request()
+    server.audit.asked(request)
+    for reply in engine.answer(request):
         for one in reply.single() if reply.payload else [reply]:
             (client,) = one.clients
             names = ("gradient", *(name for name in NUMBERS if name in one.payload))
@@ -74,7 +76,9 @@ def _answers(server: Server, engine: Engine) -> dict[int, Payload]:
             except FedConError as error:
                 name, reason = server.client_name(client), printable(str(error))
                 _log.warning("no certificate by %s: %s", name, reason)
+                server.audit.dropped(client, reason)
                 continue
             if client in everyone:
+                server.audit.used(one)
                 found[client] = {name: value for name, (value,) in columns.items()}
     return found

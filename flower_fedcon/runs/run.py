@@ -20,7 +20,8 @@ from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.runs import checkpoint
+from flower_fedcon.runs import audit, checkpoint
+from flower_fedcon.runs.audit import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory
 from flower_fedcon.runs.history import Callback, History, Record
@@ -46,6 +47,8 @@ class Plan:
     checkpoint_every: int | None = None
     allow_changes: Sequence[str] = ()
     certificates: bool = False
+    audit: bool | None = None
+    """Whether to keep an audit log; None for where clients are on nodes."""
     callbacks: Sequence[Callback] = ()
     evaluate: Callable[[int, Array], Record] | None = None
     """(round, x) -> what is recorded in addition to the engine's evaluation."""
@@ -63,6 +66,8 @@ class Plan:
                 raise ConfigError(f"a callback must be callable, got {callback!r}")
         if self.resume and self.run_dir is None:
             raise ConfigError("resume=True needs the run_dir of the run to continue")
+        if self.audit and self.run_dir is None:
+            raise ConfigError("audit=True needs a run_dir for its audit.jsonl")
 
 
 class Run:
@@ -126,6 +131,7 @@ class Run:
             except BaseException as error:
                 with suppress(StorageError):  # the first error says more
                     self._save_model(history)
+                    self.server.audit.ended(str(error) or type(error).__name__)
                 if self._directory is None or not isinstance(error, StorageError):
                     raise
                 raise StorageError(
@@ -133,6 +139,7 @@ class Run:
                     "with resume=True (--resume)"
                 ) from error
             self._save_model(history)
+            self.server.audit.ended()
             return history
 
     def _save_model(self, history: History) -> None:
@@ -199,13 +206,22 @@ class Run:
             if plan.resume and directory.exists:
                 _log.warning("no checkpoint in %s: starting from round 1", directory.path)
             directory.create(self.server, plan.num_rounds, plan.config, anew=plan.resume)
+            self._begin_audit(directory.path)
             return history
         history.rows = directory.reopen(found["rows"])
         self._seconds = found["seconds"]
         if found["clients"] is not None:
             self._engine.load(found["clients"])
+        self._begin_audit(directory.path)
         _log.info("resuming %s after round %d", directory.path, self.server.round)
         return history
+
+    def _begin_audit(self, folder: Path) -> None:
+        """Keep an audit log, if the plan, or the place of the clients, asks for one."""
+        wanted = self._engine.clients_keep_states if self.plan.audit is None else self.plan.audit
+        if wanted:
+            data = self._fingerprint.get("data", {}).get("digest", ())
+            self.server.audit = AuditLog(folder / audit.NAME, self.server, data)
 
     def _is_due(self, server_round: int) -> bool:
         if self._directory is None:
@@ -220,6 +236,7 @@ class Run:
         if self._directory is None:
             return
         self._directory.sync()
+        self.server.audit.sync()
         checkpoint.save(
             self._directory.path,
             {
