@@ -58,7 +58,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         `flower_fedcon.aggregation`. Refused by methods whose server step must be the mean.
     norm_bound : float, optional (default: None)
         > 0: an upload with an array of a larger Euclidean norm is dropped and counted. Without it
-        only norms are that arithmetic cannot bear (5.6e102 in double precision).
+        only those of nodes are that arithmetic cannot bear (from 5.6e102 in double precision).
     """
 
     name: ClassVar[str]

@@ -17,7 +17,7 @@ import numpy as np
 from flower_fedcon.compressors.values import Compressed
 from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
-from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError, printable
+from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
@@ -42,9 +42,9 @@ class Gate:
     def __init__(self, strategy: FedConStrategy[Any]) -> None:
         self._strategy = strategy
         self._layout: Layout = strategy.setup.layout
-        largest = largest_norm(self._layout.array_dtype)
-        bound = strategy.norm_bound or largest
-        self._squares = {TRAIN: min(bound, largest) ** 2, CERTIFY: largest**2}
+        bound = math.inf if strategy.norm_bound is None else strategy.norm_bound
+        self._bounds = {TRAIN: bound, CERTIFY: math.inf}
+        self._largest = largest_norm(self._layout.array_dtype)
 
     def check_round(self, reply: Reply, server_round: int) -> None:
         """Raise unless a reply answers this round, without an error.
@@ -54,7 +54,7 @@ class Gate:
         RoundError
         """
         if reply.error:
-            raise RoundError(printable(reply.error))
+            raise RoundError(reply.error)
         if reply.round != server_round:
             raise RoundError(f"it is for round {reply.round}")
 
@@ -84,15 +84,18 @@ class Gate:
             columns = self._decode(columns, names)
         if columns.keys() != set(names):
             self._refuse_names(sorted(columns), names, phase, reply.remote)
+        bound = self._bounds.get(phase, math.inf)
+        if reply.remote:  # this process's own may run as far as they like
+            bound = min(bound, self._largest)
         for name, column in columns.items():
             if phase == QUERY or name in NUMBERS:
                 _check_numbers(name, column)
             else:
-                self._check(name, column, len(reply.clients), self._squares[phase])
+                self._check(name, column, len(reply.clients), bound**2)
         return columns
 
     def check_state(self, state: Any, server_round: int) -> None:
-        """Raise unless the arrays of a new state are finite, and short enough to work with.
+        """Raise unless the arrays of a new state are finite.
 
         Raises
         ------
@@ -100,11 +103,13 @@ class Gate:
             If not: the round is not applied.
         """
         for value in state:
-            if isinstance(value, np.ndarray) and not np.vdot(value, value) < math.inf:
+            if not isinstance(value, np.ndarray) or np.vdot(value, value) < math.inf:
+                continue
+            if not np.isfinite(value).all():
                 raise FedConError(
-                    f"round {server_round}: its replies lead to a model that is not finite, or too "
-                    "large to work with, and are not applied: the run diverges. Take smaller "
-                    "steps, or drop what is too long (norm_bound)"
+                    f"round {server_round}: its replies lead to a model that is not finite, and "
+                    "are not applied: the run diverges. Take smaller steps, or drop what is too "
+                    "long (norm_bound)"
                 )
 
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:
@@ -115,7 +120,7 @@ class Gate:
             if key in numbers:
                 continue
             if not isinstance(array, np.ndarray):
-                raise ConfigError(printable(f"{key!r} is {array!r}, expected an array"))
+                raise ConfigError(f"{key!r} is {array!r}, expected an array")
             name, _, part = key.partition(".")
             found.setdefault(name, {})[part] = array
         if found.keys() | numbers.keys() != set(names):
@@ -127,7 +132,7 @@ class Gate:
         self, found: list[str], names: tuple[str, ...], phase: str, remote: bool
     ) -> None:
         if remote:  # perhaps another program: it must not end the run
-            raise ConfigError(printable(f"it holds {found}, expected {sorted(names)}"))
+            raise ConfigError(f"it holds {found}, expected {sorted(names)}")
         kind, name = type(self._strategy).__name__, self._strategy.name
         verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
         raise AlgorithmError(
@@ -151,14 +156,14 @@ class Gate:
                 )
             # One pass for both: of what is not finite, neither is the square norm.
             if isinstance(value, np.ndarray):
-                if not np.vdot(value, value) <= most:
+                if not np.vdot(value, value) < most:
                     _check_norms(name, value if lead else value[None], most)
             elif isinstance(value, Compressed):
                 _check_norms(name, value.dense()[None], most)
 
 
 def largest_norm(dtype: np.dtype[Any]) -> float:
-    """Return the largest norm that is taken from a client: its cube is still a number.
+    """Return the largest norm that is taken from another process: its cube is still a number.
 
     >>> f"{largest_norm(np.dtype('float64')):.2g}, {largest_norm(np.dtype('float32')):.2g}"
     '5.6e+102, 7e+12'
@@ -190,7 +195,7 @@ def _check_numbers(name: str, column: Any) -> None:
     """Raise unless the answers to a query are numbers that can be averaged."""
     for value in column:
         if not usable(value):
-            raise ConfigError(printable(f"{name!r} is {value!r}, expected a finite number"))
+            raise ConfigError(f"{name!r} is {value!r}, expected a finite number")
         if name == "steps" and value < 1:
             raise ConfigError(f"{name!r} is {value!r}, expected a number >= 1")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 _log = logging.getLogger("flwr")
+_REASON = 1200  # characters of a reason that are logged
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -211,7 +212,7 @@ class Round:
     def _drop(self, client: int, error: FedConError) -> None:
         """Count and log a reply that is not used."""
         self._server.counts["dropped"] += 1
-        self._faults[client] = reason = printable(str(error))
+        self._faults[client] = reason = printable(str(error), _REASON)
         self._server.audit.dropped(client, reason)
         name = self._server.client_name(client)
         _log.warning("round %d: dropped the reply of %s: %s", self.number, name, reason)

@@ -101,7 +101,7 @@ class AuditLog(Audit):
     def dropped(self, client: int, reason: str) -> None:
         """Note why a reply is not used."""
         name = self._server.client_name(client) if client < 0 else self._names[client]
-        self._now("dropped")[name] = printable(reason)
+        self._now("dropped")[name] = reason
 
     def lost(self, client: int) -> None:
         """Note who came back without state."""

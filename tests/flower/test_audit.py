@@ -88,7 +88,7 @@ def test_what_is_not_used_says_why(tmp_path):
     assert first["silent"] == ["5"]
     assert second["dropped"].keys() == {"3"}
     assert second["dropped"]["3"].startswith("disk full")
-    assert len(second["dropped"]["3"]) < 600
+    assert len(second["dropped"]["3"]) < 1500
     assert second["used"].keys() == {"0", "1", "2", "4"}
     assert (again["attempt"], again["asked"], [*again["used"]]) == (2, ["3", "5"], ["3"])
     strategy.start(FakeGrid(q6_objectives()), num_rounds=1, run_dir=tmp_path / "off", audit=False)
