@@ -29,7 +29,8 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     [claim.explained]                   # of a claim that does not hold; in quick, false: it does
     fault = "ours"                      # whose fault that is: one of `FAULTS`
     why = "..."
-    shown_by = "..."                    # what another claim of the file says, which holds
+    shown_by = "..."                    # what other claims say, which hold: of this file, or
+                                        # "NAME: ..." of another one
     expected = -0.4                     # what is measured instead: one number, or one for each
     tolerance = 0.1                     # relative
 
@@ -84,7 +85,7 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
-_EXPLAINED = ("fault", "why", "expected", "tolerance")
+_EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance")
 _SHARED = (
     "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within"
 )  # fmt: skip
@@ -154,7 +155,7 @@ class Claims:
                     if claim is not None:
                         self.claims.append(claim)
             self.left_out = len(given) - len(self.claims)
-            _check_shown(given)
+            _check_shown(given, path)
 
     def overrides(self, seed: int) -> tuple[str, ...]:
         """Return what `Experiment.load` is given."""
@@ -258,7 +259,7 @@ def _check_types(table: Table) -> None:
 
 
 def _check_explained(table: Table) -> None:
-    check_keys(table, (*_EXPLAINED, "shown_by"))
+    check_keys(table, _EXPLAINED)
     for key in _EXPLAINED:
         if key not in table:
             raise ConfigError(f"{key} is missing: an explanation has {', '.join(_EXPLAINED)}")
@@ -266,12 +267,20 @@ def _check_explained(table: Table) -> None:
     choice("fault", table["fault"], tuple(FAULTS))
 
 
-def _check_shown(claims: Iterable[Table]) -> None:
-    """Raise unless what each explanation is shown by is a claim of the file that holds."""
-    holding = [claim["what"] for claim in claims if "explained" not in claim]
+def _check_shown(claims: Iterable[Table], path: Path) -> None:
+    """Raise unless what each explanation is shown by is a claim that holds."""
+    own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
-        for what in listed(claim.get("explained", {}).get("shown_by", [])):
-            if what not in holding:
+        for text in listed(claim.get("explained", {}).get("shown_by", [])):
+            name, _, what = text.partition(": ")
+            holding = own
+            if text not in own and name in siblings:
+                holding, text = _holding(_read(siblings[name])["claim"]), what
+            if text not in holding:
                 with context(claim["what"]):
-                    raise ConfigError(f"shown_by = {what!r} is no other claim of this file that "
-                                      f"holds: {nearest(what, holding)}")  # fmt: skip
+                    raise ConfigError(f"shown_by = {text!r} is no other claim that holds: "
+                                      f"{nearest(text, holding)}")  # fmt: skip
+
+
+def _holding(claims: Iterable[Table]) -> list[str]:
+    return [claim["what"] for claim in claims if "explained" not in claim]

@@ -85,7 +85,7 @@ def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tu
     if holds:
         return "pass", ""
     whose = {"paper": "the paper's", "ours": "ours", "data": "the data's"}[table["fault"]]
-    shown = "".join(f'shown by "{what}"; ' for what in listed(table.get("shown_by", [])))
+    shown = "".join(f'shown by "{what}"; ' for what in listed(table["shown_by"]))
     return "explained", f"{whose}: {table['why']} ({shown}expected {expected})"
 
 
