@@ -10,11 +10,10 @@ import typer
 from flower_fedcon.cli.options import File, Rounds, RunArguments, Seed, Set, spread
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments.console import console, say, table
-from flower_fedcon.experiments.folders import label_slug
-from flower_fedcon.experiments.options import TuningOptions
 
 if TYPE_CHECKING:
     from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.experiments.options import TuningOptions
     from flower_fedcon.experiments.tuning import Point
 
 
@@ -81,6 +80,8 @@ def tune(
     or lies at an end of it.
     """
     from flower_fedcon.experiments import tuning
+    from flower_fedcon.experiments.folders import label_slug
+    from flower_fedcon.experiments.options import TuningOptions
 
     experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
     options = experiment.tuning
