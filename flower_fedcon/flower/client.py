@@ -105,16 +105,16 @@ class FlowerClient(NumPyClient):
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
                 self.policy.check_part(self.algorithm, int(self.num_examples))
                 return [], 1, codec.encode_info(self.describe(), self._context)
-            self.policy.check_arrays(parameters)
-            run, request = codec.decode_request(parameters, config, self._oracles)
-            self.configure(run)
-            steps = self.steps_asked(run, request.down(request.clients[0]))
-            self.policy.check(run, request, int(self.num_examples), steps)
-            remembers = self.state_type is not None or request.phase == QUERY or request.held
-            store = self._store if remembers else None
-            if store is not None:
-                self.versions = store.load(run, self.state_type)
             with self.policy.in_time():
+                self.policy.check_arrays(parameters)
+                run, request = codec.decode_request(parameters, config, self._oracles)
+                self.configure(run)
+                steps = self.steps_asked(run, request.down(request.clients[0]))
+                self.policy.check(run, request, int(self.num_examples), steps)
+                remembers = self.state_type is not None or request.phase == QUERY or request.held
+                store = self._store if remembers else None
+                if store is not None:
+                    self.versions = store.load(run, self.state_type)
                 reply = self.handle(request)
             if store is not None and request.phase != CERTIFY and not reply.lost:
                 store.save(run, self.versions)
