@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class FedConError(Exception):
@@ -49,14 +49,23 @@ def printable(text: str, most: int = 500) -> str:
     return clean if len(text) <= most else f"{clean}... ({len(text)} characters)"
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
+def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = None) -> str:
     """Return a hint: the valid word nearest to `word`, if one is near, then all valid words.
+
+    `also` holds other names of valid words, such as a paper's symbols.
 
     >>> nearest("penality", ["penalty", "schedule"])
     "did you mean 'penalty'? Valid: penalty, schedule"
+    >>> nearest("lr", ["client_lr", "local_steps"])
+    "did you mean 'client_lr'? Valid: client_lr, local_steps"
+    >>> nearest("mu", ["proximal"], {"mu": "proximal"})
+    "did you mean 'proximal'? Valid: proximal"
     """
-    words = sorted(valid)
+    words, sought = sorted(valid), word.lower()
     lowered = {w.lower(): w for w in words}
-    close = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.5)
-    hint = f"did you mean '{lowered[close[0]]}'? " if close else ""
+    named = {name.lower(): w for name, w in (also or {}).items() if w in words}
+    close = [named[sought]] if sought in named else []
+    close += [lowered[w] for w in difflib.get_close_matches(sought, list(lowered), 1, cutoff=0.5)]
+    close += [lowered[w] for w in lowered if len(sought) > 1 and sought in w.split("_")]
+    hint = f"did you mean '{close[0]}'? " if close else ""
     return f"{hint}Valid: {', '.join(words)}"

@@ -12,7 +12,8 @@ from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.runs.history import Callback, History
+from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
+from flower_fedcon.runs.history import Callback, EarlyStopping, History
 from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, count
@@ -28,6 +29,7 @@ def simulate(
     *,
     engine: str = "local",
     workers: int | None = None,
+    on_mismatch: str = "error",
     seed: int = 0,
     evaluate_every: int = 1,
     run_dir: str | Path | None = None,
@@ -55,6 +57,9 @@ def simulate(
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.
+    on_mismatch : {"error", "warn"} (default: "error")
+        A strategy that does not use the problem's constraint or regularizer, or uses another one,
+        solves another problem: it is refused, or with "warn" runs after a warning.
     seed : int (default: 0)
         In [0, 2**63). Same seed, same iterates.
     evaluate_every : int (default: 1)
@@ -113,7 +118,7 @@ def simulate(
         audit=audit,
         callbacks=callbacks,
     )
-    return play(strategy, problem, plan, engine=engine, workers=workers)
+    return play(strategy, problem, plan, engine=engine, workers=workers, on_mismatch=on_mismatch)
 
 
 def play(
@@ -123,6 +128,7 @@ def play(
     *,
     engine: str = "local",
     workers: int | None = None,
+    on_mismatch: str = "error",
 ) -> History:
     """Run a strategy on a problem as a plan says; see `simulate`."""
     if not isinstance(strategy, FedConStrategy):
@@ -130,6 +136,14 @@ def play(
     if not isinstance(problem, FederatedProblem):
         raise ConfigError(f"problem must be a FederatedProblem, got {problem!r}")
     choice("engine", engine, ENGINES)
+    choice("on_mismatch", on_mismatch, ON_MISMATCH)
+    if (mismatch := why_mismatched(strategy, problem)) is not None:
+        if on_mismatch == "error":
+            raise ConfigError(mismatch)
+        _log.warning("%s", mismatch.partition(": ")[0])
+    watched = [c.column for c in plan.callbacks if isinstance(c, EarlyStopping)]
+    if "residual" in watched:
+        problem.optimum  # noqa: B018  (found once, and recorded from then on)
     if workers is not None:
         count("workers", workers)
         if engine != "local":

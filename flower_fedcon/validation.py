@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from flower_fedcon.errors import ConfigError
 
 Array: TypeAlias = npt.NDArray[Any]
+Parameters: TypeAlias = dict[str, inspect.Parameter]
 
 
 def _number(name: str, value: object) -> float:
@@ -158,3 +160,34 @@ def finite(name: str, array: Array) -> Array:
     if not np.isfinite(array).all():
         raise ConfigError(f"{name!r} holds values that are not finite")
     return array
+
+
+def parameters(target: Callable[..., Any]) -> Parameters:
+    """Return the named parameters of a function, or of a class and the bases it passes **kw to.
+
+    Their annotations are types, not text.
+
+    >>> def area(*, width: float, height: float = 1.0) -> float: ...
+    >>> {name: p.annotation for name, p in parameters(area).items()}
+    {'width': <class 'float'>, 'height': <class 'float'>}
+    """
+    functions: list[Any] = [target]
+    if isinstance(target, type):
+        functions = [vars(kind)["__init__"] for kind in target.__mro__ if "__init__" in vars(kind)]
+    found: Parameters = {}
+    for function in functions:
+        hints = _hints(function)
+        own = inspect.signature(function).parameters.values()
+        for p in own:
+            if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+                found.setdefault(p.name, p.replace(annotation=hints.get(p.name, Any)))
+        if not any(p.kind is p.VAR_KEYWORD for p in own):
+            break
+    return found
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except NameError:  # a name imported for type checkers only
+        return {}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
+import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
 from flower_fedcon.aggregation import Aggregation
@@ -13,13 +16,40 @@ from flower_fedcon.card import Card, card_of
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError
+from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError, nearest
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.registry import client_class
-from flower_fedcon.validation import Array, count, optional, positive
+from flower_fedcon.validation import Array, count, optional, parameters, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
+
+
+_COMMON = {
+    "epochs": "local_steps",
+    "learning_rate": "client_lr",
+    "lr": "client_lr",
+    "fraction_fit": "participation",
+    "fraction_train": "participation",
+    "min_train_nodes": "min_replies",
+}
+
+
+def _names_checked(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that refuses an argument of an unknown name with the nearest one."""
+
+    @wraps(init)
+    def checked(self: FedConStrategy[Any], *args: Any, **given: Any) -> None:
+        kind = type(self)
+        if kind.__init__ is checked:  # and not one that a subclass's calls
+            known = parameters(kind)
+            for name in given:
+                if name not in known:
+                    hint = nearest(name, known, kind.other_names())
+                    raise ConfigError(f"{kind.__name__} has no argument {name!r}: {hint}")
+        init(self, *args, **given)
+
+    return checked
 
 
 class Common(TypedDict, total=False):
@@ -75,6 +105,10 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     needs_mean: ClassVar[str] = "its author has not said that another rule will do"
     """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
+    takes_sets: ClassVar[bool] = True
+    """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
+    functional_constraint: ClassVar[bool] = False
+    """Whether it keeps the objectives' own constraint, `constraint_value(x)` <= 0 on average."""
 
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
@@ -88,6 +122,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.__name__
+        if "__init__" in vars(cls):
+            cls.__init__ = _names_checked(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -209,6 +245,13 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     def card(cls) -> Card:
         """Return what the module docstring says of the method."""
         return card_of(cls)
+
+    @classmethod
+    def other_names(cls) -> dict[str, str]:
+        """Return other words for this method's arguments: the paper's symbols, and common ones."""
+        known = parameters(cls)
+        pairs = re.findall(r"(\w+) = (\w+)", sys.modules[cls.__module__].__doc__ or "")
+        return {**_COMMON, **{symbol: name for symbol, name in pairs if name in known}}
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""

@@ -73,6 +73,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
     needs_mean = ""
+    takes_sets = False
 
     def __init__(self, *, regularizer: Any = None, **steps: Unpack[StepOptions]) -> None:
         super().__init__(**steps)

@@ -125,6 +125,7 @@ class FedSGM(Switching[FedSGMState]):
     uplink = ("delta",)
     needs_mean = ""
     queries = ("constraint",)
+    functional_constraint = True
 
     def __init__(
         self, *, client_lr: float, local_steps: int, **options: Unpack[SwitchingOptions]

@@ -94,7 +94,7 @@ def test_reproduce_tune_and_seeds(folder):
     assert "pass" in output
     rounds = "--rounds 5 --run-dir"
     bash(f"fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.5 {rounds} tuned", folder)
-    assert (folder / "tuned" / "best.toml").exists()
+    assert (folder / "tuned" / "feddualavg" / "best.toml").exists()
     bash(f"fedcon compare sims/digits_l1.toml --seeds 0,1 {rounds} seeds", folder)
     assert (folder / "seeds" / "figure.png").exists()
 

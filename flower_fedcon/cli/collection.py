@@ -1,9 +1,10 @@
-"""`fedcon list` and `info`: the collection, and what each algorithm takes and costs."""
+"""`fedcon list` and `info`: the collection, and what algorithms and problems take and cost."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +23,7 @@ def list_(
 ) -> None:
     """Show the collection."""
     from flower_fedcon.card import first_sentence, one_line
+    from flower_fedcon.problems import BUILDERS
     from flower_fedcon.registry import algorithms, markdown_table
 
     if into is not None:
@@ -44,6 +46,7 @@ def list_(
             cells = ["\n".join(lines) + "\n"]
         rows.add_row(kind.__name__, *cells)
     screen.print(rows)
+    screen.print(f"Problems (`fedcon info NAME`): {', '.join(BUILDERS)}")
 
 
 _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
@@ -68,13 +71,28 @@ def _renew(path: Path, text: str) -> None:
 
 
 def info(
-    name: Annotated[str, typer.Argument(help="An algorithm's name.")],
+    name: Annotated[str, typer.Argument(help="An algorithm, or a problem that a file can name.")],
     size: Annotated[
         str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
     ] = None,
 ) -> None:
-    """Show one algorithm's card."""
-    from flower_fedcon.experiments.schema import parameters
+    """Show one algorithm's card, or a problem's arguments."""
+    from flower_fedcon.errors import ConfigError, nearest
+    from flower_fedcon.problems import BUILDERS
+    from flower_fedcon.registry import algorithms, names
+
+    if name in BUILDERS or ":" in name:
+        if size is not None:
+            raise ConfigError(f"--size is for an algorithm's messages, and {name} is a problem")
+        _problem_info(name)
+        return
+    if name.lower() not in names():
+        known = [*(kind.__name__ for kind in algorithms().values()), *BUILDERS]
+        raise ConfigError(f"unknown algorithm or problem {name!r}: {nearest(name, known)}")
+    _algorithm_info(name, size)
+
+
+def _algorithm_info(name: str, size: str | None) -> None:
     from flower_fedcon.registry import strategy_class
 
     kind = strategy_class(name)
@@ -88,12 +106,7 @@ def info(
             grid.add_row(key.replace("_", " "), text)
     screen.print(grid)
     screen.print("\nHyperparameters", style="bold")
-    rows = table("Name", "Default", "Meaning")
-    texts = _parameter_texts(kind)
-    for key, parameter in parameters(kind).items():
-        required = parameter.default is parameter.empty
-        rows.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
-    screen.print(rows)
+    _show_parameters(kind, [vars(base).get("__doc__") or "" for base in kind.__mro__])
     if size is not None:
         screen.print(f"\nOn the wire, model {size}", style="bold")
         costs = table("What", "Bytes", right_from=1)
@@ -102,13 +115,59 @@ def info(
         screen.print(costs)
 
 
-def _parameter_texts(kind: type[Any]) -> dict[str, str]:
-    """Return what the numpydoc docstrings of a class and its bases say of each parameter."""
+def _problem_info(name: str) -> None:
+    from flower_fedcon.problems import builder
+    from flower_fedcon.validation import parameters
+
+    build, screen = builder(name), console()
+    docstring = inspect.getdoc(build) or ""
+    screen.print(name, style="bold")
+    said, _, rest = docstring.partition(_PARAMETERS)
+    screen.print(said.strip())
+    screen.print("\nArguments: the keys of [problem]", style="bold")
+    _show_parameters(build, [docstring])
+    if notes := _after_parameters(rest):
+        screen.print(notes)
+    screen.print("\nIn an experiment file", style="bold")
+    screen.print(f'[problem]\nname = "{name}"')
+    texts = _parameter_texts([docstring])
+    for key, parameter in parameters(build).items():
+        if parameter.default is parameter.empty:  # with the docstring's own example of a value
+            quoted = re.search(r'"[^"]+"', texts.get(key, ""))
+            screen.print(f"{key} = {quoted[0] if quoted else '...'}")
+
+
+def _show_parameters(target: Any, docstrings: list[str]) -> None:
+    """Print a table of the arguments, with what the first docstring that has one says of each."""
+    from flower_fedcon.validation import parameters
+
+    rows = table("Name", "Default", "Meaning")
+    texts = _parameter_texts(docstrings)
+    for key, parameter in parameters(target).items():
+        required = parameter.default is parameter.empty
+        rows.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
+    console().print(rows)
+
+
+_PARAMETERS = "Parameters\n----------\n"
+
+
+def _after_parameters(text: str) -> str:
+    r"""Return what a docstring says after its list of parameters, without the errors.
+
+    >>> print(_after_parameters("n : int\n    Rows.\n\nRaises\n------\nE\n    If.\n\nUnits."))
+    Units.
+    """
+    entries = r"(?:\S.* : .*|\S+)\n(?: +.*\n?|\n(?= ))+\n?"
+    text = re.sub(rf"\A(?:{entries})+", "", text)
+    return re.sub(rf"^Raises\n-+\n(?:{entries})+", "", text, flags=re.MULTILINE).strip()
+
+
+def _parameter_texts(docstrings: list[str]) -> dict[str, str]:
+    """Return what numpydoc docstrings, of a class and its bases, say of each parameter."""
     texts: dict[str, str] = {}
-    for base in kind.__mro__:
-        _, _, rest = inspect.cleandoc(vars(base).get("__doc__") or "").partition(
-            "Parameters\n----------\n"
-        )
+    for docstring in docstrings:
+        _, _, rest = inspect.cleandoc(docstring).partition(_PARAMETERS)
         names: list[str] = []
         for line, following in itertools.pairwise([*rest.splitlines(), ""]):
             if following.startswith("---"):  # the next section's title

@@ -56,9 +56,13 @@ def tune(
                      "By default the grids in the file."),
     ] = None,
     algorithm: Annotated[
+        list[str] | None,
+        typer.Option(help="Label of an algorithm; may be repeated. By default the file's first, or "
+                     "with the file's grids every one that has a grid."),
+    ] = None,
+    seeds: Annotated[
         str | None,
-        typer.Option(help="Label of the algorithm; by default the file's first, or with the file's "
-                     "grids every one that has a grid."),
+        typer.Option(metavar="0,1,2", help="Run each seed; the mean counts, the range is shown."),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="Column of the history; by default residual.")
@@ -69,12 +73,12 @@ def tune(
     seed: Seed = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for the runs; by default runs/<file name>-tune. "
-                     "Finished runs in it are not repeated."),
+        typer.Option(help="Folder for the runs, one in it for each algorithm; by default "
+                     "runs/<file name>-tune. Finished runs are not repeated."),
     ] = None,
     set_: Set = None,
 ) -> None:  # fmt: skip
-    """Run an algorithm with every combination of some settings, and write the best one.
+    """Run an algorithm with every combination of some settings, and write the best: best.toml.
 
     With the file's grids, the exit code is 1 if a setting in the file is not the best of its grid,
     or lies at an end of it.
@@ -82,17 +86,28 @@ def tune(
     from flower_fedcon.experiments import tuning
     from flower_fedcon.experiments.folders import label_slug
     from flower_fedcon.experiments.options import TuningOptions
+    from flower_fedcon.experiments.seed_statistics import parse
 
     experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
     options = experiment.tuning
     if metric is not None or largest:
         options = TuningOptions(metric=metric or options.metric, largest=largest)
+    if seeds is not None and seed is not None:
+        raise ConfigError("give --seed or --seeds, not both")
+    numbers = None if seeds is None else parse(seeds)
     folder = run_dir or Path("runs") / f"{file.stem}-tune"
+
+    def home(label: str) -> Path:
+        say(f"{label}:")
+        return folder / label_slug(label, experiment.labels)
+
     if grid:
-        one = experiment if algorithm is None else experiment.only(algorithm)
-        _tune(one, tuning.grid(grid), folder, options, workers)
+        points = tuning.grid(grid)
+        chosen = {label: experiment.only(label) for label in algorithm or experiment.labels[:1]}
+        for label, alone in chosen.items():
+            _tune(alone, points, home(label), options, workers, numbers)
         return
-    labels = [algorithm] if algorithm else [x for x in experiment.labels if experiment.grid(x)]
+    labels = algorithm or [x for x in experiment.labels if experiment.grid(x)]
     if not labels:
         tuning.file_grid(experiment, experiment.labels[0])  # raises
     if rounds is None and options.rounds is not None:
@@ -102,9 +117,7 @@ def tune(
     wrong = []
     for label in labels:
         points = tuning.file_grid(experiment, label)
-        home = folder / label_slug(label, experiment.labels)
-        say(f"{label}:")
-        found = _tune(experiment.only(label), points, home, options, workers)
+        found = _tune(experiment.only(label), points, home(label), options, workers, numbers)
         wrong += tuning.faults(experiment, label, found, options)
     for text in wrong:
         say(text)
@@ -118,15 +131,18 @@ def _tune(
     folder: Path,
     options: TuningOptions,
     workers: int,
+    seeds: list[int] | None,
 ) -> list[Point]:
     """Tune one algorithm, and show and write what was found."""
     from flower_fedcon.experiments import tuning
     from flower_fedcon.wire.files import write_text
 
-    found, best = tuning.tune(experiment, points, folder, options=options, workers=workers, say=say)
+    found, best = tuning.tune(
+        experiment, points, folder, options=options, seeds=seeds, workers=workers, say=say
+    )
     rows = table(*points[0], options.title.replace("_", " ").capitalize(), right_from=0)
     for point in sorted(found, key=lambda p: -p.score if options.largest else p.score):
-        rows.add_row(*point.settings.values(), "failed" if point.error else f"{point.score:.4g}")
+        rows.add_row(*point.settings.values(), str(point))
     console().print(rows)
     write_text(folder / "best.toml", best.to_toml(0))
     say(f"best:      {folder / 'best.toml'}")
@@ -134,7 +150,10 @@ def _tune(
 
 
 def plot(
-    run_dirs: Annotated[list[Path], typer.Argument(help="Folders of runs or comparisons.")],
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of runs or comparisons; files are skipped, so DIR/* will do."),
+    ],
     output: Annotated[
         list[Path],
         typer.Option("--output", "-o", help="A .png, .pdf or .svg file; may be repeated."),
@@ -152,7 +171,13 @@ def plot(
 
     for path in output:
         check_figure(path, x)
-    histories, seeds = histories_of(run_dirs)
-    plot_histories(histories, output, x=x, y=y, seeds=seeds)
+    folders = [path for path in run_dirs if not path.is_file()]  # DIR/* names files too
+    if not folders:
+        raise ConfigError(f"{run_dirs[0]} is a file: name the folder of a run or a comparison")
+    if len(folders) < len(run_dirs):
+        names = ", ".join(path.name for path in run_dirs if path.is_file())
+        say(f"no folders, and skipped: {names}")
+    histories, seeds = histories_of(folders)
+    plot_histories(histories, output, x=x, y=y, seeds=seeds, say=say)
     for path in output:
         say(f"figure: {path}")

@@ -123,4 +123,5 @@ def _show(
             if dropped := records[-1]["dropped"]:
                 say(f"{label}: {dropped:g} replies were dropped, see history.csv")
     title = experiment.title or Path(experiment.source).stem
-    say(f"figure:    {plot_histories(rows, figures, title=title, seeds=seeds)}")
+    figure = plot_histories(rows, figures, title=title, seeds=seeds, say=say)
+    say(f"figure:    {figure}")

@@ -3,7 +3,8 @@
     title = "Composite digits"         # optional, as is paper = "..."
 
     [problem]
-    name = "digits"                    # one of `flower_fedcon.problems.BUILDERS`
+    name = "digits"                    # one of `flower_fedcon.problems.BUILDERS`, or a function
+                                       # of yours, "module:function", installed or at hand
     clients = 10                       # its keyword arguments
     l1 = 1e-3
     reference = true                   # find the optimum first, and record F - F* (the default)
@@ -31,8 +32,9 @@
     rounds = 100                       # the keys are those of `options.TuningOptions`
 
 An algorithm's `regularizer` and `constraint` come from the problem; a table such as
-``regularizer = {type = "L1", weight = 1e-3}`` gives another. Every key is checked against the
-signature that will receive it.
+``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
+the problem has, or uses another, is refused unless its table, or ``[run]`` for all of them, says
+``on_mismatch = "warn"``. Every key is checked against the signature that will receive it.
 """
 
 from __future__ import annotations
@@ -50,20 +52,19 @@ from flower_fedcon.experiments import overrides as changes
 from flower_fedcon.experiments.options import RunOptions, TuningOptions
 from flower_fedcon.experiments.schema import (
     Table,
-    argument,
     check_keys,
     check_table,
     check_type,
     check_types,
     context,
     defaults,
-    parameters,
-    section,
-    write_value,
 )
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
+from flower_fedcon.runs.toml import argument, section, write_value
 from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import choice, parameters
 
 
 class Experiment:
@@ -156,8 +157,11 @@ class Experiment:
         """Return the problem, the same object each time."""
         if not self._built:
             with context(self.source), context("[problem]"):
-                build = builder(self._tables["problem"]["name"])
-                self._built.append(build(**self._problem_arguments))
+                name = self._tables["problem"]["name"]
+                built = builder(name)(**self._problem_arguments)
+                if not isinstance(built, FederatedProblem):
+                    raise ConfigError(f"{name} returned {built!r}, expected a FederatedProblem")
+                self._built.append(built)
         return self._built[0]
 
     @property
@@ -172,12 +176,21 @@ class Experiment:
         with context(self.source), context(_table_name(index)):
             arguments = {
                 name: argument(name, value) for name, value in table.items()
-                if name not in _NOT_ARGUMENTS
+                if name not in changes.ALGORITHM
             }  # fmt: skip
-            arguments = _given_by_problem(kind, problem) | arguments
+            arguments = oracles(kind, problem) | arguments
             check_types(arguments, parameters(kind))
             _check_required(kind, arguments)
-            return kind(**arguments)
+            made = kind(**arguments)
+            mismatch = why_mismatched(made, problem)
+            if mismatch is not None and self.on_mismatch(index) == "error":
+                raise ConfigError(mismatch)
+            return made
+
+    def on_mismatch(self, index: int = 0) -> str:
+        """Return what becomes of an algorithm that solves another problem: "error" or "warn"."""
+        own = self._algorithms()[index].get("on_mismatch")
+        return str(own or self.run_options.on_mismatch or "error")
 
     def strategies(self) -> dict[str, FedConStrategy[Any]]:
         """Return all algorithms, by label."""
@@ -189,7 +202,7 @@ class Experiment:
 
     def settings(self, label: str) -> Table:
         """Return an algorithm's settings, as the file states them."""
-        return {k: v for k, v in self._table(label).items() if k not in _NOT_ARGUMENTS}
+        return {k: v for k, v in self._table(label).items() if k not in changes.ALGORITHM}
 
     def only(self, label: str) -> Experiment:
         """Return the same experiment with one of its algorithms alone."""
@@ -221,7 +234,7 @@ class Experiment:
         for i in range(len(tables)) if index is None else [index]:
             kind = registry.strategy_class(tables[i]["name"])
             table = {"name": kind.__name__, "label": labels[i], **defaults(parameters(kind))}
-            table |= {k: v for k, v in tables[i].items() if k not in _NOT_ARGUMENTS}
+            table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
             table.setdefault("participation", "full")
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
         return "\n".join(lines).lstrip("\n") + "\n"
@@ -276,19 +289,17 @@ class Experiment:
         for i, table in enumerate(self._algorithms()):
             with context(_table_name(i)):
                 kind = registry.strategy_class(_required_name(table, "algorithm"))
-                check_keys(table, (*_NOT_ARGUMENTS, *parameters(kind)))
+                valid = (*changes.ALGORITHM, *parameters(kind))
+                check_keys(table, valid, also=kind.other_names())
                 check_type("label", table.get("label", ""), str)
+                choice("on_mismatch", self.on_mismatch(i), ON_MISMATCH)
                 with context("grid"):
                     _check_grid(table.get("grid", {}), table)
 
 
-_NOT_ARGUMENTS = ("name", "label", "grid")
-"""The keys of an algorithm's table that its strategy does not take."""
-
-
 def _check_grid(grid: Any, table: Table) -> None:
     check_table(grid, "grid")
-    check_keys(grid, [key for key in table if key not in _NOT_ARGUMENTS])
+    check_keys(grid, [key for key in table if key not in changes.ALGORITHM])
     for key, values in grid.items():
         numbers = values if isinstance(values, list) else []
         for number in numbers:
@@ -305,21 +316,6 @@ def _required_name(table: Table, what: str) -> Any:
     if "name" not in table:
         raise ConfigError(f"name is missing: it says which {what}")
     return table["name"]
-
-
-def _given_by_problem(kind: type[Any], problem: FederatedProblem) -> Table:
-    """Return the oracles that an algorithm takes from the problem."""
-    given: Table = {}
-    known = parameters(kind)
-    if "constraint" in known and problem.constraint is not None:
-        given["constraint"] = problem.constraint
-    if "regularizer" in known:
-        needed = known["regularizer"].default is known["regularizer"].empty
-        if problem.regularizer is not None:
-            given["regularizer"] = problem.regularizer
-        elif needed and problem.constraint is not None:
-            given["regularizer"] = problem.constraint  # stands for its indicator
-    return given
 
 
 def _check_required(kind: type[Any], arguments: Table) -> None:

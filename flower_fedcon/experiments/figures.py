@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.seed_statistics import highest, lowest
-from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.history import Record, why_not_recorded
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_log = logging.getLogger("flwr")
 SUFFIXES = (".png", ".pdf", ".svg")
 AXES = {
     "rounds": "communication round",
@@ -43,6 +45,7 @@ def plot_histories(
     x: str | None = None,
     y: str | None = None,
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+    say: Callable[[str], object] = _log.warning,
 ) -> Path:
     """Draw F - F* (or F, where F* is not known) of several runs, and return the file's path.
 
@@ -60,6 +63,9 @@ def plot_histories(
     seeds : dict, optional
         Label -> the rows of several runs whose mean the label's history is: a band between their
         smallest and largest values is drawn.
+    say : callable, optional
+        Called with a line of text for each run that cannot be drawn in full, which the legend
+        names as well; by default a warning in the log.
 
     Raises
     ------
@@ -87,15 +93,20 @@ def plot_histories(
     if not all(any(column in row for row in rows) for rows in histories.values()):
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
-        raise ConfigError(f"unknown column {column!r}: {nearest(column, known)}")
+        raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
     panels = list(AXES) if x is None else x.split(",")
+    missing = {label: _missing(rows, column, residual) for label, rows in histories.items()}
+    for label, what in missing.items():
+        if what:
+            say(f"{label}: {what}")
 
     figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, name in zip(axes, panels, strict=True):
         for i, (label, rows) in enumerate(histories.items()):
-            _draw(axis, _abscissa(rows, name), _column(rows, column, residual), label, i)
+            shown = f"{label} (not drawn)" if missing[label].startswith("not drawn") else label
+            _draw(axis, _abscissa(rows, name), _column(rows, column, residual), shown, i)
             if seeds and len(seeds.get(label, ())) > 1:
                 _band(axis, rows, seeds[label], (name, column), i)
         _dress(axis, name)
@@ -204,6 +215,21 @@ def _mark(axis: Axes) -> None:
         x = scale(np.maximum(x, x[x > 0].min(initial=1.0)))  # a coarse clock may read 0 at first
         places = np.linspace(x[0], x[-1], 8) + (x[-1] - x[0]) * (i % 4) / 32
         line.set_markevery(sorted({min(int(j), len(x) - 1) for j in np.searchsorted(x, places)}))
+
+
+def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
+    """Return what of a column a figure cannot show, and why; "" if it shows all."""
+    values = _column(rows, name)
+    hidden = int((~np.isfinite(_column(rows, name, positive))).sum())
+    if not hidden:
+        return ""
+    reasons = []
+    if positive and (values <= 0).any():
+        reasons.append(f"{name} <= 0, down to {np.nanmin(values):.3g}, has no logarithm")
+    if not np.isfinite(values).all():
+        reasons.append(f"{name} is not recorded or not finite")
+    scope = "not drawn" if hidden == len(values) else f"{hidden} of {len(values)} points not drawn"
+    return f"{scope}: {' and '.join(reasons)}"
 
 
 def _abscissa(rows: Sequence[Record], name: str) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flower_fedcon.core import rng
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.mismatch import ON_MISMATCH
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.simulation import ENGINES
 from flower_fedcon.validation import choice, count, optional, positive
@@ -22,12 +23,15 @@ class RunOptions:
     evaluate_every: int = 1
     workers: int | None = None
     audit: bool | None = None
+    on_mismatch: str | None = None  # "error"
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
         count("evaluate_every", self.evaluate_every, minimum=0)
         rng.check_seed(self.seed)
         choice("engine", self.engine, ENGINES)
+        if self.on_mismatch is not None:
+            choice("on_mismatch", self.on_mismatch, ON_MISMATCH)
         if self.workers is not None:
             count("workers", self.workers)
 

@@ -8,11 +8,15 @@ from typing import Any
 from flower_fedcon import registry
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.options import RunOptions
-from flower_fedcon.experiments.schema import Table, check_table, context, parameters, parse_value
+from flower_fedcon.experiments.schema import Table, check_table, context
 from flower_fedcon.problems import builder
+from flower_fedcon.runs.toml import parse_value
+from flower_fedcon.validation import parameters
 
 TOP = ("title", "paper", "problem", "run", "algorithm", "compare", "tuning")
 """The keys of an experiment file."""
+ALGORITHM = ("name", "label", "on_mismatch", "grid")
+"""The keys of an algorithm's table that are not its arguments."""
 _TABLES = ("problem", "run", "algorithm")
 
 
@@ -41,9 +45,11 @@ def valid_keys(tables: Table, table: str) -> tuple[str, ...]:
     if table == "run":
         return tuple(RunOptions.__dataclass_fields__)
     name = tables.get(table, {}).get("name")
+    if name is None:  # an override may give it
+        return ("name",)
     if table == "problem":
         return ("name", "reference", *parameters(builder(name)))
-    return ("name", "label", *parameters(registry.strategy_class(name)))
+    return (*ALGORITHM, *parameters(registry.strategy_class(name)))
 
 
 def _after_names(override: str) -> bool:

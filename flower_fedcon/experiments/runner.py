@@ -19,6 +19,7 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.experiments.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.folders import write
+from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.run import Plan
@@ -55,6 +56,8 @@ def play(
     plan = plan or run.plan()
     if experiment.reference:
         problem.optimum  # noqa: B018  (found once, and recorded from then on)
+    if label and (mismatch := why_mismatched(experiment.strategy(index), problem)) is not None:
+        say(f"{label}: {mismatch.partition(': ')[0]}")  # the log is kept quiet below
     stacked = run.engine == "stacked"
     if label and stacked:  # beside the log, which is kept quiet below
         from flower_fedcon.engines.stacked import why_not_stackable
@@ -69,7 +72,14 @@ def play(
         with shown as show, quiet(silent, strategies=bool(label)):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
             strategy, plan = experiment.strategy(index), replace(plan, callbacks=callbacks)
-            return simulation.play(strategy, problem, plan, engine=run.engine, workers=run.workers)
+            return simulation.play(
+                strategy,
+                problem,
+                plan,
+                engine=run.engine,
+                workers=run.workers,
+                on_mismatch=experiment.on_mismatch(index),
+            )
     except KeyboardInterrupt:
         if not label or plan.run_dir is None:
             raise

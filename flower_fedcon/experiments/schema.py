@@ -1,22 +1,17 @@
-"""The TOML schema: tables checked against the signatures that receive them, and written."""
+"""The TOML schema: tables checked against the signatures that receive them."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import re
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, Union, get_args, get_origin
 
-from flower_fedcon.core.participation import Bernoulli, Full, Participation, Sample
 from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.validation import Parameters
 from flower_fedcon.wire import settings
 
 Table: TypeAlias = dict[str, Any]
-Parameters: TypeAlias = dict[str, inspect.Parameter]
 
 
 @contextmanager
@@ -34,30 +29,6 @@ def context(where: str) -> Iterator[None]:
         raise type(error)(f"{where}: {error}") from None
 
 
-def parameters(target: Callable[..., Any]) -> Parameters:
-    """Return the named parameters of a function, or of a class and the bases it passes **kw to.
-
-    Their annotations are types, not text.
-
-    >>> def area(*, width: float, height: float = 1.0) -> float: ...
-    >>> {name: p.annotation for name, p in parameters(area).items()}
-    {'width': <class 'float'>, 'height': <class 'float'>}
-    """
-    functions: list[Any] = [target]
-    if isinstance(target, type):
-        functions = [vars(kind)["__init__"] for kind in target.__mro__ if "__init__" in vars(kind)]
-    found: Parameters = {}
-    for function in functions:
-        hints = _hints(function)
-        own = inspect.signature(function).parameters.values()
-        for p in own:
-            if p.name != "self" and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
-                found.setdefault(p.name, p.replace(annotation=hints.get(p.name, Any)))
-        if not any(p.kind is p.VAR_KEYWORD for p in own):
-            break
-    return found
-
-
 def defaults(known: Parameters) -> Table:
     """Return the defaults that a file can state."""
     plain = {name: p.default for name, p in known.items() if isinstance(p.default, _SCALARS)}
@@ -72,13 +43,18 @@ def check_table(value: Any, name: str) -> None:
         raise ConfigError(f"{name} must be a table, got {value!r}")
 
 
-def check_keys(table: Mapping[str, Any], valid: Iterable[str], where: str = "") -> None:
-    """Raise if a key is not among the valid ones, naming the nearest."""
+def check_keys(
+    table: Mapping[str, Any],
+    valid: Iterable[str],
+    where: str = "",
+    also: Mapping[str, str] | None = None,
+) -> None:
+    """Raise if a key is not among the valid ones, naming the nearest; `also` as for `nearest`."""
     names = list(valid)
     for key in table:
         if key not in names:
             place = f" at {where}" if where else ""
-            raise ConfigError(f"unknown key {key!r}{place}: {nearest(key, names)}")
+            raise ConfigError(f"unknown key {key!r}{place}: {nearest(key, names, also)}")
 
 
 def check_types(values: Mapping[str, Any], known: Parameters) -> None:
@@ -105,13 +81,6 @@ _WORDS = {
     float: "a number",
     str: "a text in quotes",
 }
-
-
-def _hints(function: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(function)
-    except NameError:  # a name imported for type checkers only
-        return {}
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -143,84 +112,3 @@ def _describe(hint: Any) -> str:
         if types:
             return f"a table {{type = ...}} of {', '.join(sorted(types))}"
     return _WORDS.get(hint, f"a {getattr(kind, '__name__', hint)}")
-
-
-def parse_value(text: str) -> Any:
-    """Return a TOML value, or the text itself where it is none.
-
-    >>> parse_value("1e-3"), parse_value("{sample = 3}"), parse_value("ray")
-    (0.001, {'sample': 3}, 'ray')
-    """
-    try:
-        tables = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return tables["value"] if len(tables) == 1 else text
-
-
-def write_value(value: Any) -> str:
-    """Return a value as TOML.
-
-    >>> write_value({"type": "L1", "weight": 1e-3, "on": True})
-    '{type = "L1", weight = 0.001, on = true}'
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(k)} = {write_value(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(write_value, value)) + "]"
-    # JSON's escapes are valid in TOML, which also wants this one character escaped
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def section(header: str, table: Mapping[str, Any]) -> list[str]:
-    """Return a table's lines, after an empty one."""
-    return ["", header, *(f"{_key(key)} = {write_value(value)}" for key, value in table.items())]
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
-
-
-_PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
-    "sample": lambda size: Sample(count=size),
-    "fraction": lambda fraction: Sample(fraction=fraction),
-    "bernoulli": lambda p: Bernoulli(p),
-}
-
-
-def argument(name: str, value: Any) -> Any:
-    """Return an argument of a strategy as its constructor takes it.
-
-    >>> argument("participation", {"sample": 3}), argument("regularizer", {"type": "Zero"})
-    (Sample(count=3, fraction=None), Zero())
-    """
-    if name == "participation":
-        return _participation(value)
-    if isinstance(value, dict):
-        if "type" not in value:
-            raise ConfigError(
-                f'{name} is a table without type: write {{type = "L1", weight = 1e-3}}, or another '
-                f"of {', '.join(sorted(settings.registered()))}"
-            )
-        return settings.make(
-            value["type"], {k: argument(k, v) for k, v in value.items() if k != "type"}
-        )
-    return value
-
-
-def _participation(value: Any) -> Participation:
-    if value == "full":
-        return Full()
-    if isinstance(value, dict) and len(value) == 1:
-        (rule, number), *_ = value.items()
-        if rule in _PARTICIPATION:
-            return _PARTICIPATION[rule](number)
-        raise ConfigError(f"unknown participation {rule!r}: {nearest(rule, _PARTICIPATION)}")
-    raise ConfigError(
-        'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
-        f"got {value!r}"
-    )

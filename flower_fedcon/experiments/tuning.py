@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.folders import settings_slug
 from flower_fedcon.experiments.options import TuningOptions
 from flower_fedcon.experiments.runner import Job, Played, play_jobs
-from flower_fedcon.experiments.schema import write_value
+from flower_fedcon.runs.history import why_not_recorded
+from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import count
 
 
@@ -31,15 +32,28 @@ class Point:
     ----------
     settings : dict
         Key -> value, as text.
-    score : float
-        As `TuningOptions` says, inf if the run failed (-inf if the largest is sought).
+    scores : sequence of float
+        As `TuningOptions` says, of each seed's run; inf if it failed (-inf if the largest is
+        sought).
     error : str
-        Why it failed, or "".
+        Why the first that failed did, or "".
     """
 
     settings: Mapping[str, str]
-    score: float
+    scores: Sequence[float]
     error: str
+
+    @property
+    def score(self) -> float:
+        """The mean over the seeds."""
+        return math.fsum(self.scores) / len(self.scores)
+
+    def __str__(self) -> str:
+        if self.error:
+            return "failed"
+        low, high = min(self.scores), max(self.scores)
+        ends = "" if low == high else f" ({low:.4g} to {high:.4g})"
+        return f"{self.score:.4g}{ends}"
 
 
 def grid(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -132,13 +146,14 @@ def tune(
     folder: Path,
     *,
     options: TuningOptions,
+    seeds: Sequence[int] | None = None,
     workers: int = 2,
     say: Callable[[str], object] = lambda _: None,
 ) -> tuple[list[Point], Experiment]:
     """Run an experiment's main algorithm with each combination, and return the best experiment.
 
     Each run has a folder of its own in `folder`; one that holds a finished run is not repeated,
-    one that was interrupted goes on.
+    one that was interrupted goes on. Two algorithms need two folders.
 
     Parameters
     ----------
@@ -148,6 +163,9 @@ def tune(
     folder : Path
     options : TuningOptions
         What is best; its rounds are not looked at.
+    seeds : sequence of int, optional
+        Run each combination with each of these; its score is the mean. By default the
+        experiment's own seed.
     workers : int
         Processes.
     say : callable
@@ -167,20 +185,27 @@ def tune(
     """
     count("workers", workers)
     base = experiment.to_toml(0)
-    jobs = []
-    for settings in points:
+    jobs, owners = [], []
+    for i, settings in enumerate(points):
         tried = _experiment(base, experiment.source, settings)
         tried.strategy()  # raises before the first run
         run_dir = (folder / settings_slug(settings)).resolve()
         until = None if options.level is None else (options.metric, options.level)
-        jobs.append(Job(str(run_dir), tried.to_toml(0), folder=run_dir, until=until))
-    found: list[Point | None] = [None] * len(points)
-    for done, (i, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
+        for seed in [None] if seeds is None else seeds:
+            own = run_dir if seed is None else run_dir / f"seed-{seed}"
+            seeded = tried if seed is None else tried.seeded(seed)
+            jobs.append(Job(str(own), seeded.to_toml(0), folder=own, until=until))
+            owners.append((i, "" if seed is None else f", seed {seed}"))
+    scores: list[list[float]] = [[] for _ in points]
+    errors = [""] * len(points)
+    for done, (number, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
+        i, seed_text = owners[number]
         score = _score(played, options)
-        found[i] = Point(points[i], score, played.error)
+        scores[i].append(score)
+        errors[i] = errors[i] or played.error
         state = played.error or f"{options.title} {score:.4g}{', found' if played.found else ''}"
-        say(f"{done}/{len(jobs)}: {describe(points[i])}: {state}")
-    results = [point for point in found if point is not None]
+        say(f"{done}/{len(jobs)}: {describe(points[i])}{seed_text}: {state}")
+    results = [Point(*parts) for parts in zip(points, scores, errors, strict=True)]
     if not any(math.isfinite(point.score) for point in results):
         raise ConfigError(f"every run failed; the first: {results[0].error}")
     chosen = best(results, options)[0]
@@ -204,7 +229,8 @@ def _score(played: Played, options: TuningOptions) -> float:
         return worst
     rows = played.rows
     if options.metric not in rows[-1]:
-        raise ConfigError(f"unknown metric {options.metric!r}: {nearest(options.metric, rows[-1])}")
+        hint = why_not_recorded(options.metric, rows[-1])
+        raise ConfigError(f"unknown metric {options.metric!r}: {hint}")
     score = float(rows[-1][options.metric])
     if options.level is not None:
         level = options.level

@@ -28,7 +28,9 @@ class Objective(ABC):
 
     A subclass defines `value` and `gradient`; one that is a mean over examples also sets
     `num_examples` and defines `batch_gradient`. Where it is faster, it may also define
-    `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place.
+    `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place. With
+    `metrics(x)`, a dict of numbers by name (a test accuracy, say), histories have the mean over
+    the clients of each number, here and on nodes.
 
     Attributes
     ----------

@@ -7,12 +7,15 @@ MNIST and CIFAR-10) and `hub` (sets loaded by flwr-datasets).
 
 A builder is a function that returns a `FederatedProblem`; its arguments are annotated, and given by
 keyword. To add one, write it in a module here and enter it in `BUILDERS`: its arguments are the
-keys that ``[problem]`` then accepts.
+keys that ``[problem]`` then accepts. A file can also name a function of the user's own.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
@@ -76,16 +79,43 @@ __all__ = [
 
 
 def builder(name: object) -> Builder:
-    """Return the builder of that name.
+    """Return the builder of that name, or the function that "module:function" names.
+
+    Such a module is installed, or lies in the working directory.
 
     Raises
     ------
     ConfigError
         If there is none.
 
-    >>> builder("lasso") is lasso
-    True
+    >>> builder("lasso") is lasso, builder("flower_fedcon.problems.lasso:lasso") is lasso
+    (True, True)
     """
+    if isinstance(name, str) and ":" in name:
+        return _own(name)
     if name not in BUILDERS:
-        raise ConfigError(f"unknown problem {name!r}: {nearest(str(name), BUILDERS)}")
+        raise ConfigError(
+            f"unknown problem {name!r}: {nearest(str(name), BUILDERS)}, or a function of your own "
+            'as "module:function"'
+        )
     return BUILDERS[str(name)]
+
+
+def _own(name: str) -> Builder:
+    module_name, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a command's path does not hold it; worker processes inherit it
+        sys.path.append(here)
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(
+            f"cannot import {module_name!r} for the problem {name!r} ({error!r}): write "
+            f'"module:function", of a module that is installed or lies in {here}'
+        ) from None
+    found = getattr(module, function, None)
+    if not callable(found):
+        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        hint = nearest(function, known)
+        raise ConfigError(f"{module_name!r} has no function {function!r}: {hint}")
+    return found  # type: ignore[no-any-return]

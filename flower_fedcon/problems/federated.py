@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.start import common_layout, start_point
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.packed import PackedObjective
@@ -29,7 +29,8 @@ class FederatedProblem:
     Parameters
     ----------
     objectives : sequence
-        f_1, ..., f_N: objects with `value(x)` and `gradient(x)`.
+        f_1, ..., f_N: objects with `value(x)` and `gradient(x)`. Where all have `metrics(x)`, a
+        dict of numbers by name, the history has the clients' plain mean of each.
     constraint : ConstraintSet, optional
         D.
     regularizer : Regularizer, optional
@@ -107,6 +108,7 @@ class FederatedProblem:
         self.start = start_point(self.layout, x0, self.constraint)
         self.metrics = dict(metrics or {})
         check_metric_names(self.metrics)
+        self._own_metrics = all(callable(getattr(o, "metrics", None)) for o in self.objectives)
         self._optimum = optimum
 
     @property
@@ -150,8 +152,19 @@ class FederatedProblem:
         """Whether the optimum is known, so that residuals are recorded."""
         return self._optimum is not None
 
+    @property
+    def has_functional_constraint(self) -> bool:
+        """Whether the objectives have a constraint of their own, g(x) <= 0."""
+        return all(hasattr(c, "constraint_value") for c in self.clients)
+
     def evaluate(self, packed: Array) -> Record:
-        """Return the record of a packed model: objective, residual, violation and metrics."""
+        """Return the record of a packed model: objective, residual, violation and metrics.
+
+        Raises
+        ------
+        FedConError
+            If the model keeps the constraint and has a value below the optimum.
+        """
         record: Record = {"objective": self._objective(packed)}
         if self._optimum is not None:
             record["residual"] = record["objective"] - self._optimum.value
@@ -160,10 +173,37 @@ class FederatedProblem:
         if self._functional:
             total = math.fsum(c.constraint_value(packed) for c in self.clients)
             record["constraint"] = total / self.num_clients
-        if self.metrics:
-            x = self.layout.unpack(packed)
-            record |= {name: float(metric(x)) for name, metric in self.metrics.items()}
-        return record
+        if self._optimum is not None and record.get("constraint", 0.0) <= 0:
+            self._check_residual(packed, record, self._optimum)
+        x = self.layout.unpack(packed)
+        if self._own_metrics:
+            found = [objective.metrics(x) for objective in self.objectives]
+            shared = [name for name in found[0] if all(name in other for other in found)]
+            record |= {k: math.fsum(map(float, (m[k] for m in found))) / len(found) for k in shared}
+        return record | {name: float(metric(x)) for name, metric in self.metrics.items()}
+
+    def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:
+        """Raise if F(x) is below F* by more than rounding, and by more than convexity allows."""
+        single = x.dtype == np.float32
+        allowed = (1e-5 if single else 1e-9) * max(1.0, abs(optimum.value))
+        if not record["residual"] < -allowed:
+            return
+        # F* was found up to a certified residual; and outside of D, F may be lower.
+        if np.size(optimum.x) == x.size:
+            away = np.linalg.norm(x.ravel() - np.asarray(optimum.x).ravel())
+            allowed += 2 * optimum.residual * float(away)
+        if self.constraint is not None and record["violation"]:
+            inside = self.constraint.project(x)
+            slope = np.linalg.norm(self._mean([c.gradient(inside) for c in self.clients]))
+            allowed += float(slope) * record["violation"]
+        if record["residual"] < -allowed:
+            raise FedConError(
+                f"F(x) = {record['objective']:.9g} is below the optimum F* = {optimum.value:.9g} "
+                f"({optimum.method}) by {-record['residual']:.3g}, which no point of a convex "
+                "problem can be: an error in this package's arithmetic, in an objective's value(x) "
+                "and gradient(x), or in the optimum that was given. Please report it, or run "
+                "without F* (reference = false) if the problem is not convex"
+            )
 
     def _objective(self, packed: Array) -> float:
         total = math.fsum(c.value(packed) for c in self.clients) / self.num_clients

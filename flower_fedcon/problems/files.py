@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -44,6 +45,18 @@ def files(
     ------
     ConfigError
         If no file matches, a file cannot be used, or an argument is out of range.
+
+    Examples
+    --------
+    Each client's file is written from its own arrays:
+
+    >>> import tempfile
+    >>> folder, rng = tempfile.mkdtemp(), np.random.default_rng(0)
+    >>> for i in range(3):
+    ...     np.savez(f"{folder}/client-{i}.npz", A=rng.normal(size=(20, 5)), b=rng.normal(size=20))
+    >>> problem = files(data=f"{folder}/client-*.npz", l1=0.1)
+    >>> problem.num_clients, problem.x0.shape
+    (3, (5,))
     """
     if l1 is not None and l1_radius is not None:
         raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
@@ -74,8 +87,14 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
     try:
         with np.load(path, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"cannot read {path} as a .npz file of arrays: {error}") from None
+    except OSError as error:
+        reason = error.strerror or "it is damaged"
+        raise ConfigError(f"cannot read {path}: {reason}") from None
+    except (ValueError, AttributeError, EOFError, BadZipFile):  # NumPy would advise unpickling
+        raise ConfigError(
+            f"cannot read {path} as a .npz file of numeric arrays: write it by "
+            "np.savez(path, A=..., b=...) from arrays of numbers, not of objects"
+        ) from None
     if "A" not in arrays or ("b" in arrays) == ("y" in arrays):
         raise ConfigError(f"{path} holds {sorted(arrays)}, expected A, and b or y")
     try:

@@ -73,6 +73,15 @@ class Foreign(Regularizer):
     operator: Any
     factor: float = 1.0
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is the same operator, as often."""
+        if not isinstance(other, Foreign):
+            return NotImplemented
+        return other.operator is self.operator and other.factor == self.factor
+
+    def __hash__(self) -> int:
+        return hash((id(self.operator), self.factor))
+
     def value(self, x: Array) -> float:
         """Return factor * operator(x)."""
         value = self.operator(x.reshape(-1))

@@ -14,6 +14,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import History, HistoryFile, Record
+from flower_fedcon.runs.toml import section, tabled
 from flower_fedcon.wire.files import FolderLock, atomic, storage, write_text
 
 if TYPE_CHECKING:
@@ -119,22 +120,26 @@ class RunDirectory:
 
 
 def describe_run(server: Server, num_rounds: int) -> str:
-    """Return the run's configuration, for a run that no experiment file describes."""
-    strategy = server.strategy
-    lines = ["[run]", f"rounds = {num_rounds}", f"seed = {server.setup.seed}"]
-    lines += [f"clients = {server.setup.num_clients}"]
-    lines += ["", "[algorithm]", f"name = {json.dumps(type(strategy).__name__)}"]
-    lines += [
-        f"{name} = {_toml(value)}"
-        for name, value in strategy.arguments().items()
-        if value is not None
+    """Return the configuration of a run that no experiment file describes.
+
+    It is an experiment file once ``[problem]`` names a function that makes the problem.
+    """
+    strategy, setup = server.strategy, server.setup
+    lines = [
+        "[problem]",
+        f"# {setup.num_clients} clients, made in Python or by nodes. To read this",
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    plain = isinstance(value, bool | int | float | str)
-    return json.dumps(value if plain else repr(value))
+    lines += ['# file: name = "module:function", a function that returns the problem.']
+    lines += section("[run]", {"rounds": num_rounds, "seed": setup.seed})
+    stated: dict[str, Any] = {"name": type(strategy).__name__}
+    own = []
+    for name, value in strategy.arguments().items():
+        if value is not None:
+            try:
+                stated[name] = tabled(value)
+            except ConfigError:
+                own.append(f"# {name}: {' '.join(repr(value).split())}, an object of your own")
+    return "\n".join([*lines, *section("[algorithm]", stated), *own]) + "\n"
 
 
 def environment() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +20,20 @@ from flower_fedcon.wire.files import atomic, read_bytes, storage
 Record: TypeAlias = dict[str, float]
 Callback: TypeAlias = Callable[[Record], Any]
 """Sees the record of a round; a true return value stops the run after it."""
+
+
+def why_not_recorded(name: str, columns: Iterable[str]) -> str:
+    """Return a hint to what is asked for in place of a column that a history does not have.
+
+    >>> why_not_recorded("residuals", ["residual", "round"])
+    "did you mean 'residual'? Valid: residual, round"
+    """
+    if name == "residual":
+        return (
+            "F - F* is recorded where the optimum is known before the run: ask for "
+            "problem.optimum first, which finds it once (in a file: reference = true)"
+        )
+    return nearest(name, columns)
 
 
 class History:
@@ -70,7 +84,8 @@ class History:
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.columns:
-            raise ConfigError(f"the history has no column {name!r}: {nearest(name, self.columns)}")
+            hint = why_not_recorded(name, self.columns)
+            raise ConfigError(f"the history has no column {name!r}: {hint}")
         return np.array([row.get(name, np.nan) for row in self.rows])
 
     def __repr__(self) -> str:
@@ -242,7 +257,7 @@ class EarlyStopping:
     tolerance : float
         >= 0.
     column : str (default: "residual")
-        Which column of the history to watch.
+        Which column of the history to watch. For "residual", `simulate` finds the optimum first.
 
     >>> stop = EarlyStopping(1e-3)
     >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})
@@ -260,7 +275,7 @@ class EarlyStopping:
         if self.column not in record:
             raise ConfigError(
                 f"early stopping watches {self.column!r}, which is not recorded: "
-                f"{nearest(self.column, record)}"
+                f"{why_not_recorded(self.column, record)}"
             )
         self._seen = True
         return bool(record[self.column] <= self.tolerance)

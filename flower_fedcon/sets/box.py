@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import expect_finite, only_array, size_of
+from flower_fedcon.sets.arrays import ByValue, expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, CornerAtom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, float_array
 
 
 @dataclass(frozen=True, eq=False)
-class Box(ConstraintSet):
+class Box(ByValue, ConstraintSet):
     """The set lower <= x <= upper, entry by entry.
 
     Parameters

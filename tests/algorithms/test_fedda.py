@@ -186,7 +186,8 @@ def test_a_stage_is_cfedda_from_the_last_one_s_model():
     x = problem.start
     for multiple, radius, rounds in [(4.0, 0.1, 15), (2.0, None, 10), (1.0, 0.3, 17)]:
         part = FederatedProblem(list(problem.objectives), regularizer=L1(0.6), x0=x)
-        x = simulate(CFedDA(L1(0.6 * multiple), **STEPS, radius=radius), part, rounds).x
+        stage = CFedDA(L1(0.6 * multiple), **STEPS, radius=radius)
+        x = simulate(stage, part, rounds, on_mismatch="warn").x
     assert found.tobytes() == x.tobytes()
 
 
@@ -253,7 +254,8 @@ def test_stages_that_are_refused(stages, words):
 
 
 def test_radius_of_a_squared_norm():
-    problem = FederatedProblem([Quadratic(np.eye(2), np.array([3.0, 4.0]))])
+    objectives = [Quadratic(np.eye(2), np.array([3.0, 4.0]))]
+    problem = FederatedProblem(objectives, regularizer=L2Squared(0.1))
     strategy = CFedDA(L2Squared(0.1), strong_convexity=1.0, local_steps=1, radius=2.0)
     found = simulate(strategy, problem, 300).x
     assert found == pytest.approx([1.2, 1.6], abs=1e-9)

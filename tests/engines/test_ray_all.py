@@ -6,7 +6,7 @@ import pytest
 from contract import CONTRACTS, build
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
-from problems import q6_limited
+from problems import q6, q6_limited
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
@@ -22,7 +22,7 @@ ORACLES = {"constraint": L1Ball(0.5), "regularizer": L1(0.6)}
 
 def problem_of(name: str) -> FederatedProblem:
     oracle = CONTRACTS[name].oracle
-    objectives = q6_limited().objectives
+    objectives = (q6_limited if name == "fedsgm" else q6)().objectives
     return FederatedProblem(objectives, **({oracle: ORACLES[oracle]} if oracle else {}))
 
 

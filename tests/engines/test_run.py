@@ -20,6 +20,7 @@ from flower_fedcon import (
 )
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
 from flower_fedcon.wire.files import atomic, write_text
@@ -96,15 +97,35 @@ def test_callbacks_all_see_each_record_and_one_can_stop():
 
 def test_early_stopping():
     problem = q6()
-    with pytest.raises(ConfigError, match="watches 'residual', which is not recorded"):
-        simulate(avg(), problem, 5, callbacks=[EarlyStopping(0.1)])
-    assert problem.optimum.value < 0
+    plain = simulate(avg(), problem, 5)
+    with pytest.raises(ConfigError, match=r"no column 'residual': .* ask for problem\.optimum"):
+        plain["residual"]
+    with pytest.raises(ConfigError, match=r"watches 'residual', which is not .* problem\.optimum"):
+        EarlyStopping(0.1)(plain.rows[0])
+    assert not problem.has_optimum
     history = simulate(avg(), problem, 500, callbacks=[EarlyStopping(0.1)])
+    assert problem.has_optimum
     assert history.stopped
     assert history["residual"][-1] <= 0.1 < history["residual"][-2]
     assert not EarlyStopping(0.1)({"residual": math.nan})
     with pytest.raises(ConfigError, match="tolerance must be finite and >= 0"):
         EarlyStopping(-1)
+
+
+class Measured(Quadratic):
+    """A quadratic with metrics of its own."""
+
+    def metrics(self, x):
+        return {"first": float(x[0]), "curvature": float(self.Q[0, 0])}
+
+
+def test_metrics_of_the_objectives_are_averaged():
+    """As those of nodes are."""
+    problem = FederatedProblem([Measured(f.Q, f.b) for f in q6_objectives()])
+    history = simulate(avg(), problem, 3)
+    assert history["first"][-1] == pytest.approx(history.x[0])
+    mean = np.mean([f.Q[0, 0] for f in q6_objectives()])
+    assert history["curvature"] == pytest.approx([mean] * 3)
 
 
 def test_no_rounds(tmp_path):
@@ -143,7 +164,8 @@ def test_run_directory(tmp_path):
     with np.load(folder / "model.npz") as model:
         assert model["x"].tobytes() == history.x.tobytes()
     text = (folder / "config.toml").read_text()
-    assert "rounds = 4\nseed = 5\nclients = 6\n" in text
+    assert "\n# 6 clients, made in Python" in text
+    assert "rounds = 4\nseed = 5\n" in text
     assert 'name = "FedAvg"\n' in text
     assert "client_lr = 0.025\n" in text
     assert {"flwr", "numpy"} <= json.loads((folder / "environment.json").read_text())[

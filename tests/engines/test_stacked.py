@@ -188,6 +188,7 @@ def test_atoms_of_every_form(constraint):
 def test_regularizers_that_are_not_elementwise(psi):
     problem = FederatedProblem(objectives("least squares"), regularizer=psi)
     same(FedMiD(psi, client_lr=0.05, local_steps=3), problem)
+    problem = FederatedProblem(objectives("least squares"), regularizer=L1(0.1))
     same(FedAvg(client_lr=0.05, local_steps=3, regularizer=L1(0.1)), problem)
 
 

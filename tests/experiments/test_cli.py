@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ import pytest
 from harness import Command, refusal
 
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.problems import BUILDERS
+from flower_fedcon.problems import BUILDERS, builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import algorithms
 from flower_fedcon.runs.history import History
+from flower_fedcon.validation import parameters
 
 SIMS = Path(__file__).parents[2] / "sims"
 
@@ -29,6 +31,7 @@ def test_list(fedcon: Command) -> None:
         assert f" {name} " in out
     for header in ("Problem", "Participation", "State", "Wire", "Paper"):
         assert header in out
+    assert ", ".join(BUILDERS) in " ".join(out.split())
 
 
 def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +56,27 @@ def test_info_defaults_and_meanings(fedcon: Command) -> None:
     row = next(line for line in out.splitlines() if line.strip().startswith("server_lr"))
     assert row.split() == ["server_lr", "1.0", "eta_s", ">", "0."]
     assert "did you mean 'FedFW'" in refusal(fedcon, "info", "FedWF")
+
+
+@pytest.mark.parametrize("name", [*BUILDERS, "flower_fedcon.problems.files:files"])
+def test_info_of_a_problem(fedcon: Command, name: str) -> None:
+    code, out, error = fedcon("info", name)
+    assert (code, error) == (0, "")
+    assert f'[problem]\nname = "{name}"\n' in out
+    for key in parameters(builder(name)):
+        assert f"\n {key} " in out
+    assert "Raises" not in out
+    table = out.rpartition("In an experiment file\n")[2]
+    assert tomllib.loads(table)["problem"]["name"] == name
+
+
+def test_info_of_data_files_says_how_to_write_and_name_them(fedcon: Command) -> None:
+    out = fedcon("info", "files")[1]
+    assert 'np.savez(f"{folder}/client-{i}.npz", A=' in out
+    assert 'data = "clients/*.npz"' in out
+    assert "num_classes" in out
+    assert "did you mean 'digits'" in refusal(fedcon, "info", "digts")
+    assert "--size is for an algorithm's" in refusal(fedcon, "info", "digits", "--size", "5")
 
 
 def test_info_states_the_bytes_of_a_round(fedcon: Command) -> None:

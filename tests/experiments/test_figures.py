@@ -100,3 +100,36 @@ def test_figures_of_awkward_histories(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
         plot_histories({"a": converged}, tmp_path / "file" / "figure.png")
+
+
+def test_a_curve_that_cannot_be_drawn_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rows(*residuals: float) -> list[dict[str, float]]:
+        traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
+        return [{"round": n, **traffic, "residual": r} for n, r in enumerate(residuals, start=1)]
+
+    histories = {"above": rows(1.0, 0.1), "below": rows(-0.1, -0.2), "reached": rows(1.0, 0.0)}
+    told: list[str] = []
+    path = plot_histories(histories, tmp_path / "figure.svg", say=told.append)
+    assert told == [
+        "below: not drawn: residual <= 0, down to -0.2, has no logarithm",
+        "reached: 1 of 2 points not drawn: residual <= 0, down to 0, has no logarithm",
+    ]
+    plot_histories(histories, path)
+    assert "below: not drawn" in caplog.text
+    untold = [*told]
+    plot_histories({"above": histories["above"]}, path, say=told.append)
+    plot_histories(histories, path, y="objective", say=told.append)
+    assert told == untold
+
+
+def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
+    fedcon("compare", "small.toml", "--rounds", "3")
+    everything = sorted(map(str, Path("runs/small").iterdir()))
+    code, out, error = fedcon("plot", *everything, "-o", "all.png")
+    assert (code, error) == (0, "")
+    assert "no folders, and skipped: config.toml, figure.pdf, figure.png" in out
+    assert "runs/small/config.toml is a file: name the folder" in refusal(
+        fedcon, "plot", "runs/small/config.toml", "-o", "all.png"
+    )

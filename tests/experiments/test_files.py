@@ -77,9 +77,16 @@ def test_data_that_cannot_be_used(folder, capsys):
     np.savez("client-4.npz", A=data["A"])
     assert "holds ['A'], expected A, and b or y" in complaint(capsys, "mine.toml")
     np.savez("client-4.npz", A=np.array([{}]), b=data["b"])
-    assert "cannot read client-4.npz" in complaint(capsys, "mine.toml")
-    (folder / "client-4.npz").write_text("no archive")
-    assert "cannot read client-4.npz" in complaint(capsys, "mine.toml")
+    objects = (folder / "client-4.npz").read_bytes()
+    for content in (objects, b"no archive", objects[:100], b""):  # NumPy advises allow_pickle
+        (folder / "client-4.npz").write_bytes(content)
+        text = complaint(capsys, "mine.toml")
+        assert "cannot read client-4.npz as a .npz file of numeric arrays: write it by" in text
+        assert "pickle" not in text
+    (folder / "client-4.npz").unlink()
+    (folder / "client-4.npz").mkdir()
+    assert "cannot read client-4.npz: Is a directory" in complaint(capsys, "mine.toml")
+    (folder / "client-4.npz").rmdir()
     text = complaint(capsys, "mine.toml", "--set", "problem.data=other-*.npz")
     assert "no file matches 'other-*.npz'" in text
     text = complaint(capsys, "mine.toml", "--set", "problem.l1_radius=-1")

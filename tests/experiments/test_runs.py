@@ -115,7 +115,8 @@ def test_a_diverging_run_is_one_error(fedcon: Command) -> None:
     text = Path("small.toml").read_text()
     diverging = text.replace("penalty = 5.0", "client_lr = 10.0\nlocal_steps = 2")
     Path("diverging.toml").write_text(diverging.replace('"FedFW"', '"FedAvg"'))
-    message = refusal(fedcon, "run", "diverging.toml", "--rounds", "5000")
+    options = ["--rounds", "5000", "--set", "algorithm.on_mismatch=warn"]
+    message = refusal(fedcon, "run", "diverging.toml", *options)
     rows = History.read_rows("runs/diverging/history.csv")
     assert f"round {len(rows) + 1}: the objective is inf: the run diverges" in message
 
@@ -189,6 +190,7 @@ def test_seeds_share_one_problem() -> None:
 
 def test_a_run_that_cannot_be_stacked_says_so_once(fedcon: Command) -> None:
     settings = ["algorithm.name=FedProx", "proximal=1.0", "local_solver=exact"]
+    settings += ["algorithm.on_mismatch=warn"]
     text = Path("small.toml").read_text().replace("penalty = 5.0\n", "")
     Path("small.toml").write_text(text)
     options = [word for setting in settings for word in ("--set", setting)]

@@ -28,27 +28,31 @@ def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
     command += ["--run-dir", "tuned", "--grid", "penalty=0.1,1,10", "--workers", "1"]
     code, out, error = fedcon(*command)
     assert (code, error) == (0, "")
-    folders = sorted(path.name for path in Path("tuned").iterdir())
+    assert [path.name for path in Path("tuned").iterdir()] == ["fedfwplus"]
+    folders = sorted(path.name for path in Path("tuned/fedfwplus").iterdir())
     assert folders == ["best.toml", "penalty=0.1", "penalty=1", "penalty=10"]
     scores = {
-        name: History.read_rows(f"tuned/{name}/history.csv")[-1]["residual"] for name in folders[1:]
+        name: History.read_rows(f"tuned/fedfwplus/{name}/history.csv")[-1]["residual"]
+        for name in folders[1:]
     }
-    best = tomllib.loads(Path("tuned/best.toml").read_text())
+    best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
     assert best["algorithm"]["name"] == "FedFWPlus"
     assert f"penalty={best['algorithm']['penalty']:g}" == min(scores, key=lambda n: scores[n])
     assert "compare" not in best
-    assert "best:      tuned/best.toml" in out
+    assert "best:      tuned/fedfwplus/best.toml" in out
 
-    before = {n: Path("tuned", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
+    before = {n: Path("tuned/fedfwplus", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
     code, out, _ = fedcon(*command, "--grid", "schedule=convex")  # another grid: other folders
     assert code == 0
     assert "found" not in out
     code, out, _ = fedcon(*command, "--largest")
     assert out.count(", found") == 3
-    assert before == {n: Path("tuned", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
-    best = tomllib.loads(Path("tuned/best.toml").read_text())
+    assert before == {
+        n: Path("tuned/fedfwplus", n, "history.csv").stat().st_mtime_ns for n in folders[1:]
+    }
+    best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
     assert f"penalty={best['algorithm']['penalty']:g}" == max(scores, key=lambda n: scores[n])
-    assert fedcon("run", "tuned/best.toml", "--run-dir", "again")[0] == 0
+    assert fedcon("run", "tuned/fedfwplus/best.toml", "--run-dir", "again")[0] == 0
 
     command[command.index("10")] = "11"
     assert "holds a run of other settings" in refusal(fedcon, *command)
@@ -61,14 +65,43 @@ def test_tune_with_runs_that_fail(fedcon: Command) -> None:
         .replace('"FedFW"\npenalty = 5.0', '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2')
     )
     Path("d.toml").write_text(text)
-    code, out, _ = fedcon("tune", "d.toml", "--rounds", "200", "--grid", "client_lr=1e-3,1e3")
+    warn = ["--set", "algorithm.on_mismatch=warn"]
+    many = ["tune", "d.toml", "--rounds", "200", *warn]
+    code, out, _ = fedcon(*many, "--grid", "client_lr=1e-3,1e3")
     assert code == 0
     assert "failed" in out
     assert (
-        tomllib.loads(Path("runs/d-tune/best.toml").read_text())["algorithm"]["client_lr"] == 1e-3
+        tomllib.loads(Path("runs/d-tune/fedavg/best.toml").read_text())["algorithm"]["client_lr"]
+        == 1e-3
     )
-    arguments = ["--rounds", "200", "--grid", "client_lr=1e3", "--run-dir", "bad"]
-    assert "every run failed" in refusal(fedcon, "tune", "d.toml", *arguments)
+    arguments = ["--grid", "client_lr=1e3", "--run-dir", "bad"]
+    assert "every run failed" in refusal(fedcon, *many, *arguments)
+
+
+def test_tune_over_seeds_for_several_algorithms(fedcon: Command) -> None:
+    command = ["tune", "small.toml", "--rounds", "5", "--workers", "1", "--seeds", "0,3"]
+    command += ["--algorithm", "FedFW", "--algorithm", "FedFWPlus", "--grid", "penalty=1,10"]
+    code, out, error = fedcon(*command, "--run-dir", "t")
+    assert (code, error) == (0, "")
+    for label, slug in (("FedFW", "fedfw"), ("FedFWPlus", "fedfwplus")):
+        means = {}
+        for penalty in ("1", "10"):
+            runs = [
+                History.read_rows(f"t/{slug}/penalty={penalty}/seed-{seed}/history.csv")
+                for seed in (0, 3)
+            ]
+            ends = [rows[-1]["residual"] for rows in runs]
+            means[penalty] = sum(ends) / 2
+            shown = f"{means[penalty]:.4g}"
+            if ends[0] != ends[1]:
+                shown += f" ({min(ends):.4g} to {max(ends):.4g})"
+            assert " ".join(f"{penalty} {shown}".split()) in " ".join(out.split())
+        best = tomllib.loads(Path(f"t/{slug}/best.toml").read_text())
+        assert best["algorithm"]["label"] == label
+        assert f"{best['algorithm']['penalty']:g}" == min(means, key=lambda p: means[p])
+    assert "4/4: penalty=10, seed 3: residual" in out
+    assert fedcon(*command, "--run-dir", "t")[1].count(", found") == 8
+    assert "not both" in refusal(fedcon, *command, "--seed", "1")
 
 
 @pytest.mark.parametrize(
