@@ -218,10 +218,9 @@ def test_jobs_in_processes_are_runs_in_this_one(tmp_path: Path) -> None:
 def test_what_a_strategy_says_of_its_settings_is_shown(
     fedcon: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = Path("small.toml").read_text().replace("participation = {sample = 2}\n", "")
-    dual = 'name = "DualFL"\nmomentum = 0.9\nregularization = 0.1\n'
-    Path("dual.toml").write_text(text.replace('name = "FedFW"\npenalty = 5.0\n', dual))
-    assert fedcon("run", "dual.toml", "--rounds", "1", "--set", "problem.reference=false")[0] == 0
-    assert [r.message.partition(":")[0] for r in caplog.records if r.levelname == "WARNING"] == [
-        "DualFL's momentum 0.9 is above nu/L = 0.000986009"
-    ]
+    problem = '[problem]\nname = "digits"\nl2 = 0.1\ntest_size = 1500\nreference = false\n'
+    dual = '[algorithm]\nname = "DualFL"\nmomentum = 0.9\n'
+    Path("dual.toml").write_text(f"{problem}[run]\nrounds = 1\n{dual}")
+    assert fedcon("run", "dual.toml")[0] == 0
+    (said,) = (r.message for r in caplog.records if r.levelname == "WARNING")
+    assert said.startswith("DualFL's momentum 0.9 is above nu/L = 0.0")
