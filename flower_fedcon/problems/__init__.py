@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import TypeAlias
 
@@ -106,6 +106,7 @@ def _own(name: str) -> Builder:
     here = str(Path.cwd())
     if here not in sys.path:  # a command's path does not hold it; worker processes inherit it
         sys.path.append(here)
+    invalidate_caches()  # a module written a moment ago
     try:
         module = import_module(module_name)
     except Exception as error:  # whatever the user's module raises

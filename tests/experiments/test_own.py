@@ -11,6 +11,7 @@ import pytest
 from contract import FIRST
 from contract import strategy as strategy_of
 from harness import Command, refusal
+from joblib.externals.loky import get_reusable_executor
 
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.errors import ConfigError
@@ -48,6 +49,7 @@ def test_a_problem_of_ones_own(
     assert config["problem"]["name"] == "own_problems:make_problem"
     assert np.load("runs/own/model.npz")["x"] == pytest.approx([1.75] * 3)  # towards 2
     assert "size" in fedcon("info", "own_problems:make_problem")[1]
+    get_reusable_executor().shutdown(wait=True)  # of other tests, in other folders
     tune = ["tune", "own.toml", "--grid", "client_lr=0.1,0.5", "--workers", "2"]
     assert fedcon(*tune)[0] == 0
     for name, words in (
