@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
@@ -24,6 +27,10 @@ class Aggregation(ABC):
         -------
         array, shape (*shape)
         """
+
+    def combine_numbers(self, values: Sequence[float]) -> float:
+        """Return what stands for a number that each client has sent."""
+        return float(self.combine(np.array(values, dtype=np.float64)))
 
 
 def as_aggregation(value: object) -> Aggregation | None:

@@ -111,7 +111,7 @@ class Uploads:
     def mean_number(self, name: str) -> float:
         """Return the mean over the cohort of a number (or what takes its place)."""
         if self._aggregation is not None:
-            return float(self._aggregation.combine(np.array(self[name], dtype=np.float64)))
+            return self._aggregation.combine_numbers(self[name])
         return math.fsum(self[name]) / len(self.clients)
 
     def mean(self, name: str, about: Array | None = None) -> Array:

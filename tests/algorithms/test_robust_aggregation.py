@@ -90,6 +90,26 @@ def test_the_fixed_point_is_where_the_rule_of_the_changes_is_0(rule):
     assert psi.prox(w + force, 1.0) == pytest.approx(w, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("rule", "low", "high"),
+    [
+        (None, 0, 1e-15),
+        (TrimmedMean(0.1), 0.09, 0.11),
+        (CoordinateMedian(), 0.23, 0.25),
+        (GeometricMedian(), 0.11, 0.13),
+        (NormClipping(0.1), 0.11, 0.13),
+        (NormClipping(1.0), 0, 1e-15),
+    ],
+    ids=repr,
+)
+def test_the_price_without_a_liar_is_what_the_package_says(rule, low, high):
+    strategy = FedAvg(client_lr=1 / 40, local_steps=1, aggregation=rule)
+    problem = q6()
+    problem.optimum  # noqa: B018  (so that the residual is recorded)
+    history = simulate(strategy, problem, 2000, evaluate_every=0)
+    assert low <= history["residual"][-1] <= high
+
+
 @pytest.mark.parametrize("rule", [TrimmedMean(0.2), CoordinateMedian(), GeometricMedian()],
                          ids=lambda rule: type(rule).__name__)  # fmt: skip
 def test_a_liar_is_outvoted(rule):

@@ -83,6 +83,15 @@ def test_what_lies_within_the_smoothing_is_averaged():
     assert GeometricMedian().combine(near) == pytest.approx(near.mean(axis=0), rel=1e-12)
 
 
+def test_numbers_have_no_direction():
+    told = [5.0, 5.0, 6.0, 1e90]
+    assert TrimmedMean(0.25).combine_numbers(told) == 5.5
+    assert (
+        NormClipping(0.1).combine_numbers(told) == CoordinateMedian().combine_numbers(told) == 5.5
+    )
+    assert GeometricMedian().combine_numbers([2.0, 3.0, 1e90]) == pytest.approx(3.0, abs=1e-5)
+
+
 def test_clipping_keeps_directions(values):
     long = values[0] * 1e6
     found = NormClipping(0.5).combine(np.stack([long, values[1] * 1e-3]))
