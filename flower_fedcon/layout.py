@@ -16,6 +16,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array, float_array
 
 Model: TypeAlias = "Array | list[Array]"
+_LARGEST = 2**32
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,29 @@ class Layout:
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
-        """Return the layout written by `to_json`."""
-        shapes, dtype, layered, *named = json.loads(text)
-        names = tuple(str(name) for name in named[0]) if named else None
-        shapes = tuple(tuple(int(n) for n in s) for s in shapes)
-        return cls(shapes, str(dtype), bool(layered), names)
+        """Return the layout written by `to_json`; whoever wrote it is not trusted.
+
+        Raises
+        ------
+        ConfigError
+            If it is not one, or of more than 2**32 numbers.
+        """
+        try:
+            shapes, dtype, layered, *named = json.loads(text)
+            sizes = [n for shape in shapes for n in shape]
+            whole = all(type(n) is int and n >= 1 for n in sizes)
+            known = dtype in ("float64", "float32") and type(layered) is bool
+            if not (whole and known and shapes and (layered or len(shapes) == 1)):
+                raise ValueError("it has other parts")
+            names = tuple(named[0]) if named else None
+            if names is not None and not all(type(name) is str for name in names):
+                raise ValueError("its names are no texts")
+            layout = cls(tuple(tuple(shape) for shape in shapes), dtype, layered, names)
+            if layout.size > _LARGEST:
+                raise ValueError(f"it has {layout.size} numbers")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(f"not the layout of a model ({error}): {text[:60]!r}") from None
+        return layout
 
 
 @lru_cache(maxsize=1024)

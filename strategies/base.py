@@ -279,6 +279,11 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """What the client's step needs to know: the fields that the client class declares."""
         return client_class(self.name).fields
 
+    @property
+    def clients_keep_state(self) -> bool:
+        """Whether clients keep a state between rounds, which they can lose."""
+        return client_class(self.name).state_type is not None
+
     def settings(self) -> dict[str, Any]:
         """Return the value of each of the client's fields: a constant, or an attribute."""
         known = self.constants._asdict() if self.constants is not None else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +67,8 @@ class Request:
         How many usable replies the phase needs before it can end.
     attempt : int
         How often the phase has asked by now, 1 for the first time.
+    seconds_left : float
+        Until the round must have what it needs.
     """
 
     clients: list[int]
@@ -79,6 +82,7 @@ class Request:
     held: frozenset[int] = frozenset()
     wanted: int = 1
     attempt: int = 1
+    seconds_left: float = math.inf
 
     def down(self, client: int) -> Payload:
         """Return all that one client is sent."""
@@ -121,6 +125,8 @@ class Reply:
     remote : bool
         Whether it came over a wire: its values are arrays still to be decoded, and nothing in it
         is trusted.
+    silent : bool
+        Whether nothing was heard of these clients, for the reason in `error`.
     """
 
     clients: list[int]
@@ -131,6 +137,7 @@ class Reply:
     error: str = ""
     work: Sequence[Mapping[str, float]] = ()
     remote: bool = False
+    silent: bool = False
 
     def single(self) -> Iterator[Reply]:
         """Yield the reply of each client on its own."""

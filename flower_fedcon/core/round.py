@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,8 @@ class Round:
 
     def __init__(self, server: Server, cohort: list[int]) -> None:
         self._server, self.cohort = server, cohort
-        self.number = server.round
+        self.number, self._began = server.round, time.monotonic()
+        self._left_behind: dict[int, str] = {}
         self._decision: Payload = {}
         self._held = _NOBODY
         self._restores: dict[int, Payload] = {}
@@ -86,7 +88,7 @@ class Round:
         server = self._server
         if self._attempt > 1:
             server.counts["retries"] += 1
-        clients = self.cohort if self._count == 0 else self._missing()
+        clients = self.cohort if self._count == 0 else self._unanswered()
         after_query = bool(server.strategy.queries) and self.phase == TRAIN
         acknowledged, kept = server.acknowledgements.of(clients)
         request = Request(
@@ -101,6 +103,7 @@ class Round:
             held=self._held,
             wanted=self.lacking,
             attempt=self._attempt,
+            seconds_left=self._began + server.round_deadline - time.monotonic(),
         )
         common = self._broadcast_bytes
         if after_query:
@@ -144,13 +147,21 @@ class Round:
                         found[client] = given
         return found
 
-    def _missing(self) -> list[int]:
+    def _unanswered(self) -> list[int]:
         """Return the clients whose usable reply is still missing."""
         return [client for client in self.cohort if client not in self._answered]
+
+    def missing(self) -> dict[int, str]:
+        """Return the clients without a usable reply in this round, and why."""
+        if self._count == len(self.cohort) and not self._left_behind:
+            return {}
+        now = {client: self._faults.get(client, "no reply") for client in self._unanswered()}
+        return self._left_behind | now
 
     def _begin_training(self) -> None:
         """Go from the query to the step, with the clients that answered."""
         server, answers = self._server, self.uploads()
+        self._left_behind = self.missing()
         server.state, self._decision = server.strategy.after_query(server.state, answers)
         self._held = frozenset(answers.clients)
         self.cohort = server.cohort = answers.clients
@@ -185,7 +196,9 @@ class Round:
         except (StateLostError, AlgorithmError):
             raise  # no way back in, or an error in the program: asking again would not help
         except FedConError as error:
-            if len(reply.clients) == 1 or not reply.payload:
+            if reply.silent:
+                self._faults |= dict.fromkeys(reply.clients, reply.error)
+            elif len(reply.clients) == 1 or not reply.payload:
                 for client in reply.clients:
                     self._drop(client, error)
             else:  # one of them is to blame
@@ -226,6 +239,9 @@ class Round:
                 self._held -= {client}
                 self._ask_again = True
                 continue
+            if not server.strategy.clients_keep_state or not server.acknowledgements.rounds[client]:
+                self._drop(client, RoundError("it says that it lost a state that it never had"))
+                continue
             if client in self._restores:
                 self._drop(client, RoundError("it says again that its state is gone"))
                 continue
@@ -261,18 +277,23 @@ class Round:
             return False
         if not self.lacking:
             return True
-        if self._attempt > self._server.max_retries:
+        if self._is_hopeless():
             raise RoundError(
                 f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, "
                 f"{self._quorum} needed, after {self._attempt} attempts ({self._reasons()})"
             )
         return False
 
+    def _is_hopeless(self) -> bool:
+        """Return whether every attempt, or all the time, is used up."""
+        most, deadline = self._server.max_retries, self._server.round_deadline
+        late = time.monotonic() >= self._began + deadline
+        return late or (most is not None and self._attempt > most)
+
     def _reasons(self) -> str:
         """Return why clients have no usable reply, each reason once."""
         by_reason: dict[str, list[str]] = {}
-        for client in self._missing():
-            reason = self._faults.get(client, "no reply")
+        for client, reason in self.missing().items():
             by_reason.setdefault(reason, []).append(self._server.setup.clients[client].name)
         return "; ".join(
             f"client{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping
@@ -59,8 +60,10 @@ class Server:
         What the clients' steps have cost so far.
     """
 
-    max_retries = 3
-    """How many more times the clients without a usable reply are asked."""
+    max_retries: int | None = 3
+    """How many more times the clients without a usable reply are asked; None for any number."""
+    round_deadline = math.inf
+    """Seconds after its beginning at which a round without enough replies ends the run."""
 
     def __init__(
         self,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.round import Round
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -19,8 +21,22 @@ if TYPE_CHECKING:
 class Engine(ABC):
     """What holds the clients of a run: this process, worker processes, or nodes.
 
-    A run calls `describe`, then `open`, then `answer` and `evaluate` as often as it likes.
+    A run calls `describe`, then `open`, then `answer`, `observe` and `evaluate` as often as it
+    likes.
+
+    Attributes
+    ----------
+    max_retries : int, optional
+        How many more times the clients without a usable reply are asked; None for any number.
+    round_deadline : float
+        Seconds after its beginning at which a round without enough replies ends the run.
+    wall_clock : bool
+        Whether a history's seconds are all that pass, and not only those of the rounds.
     """
+
+    max_retries: int | None = 3
+    round_deadline: float = math.inf
+    wall_clock: ClassVar[bool] = False
 
     @abstractmethod
     def describe(self) -> list[ClientInfo]:
@@ -35,7 +51,7 @@ class Engine(ABC):
         """Return the replies to a request: of a round, or for a certificate.
 
         One reply may hold the answers of many clients, in columns. A client that fails gives a
-        reply with the error; one that is not heard from gives none.
+        reply with the error; one that is not heard from gives none, or one that is `silent`.
         """
 
     @abstractmethod
@@ -44,6 +60,13 @@ class Engine(ABC):
 
     clients_keep_states: ClassVar[bool] = True
     """Whether the clients' states are with them, and not in the run's checkpoint."""
+
+    def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
+        """Learn from a complete round who gave a usable reply, and who did not and why."""
+
+    def counts(self) -> dict[str, float]:
+        """Return what else a history counts."""
+        return {}
 
     def digests(self) -> dict[str, list[str]]:
         """Return digests of what a run works on, which must not change when it is resumed."""

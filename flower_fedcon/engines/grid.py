@@ -5,28 +5,34 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flower_fedcon.core import evaluation
-from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.protocol import CERTIFY, ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.quarantine import Quarantine
+from flower_fedcon.core.round import Round
 from flower_fedcon.engines.base import Engine
-from flower_fedcon.errors import FedConError, printable
-from flower_fedcon.flower import codec, messages, nodes
-from flower_fedcon.flower.nodes import Nodes, Waiting, exchange
+from flower_fedcon.engines.patience import Patience
+from flower_fedcon.flower import codec, incoming, mail, messages
+from flower_fedcon.flower.incoming import Fault
+from flower_fedcon.flower.mail import Arrival, Post, Waiting
+from flower_fedcon.flower.nodes import Nodes, in_words, listed
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
-from flower_fedcon.validation import Array, count, nonnegative, positive
+from flower_fedcon.validation import Array, count
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
-_RETURN = 60.0  # seconds that a retry waits for a node to come back
+PAUSE = 1.0, 60.0  # seconds before a round is asked again: at first, and at most
+_RETURN = 60.0  # seconds that a retry then waits for a node to come back
 
 
 class GridEngine(Engine):
@@ -37,34 +43,46 @@ class GridEngine(Engine):
     strategy : FedConStrategy
         Its set and regularizer complete the clients' evaluations of a model.
     grid : flwr.serverapp.Grid
-    timeout : float
-        Seconds to wait for the clients at the start, and for the replies of a round.
+    patience : Patience, optional
     num_clients : int, optional
         How many clients to wait for; by default the nodes' "num-partitions".
-    grace : float, optional
-        Seconds that a round waits for the other replies once it has enough.
     problem : FederatedProblem, optional
         Evaluates models on the server; without it the clients do.
+    authenticated : bool (default: False)
+        Whether the SuperLink knows its nodes by their keys; see `flower_fedcon.flower.nodes`.
     """
+
+    wall_clock = True
 
     def __init__(
         self,
         strategy: FedConStrategy[Any],
         grid: Grid,
-        timeout: float = 3600,
+        patience: Patience | None = None,
         num_clients: int | None = None,
-        grace: float | None = None,
         problem: FederatedProblem | None = None,
+        *,
+        authenticated: bool = False,
     ) -> None:
-        self._strategy, self._grid, self._problem = strategy, grid, problem
-        self._timeout = positive("timeout", timeout)
+        self._strategy, self._problem = strategy, problem
+        self._patience = Patience() if patience is None else patience
         self._expected = None if num_clients is None else count("num_clients", num_clients)
-        self._grace = None if grace is None else nonnegative("grace", grace)
-        self._nodes = Nodes(grid, strategy.name, self._timeout)
+        self._patience.check_expected(self._expected)
+        self.max_retries = self._patience.max_retries
+        self.round_deadline = self._patience.round_deadline
+        self._post = Post(grid)
+        self._nodes = Nodes(grid, self._post, strategy.name, authenticated=authenticated)
+        after, rounds = self._patience.quarantine_after, self._patience.quarantine_rounds
+        self._quarantine = Quarantine(after, rounds)
+        self._sent: list[Message] = []
+        self._at: dict[int, int] = {}  # the node on which a client was trained last
 
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
-        infos = self._nodes.wait(self._expected, self._timeout)
+        patience = self._patience
+        timeout = patience.start_timeout or patience.timeout
+        infos = self._nodes.wait(self._expected, patience.min_clients_to_start, timeout)
+        infos = _alike(infos, patience.min_clients_to_start)
         self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
         self._index = {name: j for j, name in enumerate(self._names)}
@@ -78,57 +96,137 @@ class GridEngine(Engine):
         """Encode what all messages have in common."""
         self._run = run
         self._encoder = codec.RequestEncoder(run)
+        self._nodes.close(self._names, run.layout)
+
+    def counts(self) -> dict[str, float]:
+        """Return how many nodes could not take part under the names that they claimed."""
+        return {"refused": self._nodes.refused}
 
     # --- rounds --------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> list[Reply]:
-        """Send a request to the nodes that are online and return what comes back in time."""
-        retry = request.attempt > 1
-        wanted = {self._names[client] for client in request.clients}
-        online = self._nodes.online()
-        deadline = time.monotonic() + min(_RETURN, self._timeout)
-        while not wanted & online.keys() or (retry and not wanted <= online.keys()):
-            if time.monotonic() > deadline:
-                break
-            time.sleep(nodes.POLL[1])
-            online = self._nodes.online()
+        """Send a request to the nodes that are online and return what comes back in time.
+
+        A client that is not heard from gives a reply that is `silent`, and says why.
+        """
+        left_out = self._left_out(request)
+        online = self._await(request, [c for c in request.clients if c not in left_out])
         waiting = Waiting(
+            timeout=min(self._patience.timeout, request.seconds_left),
             there=lambda: set(self._nodes.online().values()),
             enough=request.wanted,
-            grace=self._grace,
+            grace=self._patience.grace,
         )
-        sent = self._messages(request, online)
-        return self.read(exchange(self._grid, sent, self._timeout, waiting), request.round)
+        silent = dict(left_out)
+        sent = self._messages(request, online, silent)
+        found = [
+            (self._asked[arrival.node], self._reply(arrival))
+            for arrival in self._post.exchange(sent, waiting)
+        ]
+        found += [(client, Fault(reason, silent=True)) for client, reason in silent.items()]
+        absent = {
+            client: content.reason
+            for client, content in found
+            if isinstance(content, Fault) and content.silent and client not in left_out
+        }
+        if absent:
+            named = in_words({self._names[client]: why for client, why in absent.items()})
+            _log.warning("round %d: nothing from %s", request.round, named)
+        return [_as_reply(client, content, request.round) for client, content in found]
+
+    def _left_out(self, request: Request) -> dict[int, str]:
+        """Return the clients in quarantine, if the request can do without them."""
+        number, online = request.round, self._nodes.online()
+        for client, node in self._at.items():
+            if online.get(self._names[client], node) != node:  # started anew
+                self._quarantine.forgive(client)
+        until = {client: self._quarantine.until(client, number) for client in request.clients}
+        out = {
+            client: f"it is left out until round {end}, after failing again and again"
+            for client, end in until.items()
+            if end
+        }
+        enough = len(request.clients) - len(out) >= request.wanted
+        return out if enough and request.phase != CERTIFY else {}
+
+    def _await(self, request: Request, clients: Sequence[int]) -> dict[str, int]:
+        """Return who is online; wait for somebody to be, and before a retry for all to be."""
+        retry = request.attempt > 1
+        wanted = {self._names[client] for client in clients}
+        now = time.monotonic()
+        pause = min(PAUSE[0] * 2.0 ** (request.attempt - 2), PAUSE[1]) if retry else 0.0
+        begin = now + min(pause, request.seconds_left)
+        end = min(begin + min(_RETURN, self._patience.timeout), now + request.seconds_left)
+        online = self._nodes.online()
+        while now < begin or not wanted & online.keys() or (retry and not wanted <= online.keys()):
+            now = time.monotonic()
+            if now > end:
+                break
+            time.sleep(mail.POLL[1])
+            online = self._nodes.online()
+        return online
 
     def messages(self, request: Request) -> list[Message]:
         """Return a request's messages to the nodes that are online."""
-        return self._messages(request, self._nodes.online())
+        self._sent = self._messages(request, self._nodes.online(), {})
+        return self._sent
 
-    def _messages(self, request: Request, online: dict[str, int]) -> list[Message]:
+    def _messages(
+        self, request: Request, online: Mapping[str, int], silent: dict[int, str]
+    ) -> list[Message]:
+        """Return the messages, and note in `silent` who is offline."""
+        self._asked: dict[int, int] = {}  # which client is on a node, of those that are asked
         sent = []
         for place, client in enumerate(request.clients):
+            if client in silent:
+                continue
             node = online.get(self._names[client])
-            if node is not None:
-                arrays, config = self._encoder.encode(request, place)
-                sent.append(messages.instruction(messages.TRAIN, arrays.values(), config, node))
+            if node is None:
+                silent[client] = "its node is not online"
+                continue
+            self._at[client], self._asked[node] = node, client
+            arrays, config = self._encoder.encode(request, place)
+            sent.append(messages.instruction(messages.TRAIN, arrays.values(), config, node))
         return sent
 
     def read(self, received: Iterable[Message], server_round: int) -> list[Reply]:
-        """Return the replies in the messages of a round."""
-        replies = []
-        for message in received:
-            client = self._client(message)
-            try:
-                arrays, _, examples, config = messages.read_reply(message, messages.TRAIN)
-                reply = codec.decode_reply(client, arrays, examples, config)
-            except (FedConError, KeyError, TypeError, ValueError) as error:
-                reply = Reply([client], server_round, error=str(error), remote=True)
-            replies.append(reply)
-        return replies
+        """Return the replies to what `messages` made."""
+        return [
+            _as_reply(self._asked[arrival.node], self._reply(arrival), server_round)
+            for arrival in self._arrivals(received)
+        ]
 
-    def _client(self, message: Message) -> int:
-        """Return which client sent a message, whatever the message says; -1 if unknown."""
-        return self._index.get(self._nodes.name(message.metadata.src_node_id), -1)
+    def _reply(self, arrival: Arrival) -> Reply | Fault:
+        content, client = arrival.content, self._asked[arrival.node]
+        if isinstance(content, Fault):
+            return content
+        return incoming.reply(
+            client, self._run.layout, lambda: messages.reply_parts(content, messages.TRAIN)
+        )
+
+    def _arrivals(self, received: Iterable[Message]) -> list[Arrival]:
+        """Return messages by whom they were asked of, whatever they say themselves."""
+        nodes = {sent.metadata.message_id: sent.metadata.dst_node_id for sent in self._sent}
+        pairs = [(nodes.get(message.metadata.reply_to_message_id), message) for message in received]
+        return [Arrival(node, message) for node, message in pairs if node is not None]
+
+    def observe(self, round_: Round) -> None:
+        """Put clients that fail again and again into quarantine; being offline is no failure."""
+        missing, number, online = round_.missing(), round_.number, self._nodes.online()
+        used = [client for client in round_.cohort if client not in missing]
+        failed = [
+            client
+            for client in missing
+            if self._names[client] in online and not self._quarantine.until(client, number)
+        ]
+        for client, until in self._quarantine.observe(number, used, failed).items():
+            _log.warning(
+                "client %s has failed again and again (now: %s): it is left out until round %d, "
+                "unless a round cannot do without it",
+                self._names[client],
+                missing[client],
+                until,
+            )
 
     # --- evaluation ----------------------------------------------------------------------------
 
@@ -136,40 +234,51 @@ class GridEngine(Engine):
         """Return the problem's record of a model, or the mean of the clients' evaluations."""
         if self._problem is not None:
             return self._problem.evaluate(x)
-        return self.mean(exchange(self._grid, self.evaluation(x), self._timeout), x)
+        patience, strategy = self._patience, self._strategy
+        everyone = len(self._names)
+        how = Waiting(
+            timeout=patience.evaluate_timeout or patience.timeout,
+            there=lambda: set(self._nodes.online().values()),
+            enough=everyone if strategy.needs_everyone else strategy.min_replies or 1,
+            grace=patience.grace,
+        )
+        return self._mean(self._post.exchange(self.evaluation(x), how), x)
 
     def evaluation(self, x: Array) -> list[Message]:
         """Return the messages that ask the clients to evaluate a model."""
         layout, online = self._run.layout, self._nodes.online()
-        known = [(j, online[name]) for j, name in enumerate(self._names) if name in online]
+        self._asked = {online[name]: j for j, name in enumerate(self._names) if name in online}
         common: codec.Config = {"layout": layout.to_json(), "algorithm": self._run.algorithm}
         model = layout.unpack(x)
         arrays = model if isinstance(model, list) else [model]
-        return [
+        self._sent = [
             messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node)
-            for j, node in known
+            for node, j in self._asked.items()
         ]
+        return self._sent
 
     def mean(self, received: Iterable[Message], x: Array) -> Record:
+        """Return the mean of what the clients answer to the messages of `evaluation`."""
+        return self._mean(self._arrivals(received), x)
+
+    def _mean(self, arrivals: Iterable[Arrival], x: Array) -> Record:
         """Return the mean of the clients' objectives (with psi) and of their metrics."""
         answers: dict[int, Record] = {}
+        missing = dict.fromkeys(self._names, "its node is not online")
         diverged = 0
-        for message in received:
-            client = self._client(message)
-            try:
-                _, loss, _, config = messages.read_reply(message, messages.EVALUATE)
-                metrics = {k: v for k, v in config.items() if k != "client"}
-                answers[client] = evaluation.admit(loss, metrics)
-            except FedConError as error:
-                name = self._names[client] if client >= 0 else "an unknown node"
-                _log.warning("no evaluation from client %s: %s", name, printable(str(error)))
-                diverged += isinstance(error, evaluation.DivergedError)
-        answers.pop(-1, None)
-        missing = len(self._names) - len(answers)
+        for arrival in arrivals:
+            client = self._asked[arrival.node]
+            found = self._evaluation(arrival.content)
+            if isinstance(found, Fault):
+                missing[self._names[client]] = found.reason
+                diverged += found.diverged
+            else:
+                answers[client] = found
+                del missing[self._names[client]]
         if diverged == len(self._names):  # no client alone is to blame
             return {"objective": math.nan}
         if missing:  # the mean over some clients is another function: better no value
-            _log.warning("%d clients did not evaluate: no objective in this record", missing)
+            _log.warning("no objective in this record, without %s", in_words(missing))
             return {}
         record = evaluation.mean([answers[client] for client in sorted(answers)])
         psi, constraint = self._strategy.regularizer, self._strategy.constraint
@@ -177,3 +286,31 @@ class GridEngine(Engine):
             record["objective"] += psi.value(x)
         record["violation"] = 0.0 if constraint is None else constraint.violation(x)
         return record
+
+    def _evaluation(self, content: Message | Fault) -> Record | Fault:
+        if isinstance(content, Fault):
+            return content
+        return incoming.evaluation(lambda: messages.reply_parts(content, messages.EVALUATE))
+
+
+def _as_reply(client: int, found: Reply | Fault, server_round: int) -> Reply:
+    """Return a fault as the reply that the round counts."""
+    if isinstance(found, Reply):
+        return found
+    reason, silent = found.reason, found.silent
+    return Reply([client], server_round, error=reason, remote=True, silent=silent)
+
+
+def _alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
+    """Return the clients with the model that most have, if they are enough to start with."""
+    shapes = Counter(info.layout.shapes for info in infos if info.layout is not None)
+    if len(shapes) < 2 or least is None:
+        return infos  # where they differ, `common_layout` says so
+    most, _ = shapes.most_common(1)[0]
+    alike = [info for info in infos if info.layout is None or info.layout.shapes == most]
+    if len(alike) < least:
+        return infos
+    others = [info.name for info in infos if info not in alike]
+    _log.warning("starting without client %s: most have a model of shape %s, which they have not",
+                 listed(others), most)  # fmt: skip
+    return alike

@@ -94,12 +94,14 @@ def server_app(
     """Return a ServerApp that runs a strategy.
 
     The run configuration's keys (`flwr run --run-config`, or the app's pyproject.toml):
-    "num-server-rounds" (3), "seed" (0), "evaluate-every" (1; 0 for the end only), "run-dir",
-    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "grace"
-    (seconds to wait for the rest once a round has enough replies), "resume" (false),
-    "checkpoint-every" (rounds; by default every ten seconds), "allow-changes" (names that `resume`
-    may find changed, with commas), "certificates" (false) and "audit" (true where there is a
-    "run-dir").
+    "num-server-rounds" (3), "seed" (0), "evaluate-every" (10; 0 for the end only), "run-dir",
+    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "resume"
+    (false), "checkpoint-every" (rounds; by default every ten seconds), "allow-changes" (names that
+    `resume` may find changed, with commas), "certificates" (false), "audit" (true where there is a
+    "run-dir"), and what `start` says of slow and failing nodes: "min-clients-to-start",
+    "start-timeout", "evaluate-timeout" (0 for the default in these three), "grace",
+    "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds" and "authenticated"
+    (false).
 
     Parameters
     ----------
@@ -134,9 +136,10 @@ def server_app(
             num_rounds=int(_option(config, "num-server-rounds", 3)),
             timeout=float(_option(config, "timeout", 3600)),
             seed=int(_option(config, "seed", 0)),
-            evaluate_every=int(_option(config, "evaluate-every", 1)),
+            evaluate_every=int(_option(config, "evaluate-every", 10)),
             num_clients=int(_option(config, "num-clients", 0)) or None,
-            grace=float(config["grace"]) if "grace" in config else None,
+            **_patience(config),
+            authenticated=bool(config.get("authenticated", False)),
             run_dir=str(_option(config, "run-dir", "")) or None,
             resume=bool(config.get("resume", False)),
             certificates=bool(config.get("certificates", False)),
@@ -147,6 +150,14 @@ def server_app(
         )
 
     return app
+
+
+def _patience(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run configuration says of slow and failing nodes, for `start`."""
+    optional = ("min-clients-to-start", "start-timeout", "evaluate-timeout")
+    others = ("grace", "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds")
+    given = {key: _option(config, key, 0) for key in (*optional, *others) if key in config}
+    return {key.replace("-", "_"): value for key, value in given.items() if value or key in others}
 
 
 def _option(config: Mapping[str, Any], key: str, default: int | float | str) -> Any:

@@ -7,6 +7,7 @@ configuration says which is which. Scalars of a payload travel as "scalar.<name>
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 DESCRIBE = "describe"
-_SCALAR, _RESTORE, _WORK = "scalar.", "restore.", "work."
+ERROR = "error"
+SCALAR, WORK_PREFIX, _RESTORE = "scalar.", "work.", "restore."
 Config = dict[str, Any]
 
 
@@ -63,7 +65,7 @@ class RequestEncoder:
             "keep": int(request.kept[place]),
             "restore": given is not None,
             "names": ",".join(arrays),
-            **{_SCALAR + name: number for name, number in scalars.items()},
+            **{SCALAR + name: number for name, number in scalars.items()},
         }
         return arrays, config
 
@@ -73,7 +75,7 @@ def decode_request(
 ) -> tuple[RunInfo, Request]:
     """Return the run and the request in a message; `own` holds the client's own oracles."""
     try:
-        arrays = _named(parameters, str(config["names"]))
+        arrays = named(parameters, str(config["names"]))
         layout = _layout(str(config["layout"]))
         settings = decode(str(config["settings"]), arrays, own)
         run = RunInfo(
@@ -86,7 +88,7 @@ def decode_request(
             incarnation=int(config["incarnation"]),
         )
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
-        values |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
+        values |= {k.removeprefix(SCALAR): v for k, v in config.items() if k.startswith(SCALAR)}
         given = {k.removeprefix(_RESTORE): v for k, v in values.items() if k.startswith(_RESTORE)}
         client = int(config["client"])
         request = Request(
@@ -112,33 +114,14 @@ def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
     (client,) = reply.clients
     arrays, scalars = flatten({name: value for name, (value,) in reply.payload.items()})
     config: Config = {"client": client, "round": reply.round, "names": ",".join(arrays)}
-    config |= {_SCALAR + name: number for name, number in scalars.items()}
+    config |= {SCALAR + name: number for name, number in scalars.items()}
     for work in reply.work:
-        config |= {_WORK + name: float(number) for name, number in work.items()}
+        config |= {WORK_PREFIX + name: float(number) for name, number in work.items()}
     if reply.lost:
         config["lost"] = True
     if reply.error:
-        config["error"] = reply.error
+        config[ERROR] = reply.error
     return list(arrays.values()), int(reply.num_examples), config
-
-
-def decode_reply(
-    client: int, arrays: Sequence[Array], num_examples: float, config: Mapping[str, Any]
-) -> Reply:
-    """Return the reply in a client's message; its payload holds undecoded parts, by full name."""
-    payload: Payload = dict(_named(arrays, str(config["names"])))
-    payload |= {k.removeprefix(_SCALAR): v for k, v in config.items() if k.startswith(_SCALAR)}
-    work = {k.removeprefix(_WORK): float(v) for k, v in config.items() if k.startswith(_WORK)}
-    return Reply(
-        clients=[client],
-        round=int(config["round"]),
-        payload={name: [value] for name, value in payload.items()},
-        num_examples=num_examples,
-        lost=bool(config.get("lost", False)),
-        error=str(config.get("error", "")),
-        work=[work],
-        remote=True,
-    )
 
 
 def encode_info(info: ClientInfo, context: Context | None) -> Config:
@@ -155,29 +138,17 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
         config["version"] = info.version
     if info.digest:
         config["digest"] = info.digest
-    for key in ("smoothness", "strong_convexity"):
-        if getattr(info, key) is not None:
-            config[key] = getattr(info, key)
+    for key, value in (
+        ("smoothness", info.smoothness),
+        ("strong_convexity", info.strong_convexity),
+    ):
+        if value is not None and math.isfinite(value):
+            config[key] = value
     return config
 
 
-def decode_info(config: Mapping[str, Any], node_id: int) -> tuple[ClientInfo, int | None]:
-    """Return a client's description, and the number of partitions that it knows of."""
-    layout = config.get("layout")
-    info = ClientInfo(
-        name=str(config.get("name", f"node-{node_id}")),
-        num_examples=int(config["num-examples"]),
-        layout=None if layout is None else Layout.from_json(str(layout)),
-        smoothness=config.get("smoothness"),
-        strong_convexity=config.get("strong_convexity"),
-        digest=str(config.get("digest", ""))[:64],
-        version=str(config.get("version", ""))[:64],
-    )
-    partitions = config.get("num-partitions")
-    return info, None if partitions is None else int(partitions)
-
-
-def _named(arrays: Sequence[Array], names: str) -> dict[str, Array]:
+def named(arrays: Sequence[Array], names: str) -> dict[str, Array]:
+    """Return arrays by the names that came with them."""
     listed = names.split(",") if names else []
     if len(listed) != len(arrays) or len(set(listed)) != len(listed):
         raise ConfigError(f"{len(arrays)} arrays came under the names {listed}")

@@ -13,10 +13,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.round import Round
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import FedConError
 from flower_fedcon.flower import messages
+from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.validation import Array
@@ -68,7 +70,29 @@ class GridRun:
             result.evaluate_metrics_serverapp[server_round] = metrics
             return {k: v for k, v in metrics.items() if isinstance(v, int | float)}
 
-        self.open(initial, replace(plan, callbacks=[report, *plan.callbacks], evaluate=evaluate))
+        def progress(round_: Round) -> None:
+            done, clients = round_.number - before, self._server.setup.clients
+            seconds = time.monotonic() - started
+            left = seconds / done * (plan.num_rounds - round_.number)
+            missing = {clients[j].name: why for j, why in round_.missing().items()}
+            _log.info(
+                "[ROUND %d/%d] %d of %d replies; %s so far, about %s left%s",
+                round_.number,
+                plan.num_rounds,
+                self._server.replies,
+                len(round_.cohort),
+                duration(seconds),
+                duration(left),
+                f"; without {in_words(missing)}" if missing else "",
+            )
+
+        self.open(
+            initial,
+            replace(
+                plan, callbacks=[report, *plan.callbacks], evaluate=evaluate, after_round=progress
+            ),
+        )
+        started, before = time.monotonic(), self._server.round
         _log.info("Starting %s:", self._strategy.title)
         self._strategy.summary()
         result.history = self._run.play()
@@ -120,3 +144,15 @@ class GridRun:
     def evaluation(self, received: Iterable[Message]) -> Record:
         """Return the mean of the clients' evaluations of the current model."""
         return self._engine.mean(received, self._server.x)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as it is spoken of.
+
+    >>> duration(0.04), duration(95), duration(7260), duration(200_000)
+    ('0 s', '95 s', '2 h 1 min', '55 h 33 min')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

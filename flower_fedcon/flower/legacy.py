@@ -7,6 +7,7 @@ apps that this file serves are built on it.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,12 +30,12 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.flower import codec
+from flower_fedcon.flower import codec, incoming
+from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import natural
 from flower_fedcon.layout import Model
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import count
-from flower_fedcon.wire.payloads import load_array
 
 _log = logging.getLogger("flwr")
 
@@ -117,17 +118,19 @@ class _Legacy(Strategy):
         """Wait for the clients, ask each for its description, and return the start."""
         infos: dict[str, ClientInfo] = {}
         wanted = self._num_clients or 1
-        while True:  # those that are online may know of more
-            if not client_manager.wait_for(wanted, timeout=int(self._timeout)):
-                raise FedConError(
-                    f"{client_manager.num_available()} of {wanted} clients are online after "
-                    f"{self._timeout:g} s: start the missing ones, or set num_clients"
-                )
+        deadline = time.monotonic() + self._timeout
+        while len(infos) < wanted:  # those that are online may know of more
+            client_manager.wait_for(wanted, timeout=max(1, int(deadline - time.monotonic())))
             found, partitions = self._meet(client_manager)
             infos |= found
             wanted = self._num_clients or max(wanted, partitions)
-            if len(infos) >= wanted:
-                break
+            if len(infos) < wanted:
+                if time.monotonic() > deadline:
+                    raise FedConError(
+                        f"{len(infos)} of {wanted} clients are online after {self._timeout:g} s: "
+                        "start the missing ones, or set num_clients"
+                    )
+                time.sleep(1.0)  # a node that has failed is asked again
         known = sorted(infos.values(), key=lambda info: natural(info.name))
         names = [info.name for info in known]
         layout = common_layout([info.layout for info in known], names, self._x0)
@@ -135,6 +138,7 @@ class _Legacy(Strategy):
         rule = self._strategy.participation
         setup = Setup.of(known, self._num_rounds, layout, rule, self._seed)
         self._server = Server(self._strategy, setup, start)
+        self._server.max_retries = None  # an attempt is one of Flower's rounds, which it counts
         self._encoder = codec.RequestEncoder(self._server.info)
         self._index = {name: j for j, name in enumerate(names)}
         return self._parameters()
@@ -144,16 +148,26 @@ class _Legacy(Strategy):
         infos: dict[str, ClientInfo] = {}
         most = 0
         config: dict[str, Scalar] = {"action": codec.DESCRIBE, "algorithm": self._strategy.name}
-        for cid, proxy in client_manager.all().items():
+        everyone = client_manager.all()
+        for cid, proxy in everyone.items():
             if cid in self._names:
                 continue
-            answer = proxy.fit(FitIns(Parameters([], "numpy.ndarray"), config), 60.0, 0)
-            if "error" in answer.metrics:
-                raise ConfigError(f"node {cid} cannot take part: {answer.metrics['error']!r}")
-            info, partitions = codec.decode_info(answer.metrics, int(cid))
-            self._names[cid] = info.name
-            infos[info.name] = info
-            most = max(most, partitions or 0)
+            try:
+                answer = proxy.fit(FitIns(Parameters([], "numpy.ndarray"), config), 60.0, 0)
+            except Exception as error:  # as Flower reports that a node has failed
+                _log.warning("node %s cannot take part: %s", cid, incoming.readable(repr(error)))
+                continue
+            found = incoming.description(_parts(answer), cid)
+            if isinstance(found, Fault):
+                _log.warning("node %s cannot take part: %s", cid, found.reason)
+                continue
+            name = found.info.name
+            if any(self._names[other] == name for other in self._names.keys() & everyone.keys()):
+                _log.warning("node %s cannot take part: client %s is on another node", cid, name)
+                continue
+            self._names[cid] = name
+            infos[name] = found.info
+            most = max(most, found.partitions or 0)
         return infos, most
 
     def configure_fit(
@@ -163,7 +177,8 @@ class _Legacy(Strategy):
         self._meet(client_manager)
         if self._round is None:
             self._round = self._server.begin()
-        proxies = {self._names[cid]: proxy for cid, proxy in client_manager.all().items()}
+        known = client_manager.all().items()
+        proxies = {self._names[cid]: proxy for cid, proxy in known if cid in self._names}
         messages = []
         request = self._round.next_request()
         for place, client in enumerate(request.clients if request is not None else ()):
@@ -196,12 +211,10 @@ class _Legacy(Strategy):
 
     def _reply(self, proxy: ClientProxy, result: FitRes) -> Reply:
         client = self._index.get(self._names.get(proxy.cid, ""), -1)
-        try:
-            arrays = [load_array(tensor) for tensor in result.parameters.tensors]
-            reply = codec.decode_reply(client, arrays, result.num_examples, result.metrics)
-        except (FedConError, KeyError, TypeError, ValueError) as error:
-            reply = Reply([client], self._server.round, error=str(error), remote=True)
-        return reply
+        found = incoming.reply(client, self._server.setup.layout, _parts(result))
+        if isinstance(found, Reply):
+            return found
+        return Reply([client], self._server.round, error=found.reason, remote=True)
 
     def _parameters(self) -> Parameters:
         x = self._server.setup.layout.unpack(self._server.x)
@@ -242,3 +255,8 @@ class _Legacy(Strategy):
     ) -> tuple[float, dict[str, Scalar]] | None:
         """Leave the evaluation to the clients."""
         return None
+
+
+def _parts(result: FitRes) -> Callable[[], Parts]:
+    """Return what reads the parts of a client's reply."""
+    return lambda: Parts(result.parameters.tensors, result.num_examples, None, result.metrics)

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.codec import Config
+from flower_fedcon.flower.incoming import Parts
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import load_array
 
@@ -77,28 +78,25 @@ def evaluate_reply(message: Message, loss: float, num_examples: int, config: Con
     return Message(content, reply_to=message)
 
 
-def read_reply(message: Message, kind: str) -> tuple[list[Array], float, float, Config]:
-    """Return (arrays, loss, number of examples, configuration) of a client's reply.
+def reply_parts(message: Message, kind: str) -> Parts:
+    """Return what a node's reply is made of; for `incoming`, which answers for what is in it.
 
     Raises
     ------
     ConfigError
-        If it is an error, or not what a client of this package sends.
+        If the node reports an error. Where the reply has another form, anything may be raised.
     """
     if message.has_error():
-        raise ConfigError(f"the client failed: {message.error.reason}".strip())
+        raise ConfigError(f"the client failed: {message.error.reason}")
     res, records = _RES[kind], message.content
-    try:
-        status = records[f"{res}.status"]
-        if status["code"] != 0:
-            raise ConfigError(f"the client failed: {status['message']!s}")
-        config = dict(records[f"{res}.metrics"])
-        examples = float(records[f"{res}.num_examples"]["num_examples"])  # type: ignore[arg-type]
-        if kind == EVALUATE:
-            return [], float(records[f"{res}.loss"]["loss"]), examples, config  # type: ignore[arg-type]
-        return from_record(records[f"{res}.parameters"]), 0.0, examples, config
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the reply is not in this package's form ({error!r})") from None
+    status: Any = records[f"{res}.status"]
+    if status["code"] != 0:
+        raise ConfigError(f"the client failed: {status['message']!s}")
+    config: Any = records[f"{res}.metrics"]
+    examples = records[f"{res}.num_examples"]["num_examples"]
+    if kind == EVALUATE:
+        return Parts([], examples, records[f"{res}.loss"]["loss"], config)
+    return Parts(_tensors(records[f"{res}.parameters"]), examples, None, config)
 
 
 def to_record(arrays: Iterable[Array]) -> ArrayRecord:
@@ -108,9 +106,14 @@ def to_record(arrays: Iterable[Array]) -> ArrayRecord:
 
 def from_record(record: Any) -> list[Array]:
     """Return the arrays of a record, in order; nothing is unpickled."""
+    return [load_array(tensor) for tensor in _tensors(record)]
+
+
+def _tensors(record: Any) -> list[bytes]:
+    """Return the bytes of a record's arrays, in order."""
     if not isinstance(record, ArrayRecord):
         raise ConfigError(f"expected arrays, got {type(record).__name__}")
     found: Mapping[str, FlowerArray] = {k: v for k, v in record.items() if k != "_empty"}
-    numbered = all(key.isdigit() for key in found)
+    numbered = all(key.isdecimal() and key.isascii() and len(key) < 10 for key in found)
     keys = sorted(found, key=int) if numbered else list(found)
-    return [load_array(found[key].data) for key in keys]
+    return [found[key].data for key in keys]

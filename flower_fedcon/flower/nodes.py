@@ -1,146 +1,268 @@
-"""Nodes of a Flower grid: which client each of them is, and how messages reach them."""
+"""Nodes of a Flower grid: which client each of them is."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flower_fedcon.core.protocol import ClientInfo
-from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.flower import codec, messages
+from flower_fedcon.errors import FedConError
+from flower_fedcon.flower import codec, incoming, mail, messages
+from flower_fedcon.flower.incoming import Description, Fault
+from flower_fedcon.flower.mail import Arrival, Post
+from flower_fedcon.layout import Layout
 
 _log = logging.getLogger("flwr")
-POLL = 0.05, 0.5  # seconds between polls for replies: at first, and at most
-_WATCH = 5.0  # seconds between checks of which nodes are still online
+_SILENCE = 60.0  # seconds after which a node that has not said who it is is named
+_AGAIN = 5.0, 300.0  # seconds until a node that cannot take part is asked again: at first, at most
+_SHOWN = 20  # how many names a line of the log holds
+
+
+@dataclass
+class _Node:
+    """What is known of a node that is online."""
+
+    name: str = ""  # its client's, once it has been accepted
+    says: Description | None = None
+    wrong: str = ""  # why it cannot take part
+    failures: int = 0
+    since: float = field(default_factory=time.monotonic)
+    again: float = 0.0  # when it is asked (again) who it is
+    told: bool = False  # whether its silence is in the log
+
+    @property
+    def silent(self) -> bool:
+        return self.says is None and not self.failures
 
 
 class Nodes:
-    """Which node is which client: names are stable, Flower's node ids are not."""
+    """Which node is which client: names are stable, Flower's node ids need not be.
 
-    def __init__(self, grid: Grid, algorithm: str, timeout: float) -> None:
-        self._grid = grid
-        self._algorithm = algorithm
-        self._timeout = timeout
-        self._names: dict[int, str] = {}
-        self.infos: dict[str, ClientInfo] = {}
-        self._told: set[int] = set()
-        self.partitions = 0
-        """The number of partitions that the nodes know of."""
+    New nodes are asked who they are, and nobody waits for the answer: a node that is silent, fails
+    or sends something else is left out, named, and asked again, ever more rarely.
 
-    def online(self) -> dict[str, int]:
-        """Return the node id of each client that is online; new nodes are asked who they are."""
-        ids = set(self._grid.get_node_ids())
-        new = sorted(ids - self._names.keys())
-        config = {"action": codec.DESCRIBE, "algorithm": self._algorithm, "round": 0, "client": 0}
-        asked = [messages.instruction(messages.TRAIN, [], config, node) for node in new]
-        for message in exchange(self._grid, asked, min(60.0, self._timeout)):
-            node = message.metadata.src_node_id
-            try:
-                _, _, _, answer = messages.read_reply(message, messages.TRAIN)
-                if "error" in answer:
-                    raise ConfigError(str(answer["error"]))
-                info, partitions = codec.decode_info(answer, node)
-            except (FedConError, KeyError, ValueError) as error:
-                raise ConfigError(f"node {node} cannot take part: {error}") from None
-            self._names[node] = info.name
-            self.infos.setdefault(info.name, info)
-            self.partitions = max(self.partitions, partitions or 0)
-        found: dict[str, int] = {}
-        for node, name in self._names.items():  # in the order of meeting: the latest one counts
-            if node not in ids:
-                continue
-            if name in found and node not in self._told:
-                self._told.add(node)
-                _log.warning("client %s is on a new node: the earlier one is no longer asked", name)
-            found[name] = node
-        return found
+    A client's name belongs to the node that was first to claim it, for as long as the SuperLink
+    lists that node; with `authenticated`, to the node's key, for the whole run. Another node that
+    claims it is refused and counted.
 
-    def name(self, node_id: int) -> str:
-        """Return the client's name, "" if the node is unknown."""
-        return self._names.get(node_id, "")
-
-    def wait(self, expected: int | None, timeout: float) -> list[ClientInfo]:
-        """Return all clients, sorted by name, once every expected one has answered."""
-        deadline = time.monotonic() + timeout
-        told = False
-        while True:
-            online = self.online()
-            wanted = expected or self.partitions or 1
-            if len(online) >= wanted:
-                return [self.infos[name] for name in sorted(online, key=natural)]
-            if time.monotonic() > deadline:
-                raise FedConError(
-                    f"{len(online)} of {wanted} clients are online after {timeout:g} s "
-                    f"({', '.join(sorted(online, key=natural)) or 'none'}): start the missing "
-                    "SuperNodes, or set num_clients"
-                )
-            if not told:
-                _log.info("waiting for %d clients, %d are online", wanted, len(online))
-                told = True
-            time.sleep(POLL[1])
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Whom a round waits for, and for how long once it has enough replies.
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+    post : Post
+    algorithm : str
+    authenticated : bool
 
     Attributes
     ----------
-    there : callable
-        Returns the nodes that are still online.
-    enough : int
-        The replies that the round needs.
-    grace : float, optional
-        Seconds to wait for the others after that; None for as long as the round may take.
+    infos : dict
+        What the clients say of themselves, by name.
+    refused : int
+        How often a node was not accepted under the name that it claimed.
     """
 
-    there: Callable[[], set[int]]
-    enough: int
-    grace: float | None
+    def __init__(self, grid: Grid, post: Post, algorithm: str, *, authenticated: bool) -> None:
+        self._grid, self._post, self._authenticated = grid, post, authenticated
+        self._question: codec.Config = {
+            "action": codec.DESCRIBE, "algorithm": algorithm, "round": 0, "client": 0
+        }  # fmt: skip
+        self._nodes: dict[int, _Node] = {}
+        self._asked: dict[str, int] = {}
+        self._holders: dict[str, int] = {}
+        self._keys: dict[str, bytes] = {}  # of the holders
+        self._key_of: dict[int, bytes] = {}
+        self._members: frozenset[str] | None = None
+        self._layout: Layout | None = None
+        self.infos: dict[str, ClientInfo] = {}
+        self.refused = 0
 
+    def online(self) -> dict[str, int]:
+        """Return the node of each client that is online; ask new nodes who they are."""
+        if self._authenticated:
+            self._key_of = {node.node_id: node.public_key for node in self._grid.get_nodes()}
+        ids = set(self._key_of if self._authenticated else self._grid.get_node_ids())
+        self._nodes = {node: self._nodes.get(node) or _Node() for node in sorted(ids)}
+        self._asked = {key: node for key, node in self._asked.items() if node in ids}
+        self._ask()
+        for arrival in self._post.collect(self._asked):
+            self._hear(arrival)
+        for node, about in self._nodes.items():
+            if about.says is not None and not about.name:
+                self._accept(node, about)
+        return {name: node for name, node in self._holders.items() if node in ids}
 
-def exchange(
-    grid: Grid,
-    outgoing: Sequence[Message],
-    timeout: float,
-    how: Waiting | None = None,
-) -> list[Message]:
-    """Send messages and return the replies that come in time.
-
-    Unlike `Grid.send_and_receive` this polls often, and does not wait for a node that has gone.
-    """
-    if not outgoing:
-        return []
-    waiting = dict(
-        zip(grid.push_messages(outgoing), (m.metadata.dst_node_id for m in outgoing), strict=True)
-    )
-    received: list[Message] = []
-    now = time.monotonic()
-    deadline, look, pause = now + timeout, now + _WATCH, POLL[0]
-    while True:
-        for message in grid.pull_messages(list(waiting)):
-            waiting.pop(message.metadata.reply_to_message_id, None)
-            received.append(message)
-            pause = POLL[0]
+    def _ask(self) -> None:
+        """Ask the nodes that have not said who they are, each when it is due."""
         now = time.monotonic()
-        if how is not None and how.grace is not None and len(received) >= how.enough:
-            deadline, how = min(deadline, now + how.grace), replace(how, grace=None)
-        if not waiting or now >= deadline:
-            return received
-        if now > look:
-            left = set(grid.get_node_ids()) if how is None else how.there()
-            waiting = {key: node for key, node in waiting.items() if node in left}
-            look = time.monotonic() + _WATCH
-            continue
-        time.sleep(pause)
-        pause = min(2 * pause, POLL[1])
+        due = [n for n, about in self._nodes.items() if about.says is None and now >= about.again]
+        for node in due:
+            self._nodes[node].again = now + _AGAIN[1]
+        kind = messages.TRAIN
+        asks = [messages.instruction(kind, [], self._question, node) for node in due]
+        waiting, unsent = self._post.send(asks)
+        self._asked |= waiting
+        for arrival in unsent:
+            self._hear(arrival)
+        for node, about in self._nodes.items():
+            if about.silent and now > about.since + _SILENCE and not about.told:
+                about.told = True
+                _log.warning("node %s has not said who it is for %.0f s", node, _SILENCE)
+
+    def _hear(self, arrival: Arrival) -> None:
+        node, about = arrival.node, self._nodes[arrival.node]
+        found: Description | Fault
+        if isinstance(arrival.content, Fault):
+            found = arrival.content
+        else:
+            reply = arrival.content
+            found = incoming.description(lambda: messages.reply_parts(reply, messages.TRAIN), node)
+        if isinstance(found, Description):
+            about.says = about.says or found
+            return
+        about.failures += 1
+        pause = min(_AGAIN[0] * 2 ** (about.failures - 1), _AGAIN[1])
+        about.again = time.monotonic() + pause
+        self._refuse(node, about, found.reason)
+
+    def _accept(self, node: int, about: _Node) -> None:
+        """Give a node the name that it claims, unless the name is another's."""
+        assert about.says is not None  # noqa: S101  (the caller's case)
+        info = about.says.info
+        holder = self._holders.get(info.name)
+        if holder in self._nodes and holder != node:
+            reason = f"it says it is client {info.name}, which is on node {holder}"
+        elif self._key(node) != self._keys.get(info.name, self._key(node)):
+            reason = f"it says it is client {info.name}, which has another key"
+        elif self._members is not None and info.name not in self._members:
+            reason = f"client {info.name} was not there when this run began: it is for a later run"
+        elif self._layout and info.layout and info.layout.shapes != self._layout.shapes:
+            reason = f"client {info.name} has a model of shape {info.layout.shapes}"
+        else:
+            if holder is not None and holder != node:
+                _log.warning("client %s is on another node now: %s", info.name, node)
+            about.name, about.wrong = info.name, ""
+            self._holders[info.name] = node
+            self._keys[info.name] = self._key(node)
+            self.infos.setdefault(info.name, info)
+            return
+        self._refuse(node, about, reason)
+
+    def _refuse(self, node: int, about: _Node, reason: str) -> None:
+        if reason != about.wrong:
+            about.wrong = reason
+            self.refused += 1
+            _log.warning("node %s cannot take part: %s", node, reason)
+
+    def _key(self, node: int) -> bytes:
+        """Return what a node proves itself by; nothing where nodes are not authenticated."""
+        return self._key_of.get(node, b"")
+
+    # --- the start -----------------------------------------------------------------------------
+
+    def wait(self, expected: int | None, least: int | None, timeout: float) -> list[ClientInfo]:
+        """Return the clients of a run, sorted by name.
+
+        Parameters
+        ----------
+        expected : int, optional
+            How many to wait for; by default as many as the nodes say there are partitions.
+        least : int, optional
+            How many are enough when the time is over; by default all that are expected.
+        timeout : float
+            Seconds.
+
+        Raises
+        ------
+        FedConError
+            If there are fewer.
+        """
+        deadline = time.monotonic() + timeout
+        told: set[str] | None = None
+        while True:
+            online = self.online()
+            known = expected or self._partitions()
+            wanted = known or least or 1
+            if len(online) >= wanted and (known or not self._answering()):
+                break
+            if time.monotonic() > deadline:
+                if online and len(online) >= (least or wanted):
+                    _log.warning("starting without %s", self._absent(online, wanted))
+                    break
+                raise FedConError(
+                    f"{len(online)} of {wanted} clients are online after {timeout:g} s "
+                    f"({listed(online)}){self._reasons()}: start the missing SuperNodes, or set "
+                    "num_clients or min_clients_to_start"
+                )
+            if told != online.keys():
+                told = set(online)
+                _log.info("%d of %d clients are here; missing: %s", len(online), wanted,
+                          self._absent(online, wanted))  # fmt: skip
+            time.sleep(mail.POLL[1])
+        return [self.infos[name] for name in sorted(online, key=natural)]
+
+    def close(self, names: Iterable[str], layout: Layout) -> None:
+        """From now on accept only these clients, with models of this layout."""
+        self._members, self._layout = frozenset(names), layout
+
+    def _answering(self) -> bool:
+        """Return whether a node may be about to say who it is."""
+        since = time.monotonic() - _SILENCE
+        return any(about.silent and about.since > since for about in self._nodes.values())
+
+    def _partitions(self) -> int:
+        """Return how many partitions most nodes say there are; 0 where none says it."""
+        said = Counter(about.says.partitions for about in self._nodes.values() if about.says)
+        said.pop(None, None)
+        return max(said, key=lambda n: (said[n], n), default=0) or 0
+
+    def _absent(self, online: Iterable[str], wanted: int) -> str:
+        """Return who is missing, by name where names are the numbers of partitions."""
+        there = set(online)
+        numbers = {str(j) for j in range(wanted)} if wanted <= 10 * len(there) + 1000 else set()
+        if numbers and there <= numbers:
+            return f"client {listed(numbers - there)}{self._reasons()}"
+        return f"{wanted - len(there)} clients{self._reasons()}"
+
+    def _reasons(self) -> str:
+        """Return why nodes that are online cannot take part."""
+        wrong = [f"node {n}: {about.wrong}" for n, about in self._nodes.items() if about.wrong]
+        more = [f"and {len(wrong) - 3} more"] if len(wrong) > 3 else []
+        return "".join(f"; {reason}" for reason in wrong[:3] + more)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in order, the first twenty of them.
+
+    >>> listed(["10", "9", "b"]), listed([])
+    ('9, 10, b', 'none')
+    """
+    known = sorted(names, key=natural)
+    more = [f"and {len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
+    return ", ".join(known[:_SHOWN] + more) or "none"
+
+
+def in_words(reasons: Mapping[str, str]) -> str:
+    """Return clients by name, those with the same reason together.
+
+    >>> in_words({"2": "no reply in 5 s", "a": "its node has gone", "1": "no reply in 5 s"})
+    'client 1, 2 (no reply in 5 s), a (its node has gone)'
+    """
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(reasons, key=natural):
+        by_reason.setdefault(reasons[name], []).append(name)
+    parts = [f"{listed(names)} ({reason})" for reason, names in by_reason.items()]
+    return "client " + ", ".join(parts)
 
 
 def natural(name: str) -> tuple[bool, int, str]:
-    """Return a key that sorts partition ids as numbers, before other names."""
-    return (not name.isdigit(), int(name) if name.isdigit() else 0, name)
+    """Return a key that sorts partition ids as numbers, before other names.
+
+    >>> sorted(["b", "10", "9", "²"], key=natural)
+    ['9', '10', 'b', '²']
+    """
+    number = name.isascii() and name.isdecimal() and len(name) < 19
+    return (not number, int(name) if number else 0, name)

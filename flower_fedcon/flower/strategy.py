@@ -55,8 +55,16 @@ class FlowerStrategy(Strategy):
         *,
         seed: int = 0,
         num_clients: int | None = None,
+        min_clients_to_start: int | None = None,
+        start_timeout: float | None = None,
+        evaluate_timeout: float | None = None,
         grace: float | None = None,
-        evaluate_every: int = 1,
+        round_deadline: float = 3600,
+        max_retries: int | None = None,
+        quarantine_after: int = 3,
+        quarantine_rounds: int = 10,
+        authenticated: bool = False,
+        evaluate_every: int = 10,
         run_dir: str | Path | None = None,
         resume: bool = False,
         checkpoint_every: int | None = None,
@@ -67,7 +75,9 @@ class FlowerStrategy(Strategy):
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
-        Waits until every expected client has answered, so that round 1 has them all.
+        Waits until every expected client has answered, so that round 1 has them all; or, with
+        `min_clients_to_start`, until the time is over and so many have. Nodes that fail, are
+        silent or send anything else are named in the log and left out; they never end a run.
 
         Parameters
         ----------
@@ -76,7 +86,7 @@ class FlowerStrategy(Strategy):
             x0. By default zeros of the clients' shape, projected onto the constraint set.
         num_rounds : int (default: 3)
         timeout : float (default: 3600)
-            Seconds to wait for the clients at the start, and for the replies of a round.
+            Seconds to wait for the replies to a message.
         train_config, evaluate_config : ConfigRecord, optional
             Not used: hyperparameters are this strategy's arguments. Refused if not empty.
         evaluate_fn : callable, optional
@@ -85,10 +95,27 @@ class FlowerStrategy(Strategy):
             The seed of every draw: cohorts, batches, compressors.
         num_clients : int, optional
             How many clients to wait for; by default the nodes' "num-partitions".
+        min_clients_to_start : int, optional
+            How many are enough once `start_timeout` is over; by default all.
+        start_timeout, evaluate_timeout : float, optional
+            Seconds to wait for the clients at the start, and for their evaluations; by default
+            `timeout`.
         grace : float, optional
-            Seconds that a round waits for the other replies once it has `min_replies`; by
-            default it waits for all, until the timeout.
-        evaluate_every : int (default: 1)
+            Seconds that a round waits for the other replies once it has `min_replies`, and an
+            evaluation likewise; by default they wait for all, until the timeout.
+        round_deadline : float (default: 3600)
+            Seconds after its beginning until which a round with too few replies is asked again,
+            with pauses that grow to a minute; then the run ends, and can be resumed.
+        max_retries : int, optional
+            How often it is asked again at most; by default as often as the deadline allows.
+        quarantine_after, quarantine_rounds : int (default: 3, 10)
+            A client that fails in so many rounds in a row (0: none) is left out for so many, then
+            for twice as many; unless a round cannot do without it.
+        authenticated : bool (default: False)
+            Whether the SuperLink knows its nodes by their keys (`--enable-supernode-auth`): a
+            client's name then stays with the key that had it first. Without keys it is free again
+            once the SuperLink no longer lists the node that had it.
+        evaluate_every : int (default: 10)
             Evaluate on the clients every so many rounds, and after the last; 0 for the last only.
         run_dir : path, optional
             Folder for configuration, history, model and checkpoint.
@@ -109,6 +136,7 @@ class FlowerStrategy(Strategy):
             If the clients do not fit together, or a round cannot be completed.
         """
         from flower_fedcon.engines.grid import GridEngine
+        from flower_fedcon.engines.patience import Patience
         from flower_fedcon.flower.grid_run import GridRun
         from flower_fedcon.runs.run import Plan
 
@@ -119,7 +147,18 @@ class FlowerStrategy(Strategy):
                     "hyperparameters are the strategy's own arguments"
                 )
         strategy = cast("FedConStrategy[Any]", self)
-        engine = GridEngine(strategy, grid, timeout, num_clients, grace)
+        patience = Patience(
+            timeout=timeout,
+            evaluate_timeout=evaluate_timeout,
+            start_timeout=start_timeout,
+            min_clients_to_start=min_clients_to_start,
+            grace=grace,
+            round_deadline=round_deadline,
+            max_retries=max_retries,
+            quarantine_after=quarantine_after,
+            quarantine_rounds=quarantine_rounds,
+        )
+        engine = GridEngine(strategy, grid, patience, num_clients, authenticated=authenticated)
         self._grid_run = GridRun(strategy, engine)
         plan = Plan(
             num_rounds=num_rounds,

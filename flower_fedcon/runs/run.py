@@ -54,6 +54,8 @@ class Plan:
     """(round, x) -> what is recorded in addition to the engine's evaluation."""
     config: str | None = None
     """The experiment file that describes the run, for its directory."""
+    after_round: Callable[[Round], None] | None = None
+    """Sees every round that is complete."""
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -103,6 +105,8 @@ class Run:
                 run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
                 self.server = Server(strategy, setup, x0, run_id=run_id, incarnation=incarnation)
                 self.server.resume(snapshot)
+            self.server.max_retries = engine.max_retries
+            self.server.round_deadline = engine.round_deadline
             engine.open(self.server.info)
         except BaseException:
             self.close()
@@ -160,10 +164,15 @@ class Run:
         plan, server = self.plan, self.server
         if server.round == 0:
             self._checkpoint(history)
+        ended = time.perf_counter()
         for server_round in range(server.round + 1, plan.num_rounds + 1):
-            began = time.perf_counter()
-            self.finish_round(server.begin())
-            self._seconds += time.perf_counter() - began
+            began = ended if self._engine.wall_clock else time.perf_counter()
+            round_ = server.begin()
+            self.finish_round(round_)
+            ended = time.perf_counter()
+            self._seconds += ended - began
+            if plan.after_round is not None:
+                plan.after_round(round_)
             stop = False
             due = plan.evaluate_every and server_round % plan.evaluate_every == 0
             if due or server_round == plan.num_rounds:
@@ -172,7 +181,7 @@ class Run:
                     more = plan.evaluate(server_round, server.x)
                     check_metric_names(more)
                     evaluation |= more
-                record = _record(server, evaluation, self._seconds)
+                record = _record(server, evaluation, self._seconds) | self._engine.counts()
                 if plan.certificates:
                     record |= certify(server, self._engine)
                 history.rows.append(record)
@@ -194,6 +203,7 @@ class Run:
         while (request := round_.next_request()) is not None:
             round_.take(self._engine.answer(request))
         self.server.finish(round_)
+        self._engine.observe(round_)
 
     def _begin(self) -> History:
         """Begin or go on with the run directory, and return the history so far."""

@@ -6,7 +6,7 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower_fedcon.engines import grid
-from flower_fedcon.flower import nodes
+from flower_fedcon.flower import mail
 
 
 @pytest.fixture
@@ -14,5 +14,6 @@ def identity(monkeypatch):
     """Be a running task, which Flower's messages need, and wait for nothing."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(nodes, "POLL", (0.0, 0.0))
+    monkeypatch.setattr(mail, "POLL", (0.0, 0.0))
+    monkeypatch.setattr(grid, "PAUSE", (0.0, 0.0))
     monkeypatch.setattr(grid, "_RETURN", 0.0)

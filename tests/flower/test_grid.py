@@ -34,13 +34,13 @@ HALF = {"participation": Sample(count=3)}
 def test_a_grid_finds_the_same_bytes(sampled):
     problem = q6_ball()
     strategy = FedFW(problem.constraint, penalty=1.0, **sampled)
-    result = strategy.start(FakeGrid(q6_objectives()), num_rounds=8, seed=3)
+    result = strategy.start(FakeGrid(q6_objectives()), num_rounds=8, seed=3, evaluate_every=1)
     local = simulate(strategy, problem, 8, seed=3)
     assert result.history.x.tobytes() == local.x.tobytes()
     assert messages.from_record(result.arrays)[0].tobytes() == local.x.tobytes()
     for row, same in zip(result.history.rows, local.rows, strict=True):
         assert row["objective"] == pytest.approx(same["objective"], rel=1e-14)
-        rest = {"seconds": 0, "objective": 0}
+        rest = {"seconds": 0, "objective": 0, "refused": 0}
         assert {**row, **rest} == {**same, **rest}
 
 
@@ -68,14 +68,14 @@ def test_layers_on_a_grid():
 @on_grid
 def test_layers_are_evaluated_on_a_grid():
     clients, strategy = [Layered(), Layered()], FedAvg(client_lr=0.5, local_steps=1)
-    history = strategy.start(FakeGrid(clients), num_rounds=2).history
+    history = strategy.start(FakeGrid(clients), num_rounds=2, evaluate_every=1).history
     assert history["objective"].tolist() == [-3 * 0.375, -3 * 0.46875]
 
 
 @on_grid
 def test_handshake_waits_for_all_and_sorts_by_number():
     grid = FakeGrid(q6_objectives() * 2, hidden=[1000, 993])
-    engine = grids.GridEngine(avg(), grid, timeout=10.0)
+    engine = grids.GridEngine(avg(), grid)
     assert [info.name for info in engine.describe()] == [str(j) for j in range(12)]
     assert grid.looks > 3
 
@@ -98,7 +98,7 @@ def test_a_node_comes_back_under_another_id():
         if record["round"] == 3:
             grid.nodes[7] = grid.nodes.pop(998)
 
-    history = strategy.start(grid, num_rounds=6, callbacks=[move]).history
+    history = strategy.start(grid, num_rounds=6, evaluate_every=1, callbacks=[move]).history
     assert history.x.tobytes() == simulate(strategy, problem, 6).x.tobytes()
     assert grid.pushed[-1].metadata.dst_node_id in grid.nodes
     assert history.rows[-1]["dropped"] == history.rows[-1]["lost"] == 0
@@ -113,8 +113,9 @@ def test_clients_that_do_not_fit_are_named():
     same = avg().start(grid, num_rounds=3, evaluate_every=0).history
     two = FederatedProblem(q6_objectives()[:2])
     assert same.x.tobytes() == simulate(avg(), two, 3).x.tobytes()
-    with pytest.raises(ConfigError, match=r"cannot take part: this client runs 'fedavg', the ser"):
-        FedFW(L1Ball(1.0), penalty=1.0).start(FakeGrid(q6_objectives()[:2], make=make))
+    other, grid = FedFW(L1Ball(1.0), penalty=1.0), FakeGrid(q6_objectives()[:2], make=make)
+    with pytest.raises(FedConError, match=r"0 of 1 .*; node 999: this client runs 'fedavg', the s"):
+        other.start(grid, start_timeout=0.01)
 
     def broken(load):
         def fail(context):
@@ -122,8 +123,8 @@ def test_clients_that_do_not_fit_are_named():
 
         return client_app(fail)
 
-    with pytest.raises(ConfigError, match=r"node 1000 cannot take part: no file data.npz"):
-        avg().start(FakeGrid(q6_objectives()[:1], make=broken))
+    with pytest.raises(FedConError, match=r"0 of 1 clients .*; node 1000: no file data.npz: start"):
+        avg().start(FakeGrid(q6_objectives()[:1], make=broken), start_timeout=0.01)
 
 
 @on_grid
@@ -171,6 +172,7 @@ def test_a_client_without_an_app():
 @on_grid
 def test_a_server_app_reads_its_run_configuration(tmp_path):
     config = {"num-server-rounds": 4, "seed": 9, "evaluate-every": 3, "run-dir": str(tmp_path)}
+    config |= {"min-clients-to-start": 6, "start-timeout": 0, "max-retries": 0, "grace": 5.0}
     seen = []
     app = server_app(lambda: avg(**HALF), x0=np.ones(8), callbacks=[seen.append])
     app(FakeGrid(q6_objectives()), Context(1, 1, {}, RecordDict(), config))
@@ -193,6 +195,9 @@ def test_app_refusals():
     context.run_config = {"num-server-rounds": "three"}
     with pytest.raises(ConfigError, match="num-server-rounds must be a number, got 'three'"):
         server_app(lambda: avg())(FakeGrid(()), context)
+    context.run_config = {"round-deadline": -1}
+    with pytest.raises(ConfigError, match="round_deadline must be finite and > 0, got -1"):
+        server_app(lambda: avg())(FakeGrid(()), context)
 
 
 @on_grid
@@ -214,7 +219,9 @@ def test_a_round_waits_for_the_rest_as_long_as_it_is_told(grace, monkeypatch):
             return config.get("action") == "train" and config.get("client") == 2
 
     strategy = avg(min_replies=5)
-    history = strategy.start(Slow(q6_objectives()), num_rounds=2, grace=grace).history
+    history = strategy.start(
+        Slow(q6_objectives()), num_rounds=2, grace=grace, evaluate_every=1
+    ).history
     assert history["replies"].tolist() == ([6, 6] if grace is None else [5, 5])
     with pytest.raises(ConfigError, match="grace must be finite and >= 0, got -1"):
         strategy.start(Slow(q6_objectives()), num_rounds=2, grace=-1)
@@ -236,5 +243,6 @@ def test_a_certificate_waits_for_everyone_whatever_the_grace():
             return super().pull_messages(ready)
 
     grid, strategy = Slow(q6_objectives()), avg(min_replies=5)
-    history = strategy.start(grid, num_rounds=2, grace=0.0, certificates=True).history
+    options = {"grace": 0.0, "certificates": True, "evaluate_every": 1}
+    history = strategy.start(grid, num_rounds=2, **options).history
     assert len(history["kkt"]) == 2

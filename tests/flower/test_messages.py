@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from harness import OpenRun, reply, request, wire_exchange
+from harness import OpenRun, arrived, reply, request, wire_exchange
 from problems import l1ls
 
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.clients import FedAvgClient, FedFWClient
 from flower_fedcon.core.protocol import ClientInfo, Request, RunInfo
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.flower import codec, messages
+from flower_fedcon.flower import codec, incoming, messages
+from flower_fedcon.flower.incoming import Parts
 from flower_fedcon.flower.stores import ContextStore, Versions
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import Quadratic
@@ -75,18 +76,16 @@ def test_requests(restore):
 def test_replies(lost):
     atom = CoordinateAtom(-3, 2.0, (9,), np.dtype(np.float64))
     payload = {"atom": atom, "delta": np.ones((2, 2)), "gap": 0.1}
-    one = reply(3, 5, payload, num_examples=40, lost=lost, error="why")
-    arrays, examples, config = codec.encode_reply(one)
-    got = codec.decode_reply(
-        3, messages.from_record(messages.to_record(arrays)), examples, dict(config)
-    )
+    one = reply(3, 5, payload, num_examples=40, lost=lost)
+    got = arrived(3, LAYOUT, *codec.encode_reply(one))
     assert (got.clients, got.round, got.num_examples, got.lost) == ([3], 5, 40, lost)
     assert got.remote
-    assert got.error == "why"
     assert list(got.payload) == ["atom.code", "delta", "gap"]
     assert got.payload["gap"] == [0.1]
     again = L1Ball(2.0).decode_atom({"code": got.payload["atom.code"][0]}, (9,), atom.dtype)
     assert again.dense().tobytes() == atom.dense().tobytes()
+    failed = codec.encode_reply(reply(3, 5, error="why"))
+    assert arrived(3, LAYOUT, *failed).error == "why"
 
 
 def test_descriptions():
@@ -96,7 +95,9 @@ def test_descriptions():
 
     def describe(context: Context, **more: str) -> tuple[ClientInfo, int | None]:
         client = FedAvgClient(objective, context=context, **more)
-        return codec.decode_info(client.fit([], {"action": "describe"})[2], 77)
+        config = client.fit([], {"action": "describe"})[2]
+        found = incoming.description(lambda: Parts([], 1, None, config), 77)
+        return found.info, found.partitions
 
     decoded = [describe(context) for context in contexts]
     assert [(i.name, n) for i, n in decoded] == [("3", 8), ("site", None), ("node-77", None)]
@@ -116,7 +117,7 @@ def test_descriptions():
 def test_foreign_messages(change):
     arrays, config = codec.RequestEncoder(run_info()).encode(request(0, 1, 0, {"w": np.ones(3)}), 0)
     config = {k: v for k, v in {**config, **change}.items() if v is not None}
-    words = "not from a flower_fedcon strategy|came under the names|cannot be read"
+    words = "not from a flower_fedcon strategy|came under the names|cannot be read|not the layout"
     with pytest.raises(ConfigError, match=words):
         codec.decode_request(list(arrays.values()), config, None)
     client = FedAvgClient(Quadratic(np.eye(3), np.ones(3)))

@@ -48,14 +48,23 @@ class FakeGrid(Grid):
             ids.append(f"m{len(self.pushed)}")
             self.pushed.append(message)
             message.metadata.__dict__["_message_id"] = ids[-1]
-            try:
-                reply = self.app(message, self.nodes[message.metadata.dst_node_id])
-            except Exception as error:  # as Flower does
-                reply = Message(Error(0, repr(error)), reply_to=message)
-            config = message.content.get("fitins.config", {})
-            altered = self.alter is not None and config.get("action") == "train"
-            self.replies[ids[-1]] = self.alter(message, reply) if altered else [reply]
+            self.replies[ids[-1]] = self.replies_to(message)
         return ids
+
+    def replies_to(self, message):
+        """Return what comes back: one reply, unless a test has it otherwise."""
+        try:
+            reply = self.app(message, self.nodes[message.metadata.dst_node_id])
+        except Exception as error:  # as Flower does
+            reply = Message(Error(0, repr(error)), reply_to=message)
+        altered = self.alter is not None and asked(message).get("action") == "train"
+        return self.alter(message, reply) if altered else [reply]
 
     def pull_messages(self, message_ids):
         return [r for key in message_ids for r in self.replies.pop(key, [])]
+
+
+def asked(message):
+    """Return the configuration in a message to a node: of training, or of an evaluation."""
+    content = message.content
+    return content.get("fitins.config") or {"action": "evaluate", **content["evaluateins.config"]}

@@ -14,8 +14,10 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
-from flower_fedcon.flower import codec, messages
+from flower_fedcon.flower import codec, incoming, messages
+from flower_fedcon.flower.incoming import Parts
 from flower_fedcon.flower.policy import Policy
+from flower_fedcon.layout import Layout
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload, flatten
@@ -173,6 +175,15 @@ def settled(run: OpenRun, name: str) -> np.ndarray:
     return np.stack([getattr(state, name) for state in states])
 
 
+def arrived(
+    client: int, layout: Layout, arrays: list[np.ndarray], examples: Any, config: Any
+) -> Reply:
+    """Return what a NumPyClient's answer is to the server."""
+    tensors = [array.data for array in messages.to_record(arrays).values()]
+    found = incoming.reply(client, layout, lambda: Parts(tensors, examples, None, config))
+    return found if isinstance(found, Reply) else Reply([client], 0, error=found.reason)
+
+
 class Wire(LocalEngine):
     """An engine whose messages go through Flower's records, as those of nodes do.
 
@@ -182,6 +193,7 @@ class Wire(LocalEngine):
     def __init__(self, run: OpenRun) -> None:
         super().__init__(run.problem)
         self._encoder = codec.RequestEncoder(run.server.info)
+        self._layout = run.server.info.layout
         self._kind = client_class(run.server.info.algorithm)
         self.contexts = [
             Context(run_id=1, node_id=j, node_config={}, state=RecordDict(), run_config={})
@@ -195,8 +207,7 @@ class Wire(LocalEngine):
             received = messages.from_record(messages.to_record(arrays.values()))
             client = self._kind(self._problem.objectives[j], context=self.contexts[j], policy=OPEN)
             parameters, examples, metrics = client.fit(received, config)
-            back = messages.from_record(messages.to_record(parameters))
-            replies.append(codec.decode_reply(j, back, examples, metrics))
+            replies.append(arrived(j, self._layout, parameters, examples, metrics))
         return replies
 
 

@@ -1,0 +1,66 @@
+"""How long a run on nodes waits, for whom, and whom it then goes on without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import count, nonnegative, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """What an operator decides about slow, silent and failing nodes; all times in seconds.
+
+    Attributes
+    ----------
+    timeout : float
+        For the replies to one message of training.
+    evaluate_timeout : float, optional
+        For the replies to an evaluation; by default `timeout`.
+    start_timeout : float, optional
+        For the clients at the start; by default `timeout`.
+    min_clients_to_start : int, optional
+        How many clients are enough once `start_timeout` is over; by default all of them.
+    grace : float, optional
+        How long a round, or an evaluation, waits for the other replies once it has enough; by
+        default for its whole timeout.
+    round_deadline : float
+        How long after its beginning a round without enough replies is asked again, with pauses
+        that grow to a minute; then the run ends.
+    max_retries : int, optional
+        How often it is asked again at most; by default as often as the deadline allows.
+    quarantine_after, quarantine_rounds : int
+        See `flower_fedcon.core.quarantine.Quarantine`.
+    """
+
+    timeout: float = 3600
+    evaluate_timeout: float | None = None
+    start_timeout: float | None = None
+    min_clients_to_start: int | None = None
+    grace: float | None = None
+    round_deadline: float = 3600
+    max_retries: int | None = None
+    quarantine_after: int = 3
+    quarantine_rounds: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "evaluate_timeout", "start_timeout", "round_deadline"):
+            if vars(self)[name] is not None:
+                positive(name, vars(self)[name])
+        if self.grace is not None:
+            nonnegative("grace", self.grace)
+        if self.min_clients_to_start is not None:
+            count("min_clients_to_start", self.min_clients_to_start)
+        if self.max_retries is not None:
+            count("max_retries", self.max_retries, minimum=0)
+        count("quarantine_after", self.quarantine_after, minimum=0)
+        count("quarantine_rounds", self.quarantine_rounds)
+
+    def check_expected(self, expected: int | None) -> None:
+        """Raise unless the minimum to start with is at most the number of clients expected."""
+        least = self.min_clients_to_start
+        if expected is not None and least is not None and least > expected:
+            raise ConfigError(
+                f"min_clients_to_start is {least}, more than num_clients, {expected}: lower it"
+            )

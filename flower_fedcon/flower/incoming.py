@@ -1,0 +1,233 @@
+"""What comes from a node, parsed into a value or into a fault of that node: here and nowhere else.
+
+A node is another program on another machine. It may be of another version, misconfigured, broken,
+or mean harm, and that must end nothing but its own part in a run. So each function here takes
+whatever came and returns; none raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from flower_fedcon.core import evaluation as evaluations
+from flower_fedcon.core.gate import WORK
+from flower_fedcon.core.protocol import ClientInfo, Reply
+from flower_fedcon.errors import ConfigError, FedConError, printable
+from flower_fedcon.flower.codec import ERROR, SCALAR, WORK_PREFIX, named
+from flower_fedcon.layout import Layout
+from flower_fedcon.runs.history import Record
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload, load_array
+
+REASON = 500  # characters of a node's own words that reach the log
+_NAME, _NAMES, _LAYOUT, _DIGEST = 200, 10_000, 100_000, 64  # characters of each
+_CLIENTS = 10**6
+_WHOLE = 2**63 - 1
+_HEADER = 4096  # bytes that an array may have beside its numbers
+_LARGEST = 1e15  # of what a step has cost
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why nothing that a node sent can be used.
+
+    Attributes
+    ----------
+    reason : str
+        One line of printable characters, not much longer than `REASON`.
+    silent : bool
+        Whether nothing came at all.
+    diverged : bool
+        Whether it is a loss that is no number of a run that goes well.
+    """
+
+    reason: str
+    silent: bool = False
+    diverged: bool = False
+
+
+class Parts(NamedTuple):
+    """What a reply is made of, before anything in it is looked at."""
+
+    tensors: Sequence[Any]  # each the bytes of an array
+    examples: Any
+    loss: Any
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a node says before the first round: about its client, and how many there are."""
+
+    info: ClientInfo
+    partitions: int | None
+
+
+def description(parts: Callable[[], Parts], node: int | str) -> Description | Fault:
+    """Return what a node says of its client; one without a name is called after the node."""
+    return _guarded(lambda: _description(_Fields(parts().config), node))
+
+
+def reply(client: int, layout: Layout, parts: Callable[[], Parts]) -> Reply | Fault:
+    """Return a client's reply; its payload holds undecoded arrays and numbers, by full name."""
+    return _guarded(lambda: _reply(client, layout, parts()))
+
+
+def evaluation(parts: Callable[[], Parts]) -> Record | Fault:
+    """Return a client's evaluation of a model: "objective", and its own metrics."""
+    return _guarded(lambda: _evaluation(parts()))
+
+
+def readable(text: object) -> str:
+    r"""Return a node's words as one line of bounded length.
+
+    >>> readable("out of\x1b[31m\nmemory"), len(readable("x" * 10**7)) < 520
+    ('out of\\x1b[31m\\nmemory', True)
+    """
+    whole = str(text).strip()
+    if len(whole) > REASON:  # of a traceback both ends say something
+        whole = f"{whole[: REASON // 3]} ... {whole[-2 * REASON // 3 :]}"
+    return printable(whole, 2 * REASON)
+
+
+# --- the fields ------------------------------------------------------------------------------
+
+
+class _Fields:
+    """A configuration whose fields are read as what they should be."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = dict(config)
+
+    def text(self, key: str, default: str | None, limit: int) -> str | None:
+        value = self._config.get(key, default)
+        if value is None or value is default:
+            return default
+        if not isinstance(value, str) or len(value) > limit or not value.isprintable():
+            raise self._wrong(key, f"printable text of at most {limit} characters")
+        return value
+
+    def whole(self, key: str, default: int | None, low: int, high: int) -> int | None:
+        value = self._config.get(key, default)
+        if value is None or value is default:
+            return default
+        if type(value) is not int or not low <= value <= high:
+            raise self._wrong(key, f"a whole number from {low} to {high}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self._config.get(key, False)
+        if type(value) is not bool:
+            raise self._wrong(key, "true or false")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """Return a number, None if there is none; it may be one that is not finite."""
+        value = self._config.get(key)
+        return None if value is None else _number(key, value)
+
+    def work(self, key: str) -> float:
+        """Return what a step has cost; 0 if nothing is said of it."""
+        number = self.number(key) or 0.0
+        if not 0 <= number <= _LARGEST:
+            raise self._wrong(key, f"a number from 0 to {_LARGEST:g}")
+        return number
+
+    def error(self) -> str:
+        """Return why the client could not do what it was asked, "" if it could."""
+        return readable(self._config.get(ERROR, ""))
+
+    def starting(self, prefix: str) -> dict[str, Any]:
+        """Return the fields whose keys start so, by the rest of the key."""
+        n = len(prefix)
+        return {key[n:]: v for key, v in self._config.items() if key.startswith(prefix)}
+
+    def _wrong(self, key: str, wanted: str) -> ConfigError:
+        return ConfigError(f"its {key} is {_shown(self._config[key])}, expected {wanted}")
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"its {key} is {_shown(value)}, expected a number")
+    if isinstance(value, int) and abs(value) > _WHOLE:
+        raise ConfigError(f"its {key} is a whole number of more than 63 bits")
+    return float(value)
+
+
+def _shown(value: object) -> str:
+    """Return a value of unknown kind and size for a message."""
+    if isinstance(value, int) and abs(value) > _WHOLE:
+        return "a whole number of more than 63 bits"  # Python refuses to print the longest
+    if isinstance(value, str | bytes | list):
+        return repr(value[:40])
+    return repr(value) if isinstance(value, int | float) else type(value).__name__
+
+
+# --- the three replies -----------------------------------------------------------------------
+
+
+def _description(fields: _Fields, node: int | str) -> Description:
+    if fields.error():
+        raise ConfigError(fields.error())
+    name = fields.text("name", None, _NAME)
+    layout = fields.text("layout", None, _LAYOUT)
+    examples = fields.whole("num-examples", None, 0, _WHOLE)
+    if examples is None:
+        raise ConfigError("it does not describe a client of this package")
+    info = ClientInfo(
+        name=(name or "").strip() or f"node-{node}",
+        num_examples=examples,
+        layout=None if layout is None else Layout.from_json(layout),
+        smoothness=fields.number("smoothness"),
+        strong_convexity=fields.number("strong_convexity"),
+        digest=fields.text("digest", "", _DIGEST) or "",
+    )
+    return Description(info, fields.whole("num-partitions", None, 1, _CLIENTS))
+
+
+def _reply(client: int, layout: Layout, parts: Parts) -> Reply:
+    fields = _Fields(parts.config)
+    if fields.error():
+        raise ConfigError(fields.error())
+    server_round = fields.whole("round", None, 0, _WHOLE)
+    if server_round is None:
+        raise ConfigError("it names no round")
+    names = fields.text("names", "", _NAMES) or ""
+    largest = 8 * layout.size + _HEADER
+    arrays: list[Array] = []
+    for tensor in parts.tensors:
+        if not isinstance(tensor, bytes) or len(tensor) > largest:
+            raise ConfigError(f"it holds an array of {len(tensor)} bytes, the model {layout.size}")
+        arrays.append(load_array(tensor))
+    payload: Payload = dict(named(arrays, names))
+    payload |= {k: _number(k, v) for k, v in fields.starting(SCALAR).items()}
+    work = {k: fields.work(WORK_PREFIX + k) for k in WORK}
+    return Reply(
+        clients=[client],
+        round=server_round,
+        payload={name: [value] for name, value in payload.items()},
+        num_examples=_number("num_examples", parts.examples),
+        lost=fields.flag("lost"),
+        work=[{k: v for k, v in work.items() if v}],
+        remote=True,
+    )
+
+
+def _evaluation(parts: Parts) -> Record:
+    return evaluations.admit(parts.loss, {k: v for k, v in parts.config.items() if k != "client"})
+
+
+# --- the guarantee ---------------------------------------------------------------------------
+
+Value = TypeVar("Value")
+
+
+def _guarded(parse: Callable[[], Value]) -> Value | Fault:
+    try:
+        return parse()
+    except FedConError as error:
+        return Fault(readable(error), diverged=isinstance(error, evaluations.DivergedError))
+    except Exception as error:  # a form that nobody has thought of is a fault, too
+        return Fault(f"it is not in this package's form: {readable(repr(error))}")

@@ -1,0 +1,151 @@
+"""Messages to nodes, and exactly one arrival for each: a reply, or the fault that came instead."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from flower_fedcon.flower.incoming import Fault, readable
+
+_log = logging.getLogger("flwr")
+POLL = 0.05, 0.5  # seconds between polls for replies: at first, and at most
+_WATCH = 5.0  # seconds between checks of which nodes are still online
+_OUTAGE = 3  # replies that cannot be read, and no other: it is not the nodes
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What came of a message to a node.
+
+    Attributes
+    ----------
+    node : int
+        Whom it was sent to, whatever the reply says of its sender.
+    content : Message or Fault
+    """
+
+    node: int
+    content: Message | Fault
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no reply, or one that only reports an error."""
+        return isinstance(self.content, Fault) or self.content.has_error()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Whom an exchange waits for, and how long.
+
+    Attributes
+    ----------
+    timeout : float
+        Seconds until it ends, whoever is missing.
+    there : callable
+        Returns the nodes that are still online.
+    enough : int
+        How many replies are enough.
+    grace : float, optional
+        Seconds to wait for the others once there are enough; None for the whole timeout.
+    """
+
+    timeout: float
+    there: Callable[[], set[int]]
+    enough: int
+    grace: float | None
+
+
+class Post:
+    """Sends messages over a grid and collects what comes back.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def send(self, messages: Sequence[Message]) -> tuple[dict[str, int], list[Arrival]]:
+        """Send messages; return who is to answer which, and those that cannot be sent."""
+        nodes = [message.metadata.dst_node_id for message in messages]
+        ids: list[str | None] = list(self._grid.push_messages(messages)) if messages else []
+        if len(ids) != len(nodes):  # too much at once, as Flower's log then says
+            ids = [next(iter(self._grid.push_messages([message])), None) for message in messages]
+        pairs = list(zip(ids, nodes, strict=True))
+        unsent = Fault("the message to it could not be sent: see Flower's log", silent=True)
+        waiting = {key: node for key, node in pairs if key is not None}
+        return waiting, [Arrival(node, unsent) for key, node in pairs if key is None]
+
+    def collect(self, waiting: dict[str, int]) -> list[Arrival]:
+        """Return what has come by now, and strike it off `waiting`."""
+        found = []
+        for come in self._pull(waiting):
+            if isinstance(come, tuple):
+                key, fault = come
+                found.append(Arrival(waiting.pop(key), fault))
+                continue
+            key, source = come.metadata.reply_to_message_id, come.metadata.src_node_id
+            if key not in waiting:
+                continue  # a second reply
+            if come.has_error() or source == waiting[key]:
+                found.append(Arrival(waiting.pop(key), come))
+            else:
+                _log.warning("node %s answered for node %s: not used", source, waiting[key])
+        return found
+
+    def _pull(self, waiting: dict[str, int]) -> list[Message | tuple[str, Fault]]:
+        """Return what has come; in place of a reply that Flower cannot read, its fault."""
+        try:
+            return list(self._grid.pull_messages(list(waiting))) if waiting else []
+        except Exception as error:  # of one reply, or of the whole grid: ask for each by itself
+            _log.warning("replies cannot be read: %s", readable(repr(error)))
+        found: list[Message | tuple[str, Fault]] = []
+        heard = len(waiting) == 1
+        for key in waiting:
+            try:
+                found += self._grid.pull_messages([key])
+                heard = True
+            except Exception as error:
+                fault = Fault(f"its reply cannot be read: {readable(repr(error))}")
+                found.append((key, fault))
+            if not heard and len(found) == _OUTAGE:
+                break
+        return found if heard else []  # else it is the grid: perhaps it comes back
+
+    def exchange(self, messages: Sequence[Message], how: Waiting) -> list[Arrival]:
+        """Send messages and return what came of each: in time, or why not.
+
+        Unlike `Grid.send_and_receive` this polls often, does not wait for a node that has gone,
+        and names the silent ones.
+        """
+        waiting, arrivals = self.send(messages)
+        now = time.monotonic()
+        began, deadline, look, pause = now, now + how.timeout, now + _WATCH, POLL[0]
+        while waiting:
+            found = self.collect(waiting)
+            arrivals += found
+            now = time.monotonic()
+            if found:
+                pause = POLL[0]
+            good = sum(not arrival.failed for arrival in arrivals)
+            if how.grace is not None and good >= how.enough:
+                deadline, how = min(deadline, now + how.grace), replace(how, grace=None)
+            if not waiting or now >= deadline:
+                break
+            if now > look:
+                there = how.there()
+                gone = [key for key, node in waiting.items() if node not in there]
+                fault = Fault("its node has gone", silent=True)
+                arrivals += [Arrival(waiting.pop(key), fault) for key in gone]
+                look = time.monotonic() + _WATCH
+                continue
+            time.sleep(pause)
+            pause = min(2 * pause, POLL[1])
+        late = Fault(f"no reply in {now - began:.3g} s", silent=True)
+        return arrivals + [Arrival(node, late) for node in waiting.values()]
