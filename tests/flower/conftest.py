@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -17,3 +19,10 @@ def identity(monkeypatch):
     monkeypatch.setattr(mail, "POLL", (0.0, 0.0))
     monkeypatch.setattr(grid, "PAUSE", (0.0, 0.0))
     monkeypatch.setattr(grid, "_RETURN", 0.0)
+
+
+@pytest.fixture
+def log(caplog):
+    """What Flower's log is told."""
+    caplog.set_level(logging.INFO, logger="flwr")
+    return caplog

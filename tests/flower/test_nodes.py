@@ -2,79 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, asked, on_grid
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from problems import avg, q6, q6_objectives
+from strangers import error, garbage, says, silence, with_stranger
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.engines import grid as grids
-from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import nodes
-from flower_fedcon.strategies import CompositeFL, FedDyn
+from flower_fedcon.strategies import FedDyn
 
-STRANGER = 5
 SIX = {"num_clients": 6}
-
-
-@pytest.fixture
-def log(caplog):
-    caplog.set_level(logging.INFO, logger="flwr")
-    return caplog
-
-
-def with_stranger(says, objectives=None, make=FakeGrid, **node):
-    """Return a grid with one more node, that answers every message as `says` does."""
-
-    class Grid(make):
-        def replies_to(self, message):
-            if message.metadata.dst_node_id != STRANGER:
-                return super().replies_to(message)
-            return says(self, message)
-
-    grid = Grid(objectives or q6_objectives())
-    grid.nodes = {STRANGER: Context(1, STRANGER, node, RecordDict(), {}), **grid.nodes}
-    return grid
-
-
-def silence(grid, message):
-    return []
-
-
-def error(grid, message):
-    return [Message(Error(2, "Traceback ...\n\x1b[31mno file data.npz"), reply_to=message)]
-
-
-def garbage(grid, message):
-    return [Message(RecordDict({"x": ConfigRecord({"a": 1})}), reply_to=message)]
-
-
-def says(**fields):
-    """Return a stranger that describes itself so, beside what is right."""
-
-    def answer(grid, message):
-        right = {"num-examples": 1, "name": "stranger"}
-        config = {k: v for k, v in {**right, **fields}.items() if v is not None}
-        return [described(message, config)]
-
-    return answer
-
-
-def described(message, config):
-    content = RecordDict(
-        {
-            "fitres.parameters": ArrayRecord({}),
-            "fitres.num_examples": ConfigRecord({"num_examples": 1}),
-            "fitres.metrics": ConfigRecord(config),
-            "fitres.status": ConfigRecord({"code": 0, "message": ""}),
-        }
-    )
-    return Message(content, reply_to=message)
 
 
 MALFORMED = {
@@ -180,75 +123,6 @@ def test_another_model_than_most_have_stays_outside(log):
     history = avg().start(grid, min_clients_to_start=6, **options).history
     assert history.rows[-1]["cohort"] == 6
     assert any("starting without client six" in message for message in log.messages)
-
-
-# --- identity ----------------------------------------------------------------------------------
-
-
-class Keys(FakeGrid):
-    """A SuperLink that knows its nodes by their keys."""
-
-    def get_nodes(self):
-        key = {STRANGER: b"stranger", 7: b"client 2"}
-        return [NodeInfo(node_id=n, public_key=key.get(n, b"%d" % n)) for n in self.get_node_ids()]
-
-
-@on_grid
-@pytest.mark.parametrize("authenticated", [False, True])
-def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
-    """It poisons what it is asked, and is asked nothing."""
-    grid = with_stranger(silence, make=Keys)
-    stranger = grid.nodes.pop(STRANGER)
-
-    def join(record):
-        grid.nodes[STRANGER] = stranger
-
-    grid.replies_to = lambda message: (
-        says(name="2")(grid, message)
-        if message.metadata.dst_node_id == STRANGER
-        else FakeGrid.replies_to(grid, message)
-    )
-    options = {"evaluate_every": 1, "callbacks": [join], "authenticated": authenticated}
-    history = avg().start(grid, num_rounds=4, **options).history
-    assert history.x.tobytes() == simulate(avg(), q6(), 4).x.tobytes()
-    assert history["refused"].tolist() == [0, 1, 1, 1]
-    claimed = "node 5 cannot take part: it says it is client 2, which is on node 998"
-    assert claimed in log.messages
-    trained = [m for m in grid.pushed if asked(m)["action"] in ("train", "evaluate")]
-    assert STRANGER not in {m.metadata.dst_node_id for m in trained}
-
-
-@on_grid
-@pytest.mark.parametrize("authenticated", [False, True])
-def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authenticated, log):
-    grid = with_stranger(silence, make=Keys)
-    stranger = grid.nodes.pop(STRANGER)
-    stranger.node_config.update({"partition-id": 2, "num-partitions": 6})
-    grid.replies_to = lambda message: FakeGrid.replies_to(grid, message)
-
-    def move(record):
-        if record["round"] == 1:
-            del grid.nodes[998]
-            grid.nodes[STRANGER] = stranger
-
-    options = {"evaluate_every": 1, "callbacks": [move], "authenticated": authenticated}
-    history = avg().start(grid, num_rounds=3, **options).history
-    assert history["replies"].tolist() == ([6, 5, 5] if authenticated else [6, 6, 6])
-    told = "node 5 cannot take part: it says it is client 2, which has another key"
-    assert (told in log.messages) == authenticated
-    assert ("client 2 is on another node now: 5" in log.messages) != authenticated
-
-
-@on_grid
-def test_who_comes_later_is_for_a_later_run(log):
-    grid = FakeGrid(q6_objectives())
-    grid.nodes[STRANGER] = grid.nodes.pop(995)
-    grid.hidden = {STRANGER: None}
-    options = {"num_clients": 5, "evaluate_every": 1}
-    history = avg().start(grid, num_rounds=8, **options).history
-    assert set(history["cohort"].tolist()) == {5}
-    told = "client 5 was not there when this run began"
-    assert any(told in message for message in log.messages)
 
 
 # --- replies -----------------------------------------------------------------------------------
@@ -367,145 +241,3 @@ def test_a_killed_node_is_named(log):
     told = "round 2: dropped the reply of client 1: the client failed: Error: Node Unavailable"
     assert told in log.messages
     assert not any("unknown client" in message for message in log.messages)
-
-
-# --- slow and absent nodes ---------------------------------------------------------------------
-
-
-class Hung(FakeGrid):
-    """Client 2 takes every message of these kinds, and answers none of them."""
-
-    kinds = ("train",)
-
-    def replies_to(self, message):
-        sent = asked(message)
-        hung = sent["action"] in self.kinds and sent["client"] == 2
-        return [] if hung else super().replies_to(message)
-
-
-@on_grid
-def test_a_client_that_hangs_is_left_out_for_a_while_and_named(log):
-    grid = Hung(q6_objectives())
-    options = {"timeout": 0.02, "quarantine_after": 2, "quarantine_rounds": 3, "evaluate_every": 0}
-    avg().start(grid, num_rounds=12, **options)
-    rounds = [asked(m)["round"] for m in grid.pushed
-              if asked(m)["action"] == "train" and asked(m)["client"] == 2]  # fmt: skip
-    assert rounds == [1, 2, 6]  # left out of 3 to 5, then of 7 to 12
-    assert any("client 2 has failed again and again (now: no reply in" in m for m in log.messages)
-    assert any("[ROUND 4/12] 5 of 6 replies" in m and "client 2 (it is left out until round 6" in m
-               for m in log.messages)  # fmt: skip
-
-
-@on_grid
-def test_a_round_that_needs_everyone_asks_those_in_quarantine_too():
-    grid = Hung(q6_objectives())
-    grid.kinds = ()
-    strategy = CompositeFL(None, client_lr=1 / 80, local_steps=2)
-
-    def hang(record):
-        grid.kinds = ("train",) if record["round"] == 2 else ()
-
-    options = {"timeout": 0.01, "quarantine_after": 1, "evaluate_every": 1, "callbacks": [hang]}
-    with pytest.raises(RoundError, match=r"round 3: 5 usable .* \(client 2: no reply in"):
-        strategy.start(grid, num_rounds=5, max_retries=2, **options)
-
-
-@on_grid
-def test_a_round_is_asked_again_until_its_deadline(monkeypatch):
-    waits = []
-    monkeypatch.setattr(grids, "PAUSE", (0.01, 0.04))
-    monkeypatch.setattr(grids.time, "sleep", waits.append)
-    grid = Hung(q6_objectives())
-    options = {"timeout": 0.001, "round_deadline": 0.3}
-    with pytest.raises(
-        RoundError, match=r"round 1: 5 usable replies of 6, 6 needed, after \d+ att"
-    ):
-        avg(min_replies=6).start(grid, num_rounds=1, **options)
-    attempts = sum(asked(m)["action"] == "train" and asked(m)["client"] == 2 for m in grid.pushed)
-    assert 5 <= attempts <= 12  # pauses of 10, 20, 40, 40, ... ms
-
-
-@on_grid
-def test_a_moments_failure_of_everyone_does_not_end_a_run(monkeypatch):
-    """More failures in a row than a fixed number of attempts would bear."""
-    failures = [0]
-
-    def alter(message, reply):
-        failures[0] += 1
-        return [Message(Error(0, "restarting"), reply_to=message)] if failures[0] < 60 else [reply]
-
-    history = avg(min_replies=6).start(FakeGrid(q6_objectives(), alter=alter), num_rounds=2).history
-    assert history.x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
-
-
-@on_grid
-def test_a_hung_evaluation_ends_and_names_its_client(log):
-    grid = Hung(q6_objectives())
-    grid.kinds = ("evaluate",)
-    for options in ({"evaluate_timeout": 0.02}, {"grace": 0.0}):
-        rows = avg().start(grid, num_rounds=2, evaluate_every=1, **options).history.rows
-        assert ["objective" in row for row in rows] == [False, False]
-        assert any(re.match(r"no objective in this record, without client 2 \(no reply in", m)
-                   for m in log.messages)  # fmt: skip
-        log.clear()
-
-
-@on_grid
-def test_an_offline_client_does_not_go_into_quarantine():
-    grid = FakeGrid(q6_objectives())
-
-    def leave(record):
-        if record["round"] == 1:
-            away[998] = grid.nodes.pop(998)
-        if record["round"] == 6:
-            grid.nodes |= away
-
-    away = {}
-    options = {"evaluate_every": 1, "callbacks": [leave], "quarantine_after": 2}
-    history = avg().start(grid, num_rounds=8, **options).history
-    assert history["replies"].tolist() == [6, 5, 5, 5, 5, 5, 6, 6]
-
-
-@on_grid
-def test_a_client_on_a_new_node_is_forgiven():
-    grid = Hung(q6_objectives())
-
-    def restart(record):
-        if record["round"] == 3:
-            grid.nodes[7], grid.kinds = grid.nodes.pop(998), ()
-
-    options = {"evaluate_every": 1, "callbacks": [restart], "timeout": 0.01, "quarantine_after": 2}
-    history = avg().start(grid, num_rounds=5, **options).history
-    assert history["replies"].tolist() == [5, 5, 5, 6, 6]
-
-
-@on_grid
-def test_seconds_are_those_of_the_clock_on_the_wall(monkeypatch):
-    import time
-
-    slow = lambda record: time.sleep(0.05)  # noqa: E731
-    rows = avg().start(FakeGrid(q6_objectives()), num_rounds=4, evaluate_every=1, callbacks=[slow])
-    assert rows.history["seconds"][-1] > 3 * 0.05
-    here = simulate(avg(), q6(), 4, callbacks=[slow])
-    assert here["seconds"][-1] < 3 * 0.05
-
-
-@on_grid
-def test_clients_evaluate_every_tenth_round_and_after_the_last(log):
-    grid = FakeGrid(q6_objectives())
-    history = avg(participation=Sample(count=2)).start(grid, num_rounds=12).history
-    assert history["round"].tolist() == [10, 12]
-    assert sum(asked(m)["action"] == "evaluate" for m in grid.pushed) == 12
-    assert sum(bool(re.match(r"\[ROUND \d+/12\] 2 of 2 replies; \d+ s so far, about", m))
-               for m in log.messages) == 12  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("timeout", 0), ("round_deadline", float("nan")), ("grace", -1), ("max_retries", -1),
-     ("min_clients_to_start", 0), ("quarantine_rounds", 0), ("evaluate_timeout", "1"),
-     ("start_timeout", -5), ("quarantine_after", 1.5)],
-)  # fmt: skip
-def test_options_are_refused_by_name(option, value):
-    with pytest.raises(ConfigError, match=f"{option} must be"):
-        avg().start(FakeGrid(()), **{option: value})

@@ -1,0 +1,153 @@
+"""Nodes that are slow, silent or away: how long a run waits, for whom, and what it says."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from fake_grid import FakeGrid, asked, on_grid
+from flwr.app import Error, Message
+from problems import avg, q6, q6_objectives
+
+from flower_fedcon import Sample, simulate
+from flower_fedcon.engines import grid as grids
+from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.strategies import CompositeFL
+
+
+class Hung(FakeGrid):
+    """Client 2 takes every message of these kinds, and answers none of them."""
+
+    kinds = ("train",)
+
+    def replies_to(self, message):
+        sent = asked(message)
+        hung = sent["action"] in self.kinds and sent["client"] == 2
+        return [] if hung else super().replies_to(message)
+
+
+@on_grid
+def test_a_client_that_hangs_is_left_out_for_a_while_and_named(log):
+    grid = Hung(q6_objectives())
+    options = {"timeout": 0.02, "quarantine_after": 2, "quarantine_rounds": 3, "evaluate_every": 0}
+    avg().start(grid, num_rounds=12, **options)
+    rounds = [asked(m)["round"] for m in grid.pushed
+              if asked(m)["action"] == "train" and asked(m)["client"] == 2]  # fmt: skip
+    assert rounds == [1, 2, 6]  # left out of 3 to 5, then of 7 to 12
+    assert any("client 2 has failed again and again (now: no reply in" in m for m in log.messages)
+    assert any("[ROUND 4/12] 5 of 6 replies" in m and "client 2 (it is left out until round 6" in m
+               for m in log.messages)  # fmt: skip
+
+
+@on_grid
+def test_a_round_that_needs_everyone_asks_those_in_quarantine_too():
+    grid = Hung(q6_objectives())
+    grid.kinds = ()
+    strategy = CompositeFL(None, client_lr=1 / 80, local_steps=2)
+
+    def hang(record):
+        grid.kinds = ("train",) if record["round"] == 2 else ()
+
+    options = {"timeout": 0.01, "quarantine_after": 1, "evaluate_every": 1, "callbacks": [hang]}
+    with pytest.raises(RoundError, match=r"round 3: 5 usable .* \(client 2: no reply in"):
+        strategy.start(grid, num_rounds=5, max_retries=2, **options)
+
+
+@on_grid
+def test_a_round_is_asked_again_until_its_deadline(monkeypatch):
+    waits = []
+    monkeypatch.setattr(grids, "PAUSE", (0.01, 0.04))
+    monkeypatch.setattr(grids.time, "sleep", waits.append)
+    grid = Hung(q6_objectives())
+    options = {"timeout": 0.001, "round_deadline": 0.3}
+    with pytest.raises(
+        RoundError, match=r"round 1: 5 usable replies of 6, 6 needed, after \d+ att"
+    ):
+        avg(min_replies=6).start(grid, num_rounds=1, **options)
+    attempts = sum(asked(m)["action"] == "train" and asked(m)["client"] == 2 for m in grid.pushed)
+    assert 5 <= attempts <= 12  # pauses of 10, 20, 40, 40, ... ms
+
+
+@on_grid
+def test_a_moments_failure_of_everyone_does_not_end_a_run(monkeypatch):
+    """More failures in a row than a fixed number of attempts would bear."""
+    failures = [0]
+
+    def alter(message, reply):
+        failures[0] += 1
+        return [Message(Error(0, "restarting"), reply_to=message)] if failures[0] < 60 else [reply]
+
+    history = avg(min_replies=6).start(FakeGrid(q6_objectives(), alter=alter), num_rounds=2).history
+    assert history.x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
+
+
+@on_grid
+def test_a_hung_evaluation_ends_and_names_its_client(log):
+    grid = Hung(q6_objectives())
+    grid.kinds = ("evaluate",)
+    for options in ({"evaluate_timeout": 0.02}, {"grace": 0.0}):
+        rows = avg().start(grid, num_rounds=2, evaluate_every=1, **options).history.rows
+        assert ["objective" in row for row in rows] == [False, False]
+        assert any(re.match(r"no objective in this record, without client 2 \(no reply in", m)
+                   for m in log.messages)  # fmt: skip
+        log.clear()
+
+
+@on_grid
+def test_an_offline_client_does_not_go_into_quarantine():
+    grid = FakeGrid(q6_objectives())
+
+    def leave(record):
+        if record["round"] == 1:
+            away[998] = grid.nodes.pop(998)
+        if record["round"] == 6:
+            grid.nodes |= away
+
+    away = {}
+    options = {"evaluate_every": 1, "callbacks": [leave], "quarantine_after": 2}
+    history = avg().start(grid, num_rounds=8, **options).history
+    assert history["replies"].tolist() == [6, 5, 5, 5, 5, 5, 6, 6]
+
+
+@on_grid
+def test_a_client_on_a_new_node_is_forgiven():
+    grid = Hung(q6_objectives())
+
+    def restart(record):
+        if record["round"] == 3:
+            grid.nodes[7], grid.kinds = grid.nodes.pop(998), ()
+
+    options = {"evaluate_every": 1, "callbacks": [restart], "timeout": 0.01, "quarantine_after": 2}
+    history = avg().start(grid, num_rounds=5, **options).history
+    assert history["replies"].tolist() == [5, 5, 5, 6, 6]
+
+
+@on_grid
+def test_seconds_are_those_of_the_clock_on_the_wall(monkeypatch):
+    slow = lambda record: time.sleep(0.05)  # noqa: E731
+    rows = avg().start(FakeGrid(q6_objectives()), num_rounds=4, evaluate_every=1, callbacks=[slow])
+    assert rows.history["seconds"][-1] > 3 * 0.05
+    here = simulate(avg(), q6(), 4, callbacks=[slow])
+    assert here["seconds"][-1] < 3 * 0.05
+
+
+@on_grid
+def test_clients_evaluate_every_tenth_round_and_after_the_last(log):
+    grid = FakeGrid(q6_objectives())
+    history = avg(participation=Sample(count=2)).start(grid, num_rounds=12).history
+    assert history["round"].tolist() == [10, 12]
+    assert sum(asked(m)["action"] == "evaluate" for m in grid.pushed) == 12
+    assert sum(bool(re.match(r"\[ROUND \d+/12\] 2 of 2 replies; \d+ s so far, about", m))
+               for m in log.messages) == 12  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("timeout", 0), ("round_deadline", float("nan")), ("grace", -1), ("max_retries", -1),
+     ("min_clients_to_start", 0), ("quarantine_rounds", 0), ("evaluate_timeout", "1"),
+     ("start_timeout", -5), ("quarantine_after", 1.5)],
+)  # fmt: skip
+def test_options_are_refused_by_name(option, value):
+    with pytest.raises(ConfigError, match=f"{option} must be"):
+        avg().start(FakeGrid(()), **{option: value})
