@@ -14,7 +14,7 @@ from flower_fedcon.errors import ConfigError, RoundError, printable
 
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
-     "cohort", "replies", "dropped", "retries", "lost", "kkt", "fw_gap", "consensus"]
+     "cohort", "replies", "dropped", "retries", "lost", "refused", "kkt", "fw_gap", "consensus"]
 )  # fmt: skip
 """The columns that a run itself may write."""
 LARGEST = 5e102

@@ -136,6 +136,8 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
         config["layout"] = info.layout.to_json()
     if info.version:
         config["version"] = info.version
+    if info.own_loop:
+        config["own-loop"] = True
     if info.digest:
         config["digest"] = info.digest
     for key, value in (

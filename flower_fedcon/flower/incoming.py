@@ -26,7 +26,6 @@ _NAME, _NAMES, _LAYOUT, _DIGEST = 200, 10_000, 100_000, 64  # characters of each
 _CLIENTS = 10**6
 _WHOLE = 2**63 - 1
 _HEADER = 4096  # bytes that an array may have beside its numbers
-_LARGEST = 1e15  # of what a step has cost
 
 
 @dataclass(frozen=True)
@@ -83,13 +82,14 @@ def evaluation(parts: Callable[[], Parts]) -> Record | Fault:
 def readable(text: object) -> str:
     r"""Return a node's words as one line of bounded length.
 
-    >>> readable("out of\x1b[31m\nmemory"), len(readable("x" * 10**7)) < 520
+    >>> readable("out of\x1b[31m\nmemory"), len(readable("x" * 10**7)) <= 500
     ('out of\\x1b[31m\\nmemory', True)
     """
-    whole = str(text).strip()
+    whole = str(text)
     if len(whole) > REASON:  # of a traceback both ends say something
-        whole = f"{whole[: REASON // 3]} ... {whole[-2 * REASON // 3 :]}"
-    return printable(whole, 2 * REASON)
+        ends = whole[: REASON // 4], whole[-REASON // 2 :]
+        whole = f"{ends[0]} ... {ends[1]} ({len(whole)} characters)"
+    return printable(whole.strip(), 2 * REASON)[: 2 * REASON]
 
 
 # --- the fields ------------------------------------------------------------------------------
@@ -127,13 +127,6 @@ class _Fields:
         """Return a number, None if there is none; it may be one that is not finite."""
         value = self._config.get(key)
         return None if value is None else _number(key, value)
-
-    def work(self, key: str) -> float:
-        """Return what a step has cost; 0 if nothing is said of it."""
-        number = self.number(key) or 0.0
-        if not 0 <= number <= _LARGEST:
-            raise self._wrong(key, f"a number from 0 to {_LARGEST:g}")
-        return number
 
     def error(self) -> str:
         """Return why the client could not do what it was asked, "" if it could."""
@@ -183,6 +176,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
         smoothness=fields.number("smoothness"),
         strong_convexity=fields.number("strong_convexity"),
         digest=fields.text("digest", "", _DIGEST) or "",
+        own_loop=fields.flag("own-loop"),
     )
     return Description(info, fields.whole("num-partitions", None, 1, _CLIENTS))
 
@@ -203,14 +197,14 @@ def _reply(client: int, layout: Layout, parts: Parts) -> Reply:
         arrays.append(load_array(tensor))
     payload: Payload = dict(named(arrays, names))
     payload |= {k: _number(k, v) for k, v in fields.starting(SCALAR).items()}
-    work = {k: fields.work(WORK_PREFIX + k) for k in WORK}
+    work = {k: v for k, v in fields.starting(WORK_PREFIX).items() if k in WORK}
     return Reply(
         clients=[client],
         round=server_round,
         payload={name: [value] for name, value in payload.items()},
         num_examples=_number("num_examples", parts.examples),
         lost=fields.flag("lost"),
-        work=[{k: v for k, v in work.items() if v}],
+        work=[work],
         remote=True,
     )
 
