@@ -68,7 +68,7 @@ class Request:
     attempt : int
         How often the phase has asked by now, 1 for the first time.
     seconds_left : float
-        Until the round must have what it needs.
+        Until the round is asked no more.
     """
 
     clients: list[int]

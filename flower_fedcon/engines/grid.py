@@ -112,7 +112,7 @@ class GridEngine(Engine):
         left_out = self._left_out(request)
         online = self._await(request, [c for c in request.clients if c not in left_out])
         waiting = Waiting(
-            timeout=min(self._patience.timeout, request.seconds_left),
+            timeout=self._patience.timeout,
             there=lambda: set(self._nodes.online().values()),
             enough=request.wanted,
             grace=self._patience.grace,
