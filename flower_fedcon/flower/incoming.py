@@ -176,6 +176,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
         smoothness=fields.number("smoothness"),
         strong_convexity=fields.number("strong_convexity"),
         digest=fields.text("digest", "", _DIGEST) or "",
+        version=fields.text("version", "", _DIGEST) or "",
         own_loop=fields.flag("own-loop"),
     )
     return Description(info, fields.whole("num-partitions", None, 1, _CLIENTS))
