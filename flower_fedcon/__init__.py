@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.legacy import as_legacy_strategy
     from flower_fedcon.flower.policy import Policy
     from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.registry import register
     from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.simulation import simulate
 
@@ -28,6 +29,7 @@ __all__ = [
     "Sample",
     "as_legacy_strategy",
     "client_app",
+    "register",
     "server_app",
     "simulate",
 ]
@@ -45,6 +47,7 @@ _HOMES = {
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",
+    "register": "registry",
     "server_app": "flower.apps",
     "simulate": "simulation",
 }

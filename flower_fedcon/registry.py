@@ -1,16 +1,27 @@
-"""The closed registry of algorithms: the pairs of strategy and client, by name.
+"""The registry of algorithms: the pairs of strategy and client, by name.
 
-A pair's two modules bear its name, in strategies/ and in clients/: one is imported on a server, the
-other on a node. The names are those of the modules in clients/, so that a node imports only the one
-that it is asked for; the classes, and their order, are those of `flower_fedcon.strategies`.
+Each pair of the collection is two modules that bear its name, in strategies/ and in clients/: one
+is imported on a server, the other on a node. The names are those of the modules in clients/, so
+that a node imports only the one that it is asked for; the classes, and their order, are those of
+`flower_fedcon.strategies`.
+
+A pair of one's own enters by `register`, or, where its package is installed, by an entry point of
+the group "flower_fedcon.algorithms", which names a tuple (strategy class, client class)::
+
+    [project.entry-points."flower_fedcon.algorithms"]
+    fedmine = "my_package.fedmine:PAIR"
+
+Then every process that can import the package knows it, nodes and workers included.
 """
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flower_fedcon.errors import AlgorithmError, ConfigError, nearest
 
@@ -18,10 +29,17 @@ if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient
     from flower_fedcon.strategies.base import FedConStrategy
 
+Pair: TypeAlias = "tuple[type[FedConStrategy[Any]] | None, type[FedConClient[Any]]]"
+
+GROUP = "flower_fedcon.algorithms"
+_log = logging.getLogger("flwr")
+_own: dict[str, Pair] = {}
+"""The registered pairs that are not the collection's; a worker has no use for the strategy."""
+
 
 @cache
 def names() -> frozenset[str]:
-    """Return the names of all algorithms, without importing any.
+    """Return the names of the collection's algorithms, without importing any.
 
     >>> sorted(names())[:3]
     ['apdainexact', 'cfedda', 'compositefl']
@@ -30,9 +48,14 @@ def names() -> frozenset[str]:
     return frozenset(modules - {"__init__", "base"})
 
 
+def accepted() -> list[str]:
+    """Return the names of all algorithms that this process knows, without importing any."""
+    return sorted({*names(), *_own, *_entry_points()})
+
+
 @cache
 def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
-    """Return the strategy classes by name, in the order of their lines in strategies/__init__.py.
+    """Return the collection's strategies by name, in the order of strategies/__init__.py.
 
     Raises
     ------
@@ -58,6 +81,96 @@ def algorithms() -> dict[str, type[FedConStrategy[Any]]]:
     return found
 
 
+def own_algorithms() -> dict[str, type[FedConStrategy[Any]]]:
+    """Return the strategies that are registered or installed beside the collection, by name.
+
+    A package whose pair cannot be loaded is left out, and the log says why.
+    """
+    for name in _entry_points():
+        try:
+            _find_own(name)
+        except AlgorithmError as error:
+            _log.warning("%s", error)
+    return {name: kind for name, (kind, _) in sorted(_own.items()) if kind is not None}
+
+
+def register(strategy: type[FedConStrategy[Any]], client: type[FedConClient[Any]]) -> None:
+    """Make an algorithm of one's own known by name, as those of the collection are.
+
+    Call it where the pair is defined, at the top level of a module: then each process that imports
+    the module knows it. Processes that the library starts itself (`workers=2`, Ray) are told.
+
+    Parameters
+    ----------
+    strategy : type
+        A subclass of `FedConStrategy` with a `name`, lower-case letters, digits and underscores.
+    client : type
+        A subclass of `FedConClient` whose `algorithm` is that name.
+
+    Raises
+    ------
+    AlgorithmError
+        If the two do not fit together, or the name stands for another algorithm.
+
+    Examples
+    --------
+    ::
+
+        class Mine(FedAvg):
+            name = "mine"
+
+        class MineClient(FedAvgClient):
+            algorithm = "mine"
+
+        register(Mine, MineClient)
+    """
+    base = import_module("flower_fedcon.strategies.base").FedConStrategy
+    if not (isinstance(strategy, type) and issubclass(strategy, base)):
+        raise AlgorithmError(f"register: expected a subclass of FedConStrategy, got {strategy!r}")
+    name = getattr(strategy, "name", None)
+    if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
+        raise AlgorithmError(
+            f"{strategy.__name__}.name must be lower-case letters, digits and underscores, "
+            f"got {name!r}"
+        )
+    register_client(client)
+    if client.algorithm != name:
+        raise AlgorithmError(
+            f"{client.__name__}.algorithm is {client.algorithm!r} and {strategy.__name__}.name "
+            f"{name!r}: write the same name in both"
+        )
+    known, _ = _own[name]
+    if known is not None and not _same(known, strategy):
+        raise AlgorithmError(f"{name!r} stands for {known!r} already: give {strategy!r} another")
+    _own[name] = strategy, client
+
+
+def register_client(client: type[FedConClient[Any]]) -> None:
+    """Make known the client of an algorithm of one's own, in a process without the server's side.
+
+    The collection's own clients are known already.
+    """
+    base = import_module("flower_fedcon.clients.base").FedConClient
+    if not (isinstance(client, type) and issubclass(client, base)):
+        raise AlgorithmError(f"register: expected a subclass of FedConClient, got {client!r}")
+    name = getattr(client, "algorithm", None)
+    if name is None:
+        raise AlgorithmError(f"{client.__name__} has no algorithm: write its strategy's name")
+    if name in names():
+        if client is not client_class(name):
+            raise AlgorithmError(f"{name!r} is an algorithm of the collection: choose another name")
+        return
+    known = _own.get(name)
+    if known is not None and not _same(known[1], client):
+        raise AlgorithmError(f"{name!r} stands for {known[1]!r} already: give {client!r} another")
+    _own[name] = (None if known is None else known[0]), client
+
+
+def _same(one: type[Any], other: type[Any]) -> bool:
+    """Return whether two classes are one, or one defined twice: a module that is loaded again."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
 def find(name: str) -> str:
     """Return the registered name of an algorithm, whatever its case.
 
@@ -65,26 +178,87 @@ def find(name: str) -> str:
     'fedfw'
     """
     key = str(name).lower()
-    if key not in names():
-        known = (kind.__name__ for kind in algorithms().values())
-        raise ConfigError(f"unknown algorithm {name!r}: {nearest(str(name), known)}")
+    if key not in names() and key not in _own and key not in _entry_points():
+        known = [kind.__name__ for kind in algorithms().values()]
+        known += sorted({*_own, *_entry_points()})
+        raise ConfigError(
+            f"unknown algorithm {name!r}: {nearest(str(name), known)}. One of your own is made "
+            "known by flower_fedcon.register, or by installing its package"
+        )
     return key
 
 
 def strategy_class(name: str) -> type[FedConStrategy[Any]]:
     """Return an algorithm's strategy class."""
-    return algorithms()[find(name)]
+    key = find(name)
+    if key in names():
+        return algorithms()[key]
+    kind, _ = _find_own(key)
+    if kind is None:
+        raise AlgorithmError(f"only the client of {key!r} is registered here: register the pair")
+    return kind
+
+
+def client_class(name: str) -> type[FedConClient[Any]]:
+    """Return an algorithm's client class.
+
+    Raises
+    ------
+    ConfigError
+        If this process, a node say, does not know the algorithm; the text lists those it does.
+    """
+    key = str(name).lower()
+    if key in names():
+        return _client_of_the_collection(key)
+    if key not in _own and key not in _entry_points():
+        raise ConfigError(
+            f"the algorithm {name!r} is not accepted here; accepted: {', '.join(accepted())}. "
+            "Install the package that has it, or call flower_fedcon.register(strategy, client)"
+        )
+    return _find_own(key)[1]
 
 
 @cache
-def client_class(name: str) -> type[FedConClient[Any]]:
-    """Return an algorithm's client class."""
-    key = find(name)
+def _client_of_the_collection(key: str) -> type[FedConClient[Any]]:
     module = import_module(f"flower_fedcon.clients.{key}")
     for kind in vars(module).values():
         if isinstance(kind, type) and vars(kind).get("algorithm") == key:
             return kind
     raise AlgorithmError(f'clients/{key}.py has no client class with algorithm = "{key}"')
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages, by algorithm; nothing is imported."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if point.name in names() or found.get(point.name, point).value != point.value:
+            _log.warning("%s: the name is taken, and the entry point left out", _where(point))
+        else:
+            found[point.name] = point
+    return found
+
+
+def _find_own(key: str) -> Pair:
+    """Return a pair that is registered, or that an installed package has."""
+    if key not in _own or (_own[key][0] is None and key in _entry_points()):
+        point = _entry_points()[key]
+        try:
+            strategy, client = point.load()
+            register(strategy, client)
+        except Exception as error:  # whatever a foreign package raises
+            raise AlgorithmError(
+                f"{_where(point)} cannot be loaded ({error!r}): it must name a tuple (strategy "
+                "class, client class)"
+            ) from None
+        if key not in _own:
+            raise AlgorithmError(f"{_where(point)} has the name {strategy.name!r}: give it that")
+    return _own[key]
+
+
+def _where(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist is not None else "an unknown package"
+    return f"the algorithm {point.name!r} of {package} ({point.value})"
 
 
 def markdown_table() -> str:

@@ -24,7 +24,7 @@ def list_(
     """Show the collection."""
     from flower_fedcon.card import first_sentence, one_line
     from flower_fedcon.problems import BUILDERS
-    from flower_fedcon.registry import algorithms, markdown_table
+    from flower_fedcon.registry import algorithms, markdown_table, own_algorithms
 
     if into is not None:
         _renew(into, markdown_table())
@@ -45,8 +45,16 @@ def list_(
             lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]
             cells = ["\n".join(lines) + "\n"]
         rows.add_row(kind.__name__, *cells)
+    for kind in own_algorithms().values():
+        rows.add_row(kind.__name__, _own_summary(kind))
     screen.print(rows)
     screen.print(f"Problems (`fedcon info NAME`): {', '.join(BUILDERS)}")
+
+
+def _own_summary(kind: type[Any]) -> str:
+    """Return what an algorithm beside the collection says of itself, and where it is from."""
+    said = (inspect.getdoc(kind) or "").partition("\n")[0]
+    return f"{said} ({kind.__module__})".lstrip()
 
 
 _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
@@ -79,25 +87,29 @@ def info(
     """Show one algorithm's card, or a problem's arguments."""
     from flower_fedcon.errors import ConfigError, nearest
     from flower_fedcon.problems import BUILDERS
-    from flower_fedcon.registry import algorithms, names
+    from flower_fedcon.registry import accepted, algorithms
 
     if name in BUILDERS or ":" in name:
         if size is not None:
             raise ConfigError(f"--size is for an algorithm's messages, and {name} is a problem")
         _problem_info(name)
         return
-    if name.lower() not in names():
-        known = [*(kind.__name__ for kind in algorithms().values()), *BUILDERS]
+    if name.lower() not in accepted():
+        known = {*(kind.__name__ for kind in algorithms().values()), *accepted(), *BUILDERS}
+        known -= set(algorithms())
         raise ConfigError(f"unknown algorithm or problem {name!r}: {nearest(name, known)}")
     _algorithm_info(name, size)
 
 
 def _algorithm_info(name: str, size: str | None) -> None:
+    from flower_fedcon.errors import ConfigError
     from flower_fedcon.registry import strategy_class
 
-    kind = strategy_class(name)
-    card = asdict(kind.card())
-    screen = console()
+    kind, screen = strategy_class(name), console()
+    try:
+        card = asdict(kind.card())
+    except ConfigError:  # an algorithm of one's own need not have a card
+        card = {"title": kind.title, "summary": _own_summary(kind), "wire": ""}
     screen.print(card.pop("title"), style="bold")
     grid = table("", "", plain=True)
     down, _, up = card.pop("wire").partition("; ")

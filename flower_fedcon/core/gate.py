@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon import registry
 from flower_fedcon.compressors.values import Compressed
 from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
@@ -135,9 +136,12 @@ class Gate:
             raise ConfigError(f"it holds {found}, expected {sorted(names)}")
         kind, name = type(self._strategy).__name__, self._strategy.name
         verb, declared = ("answers", "queries") if phase == QUERY else ("uploads", "uplink")
+        places = f"clients/{name}.py", f"strategies/{name}.py"
+        if name not in registry.names():
+            places = registry.client_class(name).__name__, kind
         raise AlgorithmError(
             f"the client of {kind} {verb} {found}, and {kind} declares {sorted(names)}: "
-            f"correct the names in clients/{name}.py, or `{declared}` in strategies/{name}.py"
+            f"correct the names in {places[0]}, or `{declared}` in {places[1]}"
         )
 
     def _check(self, name: str, column: Any, count: int, most: float) -> None:

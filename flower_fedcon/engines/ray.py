@@ -18,11 +18,13 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
+from flower_fedcon.registry import client_class, register_client
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.strategies.base import FedConStrategy
 
 if TYPE_CHECKING:
+    from flower_fedcon.clients.base import FedConClient
     from flower_fedcon.problems.federated import FederatedProblem
 
 BACKEND: dict[str, Any] = {
@@ -50,7 +52,7 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
 
         kept = None if plan.run_dir is None else str(Path(plan.run_dir).resolve() / "clients")
         app = client_app(
-            _Loader(folder, "client-{}.pickle"),
+            _Loader(f"{folder}/client-{{}}.pickle", client_class(strategy.name)),
             oracles=_load(f"{folder}/oracles.pickle"),
             state_dir=kept,
             policy=Policy.open(),  # the data is the server's own
@@ -69,13 +71,20 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
 
 
 class _Loader:
-    """Loads the objective of a partition; small, since it travels with every message."""
+    """Loads the objective of a partition; small, since it travels with every message.
 
-    def __init__(self, folder: str, pattern: str) -> None:
-        self._path = f"{folder}/{pattern}"
+    Where it arrives, an algorithm of the user's own is known.
+    """
+
+    def __init__(self, pattern: str, client: type[FedConClient[Any]]) -> None:
+        self._pattern, self._client = pattern, client
+        register_client(client)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Loader, (self._pattern, self._client)
 
     def __call__(self, context: Context) -> Any:
-        return _load(self._path.format(context.node_config["partition-id"]))
+        return _load(self._pattern.format(context.node_config["partition-id"]))
 
 
 @lru_cache(maxsize=1024)

@@ -20,6 +20,7 @@ from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.registry import client_class, register_client
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
@@ -48,13 +49,14 @@ class WorkersEngine(InProcess):
         """Start the processes."""
         objectives, count = self._problem.objectives, self._count
         threads = max(1, (os.cpu_count() or 1) // count)
+        client = client_class(run.algorithm)
         # One executor for each process: only then is it known which one a task goes to.
         self._pools = [
             ProcessPoolExecutor(
                 max_workers=1,
                 timeout=None,
                 initializer=_start,
-                initargs=(objectives[part::count], run, part, count, threads),
+                initargs=(client, objectives[part::count], run, part, count, threads),
             )
             for part in range(count)
         ]
@@ -115,12 +117,20 @@ class _Share(LocalEngine):
         self.make_clients(objectives, run, first, every)
 
 
-def _start(objectives: Sequence[Any], run: RunInfo, first: int, every: int, threads: int) -> None:
+def _start(
+    client: type[Any],
+    objectives: Sequence[Any],
+    run: RunInfo,
+    first: int,
+    every: int,
+    threads: int,
+) -> None:
     """Hold these clients."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run, after the round
     threadpool_limits(threads)
+    register_client(client)  # one of the user's own is not known here
     _here[0] = _Share(objectives, run, first, every)
 
 
