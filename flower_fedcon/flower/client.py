@@ -21,7 +21,7 @@ from flower_fedcon.core.protocol import (
     RunInfo,
     check_objective,
 )
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, printable
 from flower_fedcon.flower import codec
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
@@ -98,7 +98,8 @@ class FlowerClient(NumPyClient):
     ) -> tuple[list[Array], int, dict[str, Any]]:
         """Answer a message from the server: a description of this client, or a round's work.
 
-        A user error (`FedConError`) becomes an error reply, which the server names and counts.
+        An error, of the request, the data or the program, becomes an error reply, which the server
+        names and counts.
         """
         try:
             if config.get("action") == codec.DESCRIBE:
@@ -118,9 +119,8 @@ class FlowerClient(NumPyClient):
                 reply = self.handle(request)
             if store is not None and request.phase != CERTIFY and not reply.lost:
                 store.save(run, self.versions)
-        except FedConError as error:
-            _log.warning("this node answers with an error: %s", error)
-            reply = Reply([-1], 0, error=str(error))
+        except Exception as error:
+            reply = Reply([-1], 0, error=_answer(error))
         return codec.encode_reply(reply)
 
     def evaluate(
@@ -128,7 +128,7 @@ class FlowerClient(NumPyClient):
     ) -> tuple[float, int, dict[str, Any]]:
         """Return f_j(x), the number of examples, and the objective's own metrics at x.
 
-        A user error becomes a value that is no number, with the reason among the metrics.
+        An error becomes a value that is no number, with the reason among the metrics.
         """
         try:
             self.policy.check_part(self.algorithm, int(self.num_examples))
@@ -136,9 +136,8 @@ class FlowerClient(NumPyClient):
             self.policy.check_arrays(parameters)
             with self.policy.in_time():
                 return self._evaluate(parameters, config)
-        except FedConError as error:
-            _log.warning("this node answers with an error: %s", error)
-            return math.nan, 1, {"error": str(error)}
+        except Exception as error:
+            return math.nan, 1, {"error": _answer(error)}
 
     def _evaluate(
         self, parameters: list[Array], config: dict[str, Any]
@@ -153,6 +152,15 @@ class FlowerClient(NumPyClient):
             own["constraint"] = float(objective.constraint_value(x))
         examples = int(getattr(objective, "num_examples", 1))
         return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
+
+
+def _answer(error: Exception) -> str:
+    """Return what the server is told of an error; this node's log has all of it."""
+    if isinstance(error, FedConError):
+        _log.warning("this node answers with an error: %s", printable(str(error)))
+        return str(error)
+    _log.warning("this node answers with an error", exc_info=error)
+    return f"the client failed: {error!r}"
 
 
 def _text(value: Any) -> str | None:
