@@ -219,7 +219,7 @@ def test_an_experiment_file_names_a_rule():
         "problem": {"name": "counterexample"},
         "run": {"rounds": 5},
         "algorithm": {
-            "name": "FedAvg",
+            "name": "FedMiD",
             "client_lr": 0.1,
             "local_steps": 1,
             "aggregation": {"type": "TrimmedMean", "fraction": 0.2},

@@ -21,8 +21,9 @@ ODD = [
     '[[[8]], "float64", false]', '[[[100000000000]], "float64", false]', "[" * 5000, 10**18,
 ]  # fmt: skip
 ODD_SETTINGS = [
-    None, -1, 1e400, "x", [], {}, {"type": "L1Ball", "radius": 1.0}, 10**30,
-    {"type": "L1", "weight": 1e308}, {"array": "settings.9"}, {"type": "AOGM", "max_iterations": 10**30},
+    None, -1, 1e400, "x", [], {}, {"type": "L1Ball", "radius": 1.0},
+    {"type": "L1", "weight": 1e308}, {"array": "settings.9"}, 10**30,
+    {"type": "AOGM", "max_iterations": 2**70},
 ]  # fmt: skip
 
 
