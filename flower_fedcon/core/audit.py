@@ -17,6 +17,9 @@ class Audit:
     def dropped(self, client: int, reason: str) -> None:
         """Note a reply that did not."""
 
+    def silent(self, clients: list[int], reason: str) -> None:
+        """Note clients of whom nothing is heard, and why, where that is known."""
+
     def lost(self, client: int) -> None:
         """Note a client whose state is gone."""
 

@@ -198,6 +198,7 @@ class Round:
         except FedConError as error:
             if reply.silent:
                 self._faults |= dict.fromkeys(reply.clients, reply.error)
+                server.audit.silent(reply.clients, reply.error)
             elif len(reply.clients) == 1 or not reply.payload:
                 for client in reply.clients:
                     self._drop(client, error)

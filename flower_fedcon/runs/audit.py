@@ -3,7 +3,7 @@
     {"event": "start", "run": ..., "incarnation": 1, "round": 0, "algorithm": ..., "clients":
      {"0": {"examples": 20, "data": digest, "version": "0.1.0"}, ...}}
     {"event": "exchange", "round": 1, "phase": "train", "attempt": 1, "asked": ["0", "1", "2"],
-     "used": {"0": bytes}, "dropped": {"1": reason}, "lost": [], "silent": ["2"]}
+     "used": {"0": bytes}, "dropped": {"1": reason}, "lost": [], "silent": {"2": why}}
     {"event": "applied", "round": 1, "used": ["0"], "uplink_bytes": ..., "downlink_bytes": ...}
     {"event": "end", "round": 1, "error": ""}
 
@@ -90,6 +90,7 @@ class AuditLog(Audit):
             "used": {},
             "dropped": {},
             "lost": [],
+            "silent": {},
         }
 
     def used(self, reply: Reply) -> None:
@@ -102,6 +103,10 @@ class AuditLog(Audit):
         """Note why a reply is not used."""
         name = self._server.client_name(client) if client < 0 else self._names[client]
         self._now("dropped")[name] = reason
+
+    def silent(self, clients: list[int], reason: str) -> None:
+        """Note why nothing is heard of some clients."""
+        self._now("silent").update({self._names[c]: printable(reason) for c in clients})
 
     def lost(self, client: int) -> None:
         """Note who came back without state."""
@@ -141,10 +146,11 @@ class AuditLog(Audit):
 
     def _write_exchange(self) -> None:
         if self._exchange is not None:
-            heard = {*self._exchange["used"], *self._exchange["dropped"], *self._exchange["lost"]}
-            silent = [name for name in self._exchange["asked"] if name not in heard]
-            self._write("exchange", **self._exchange, silent=silent)
-            self._exchange = None
+            now, self._exchange = self._exchange, None
+            heard = {*now["used"], *now["dropped"], *now["lost"]}
+            rest = [name for name in now["asked"] if name not in heard]
+            now["silent"] = {name: now["silent"].get(name, "no reply") for name in rest}
+            self._write("exchange", **now)
 
     def _write(self, event: str, **content: Any) -> None:
         line: Mapping[str, Any] = {"event": event, "time": _now_utc(), **content}

@@ -76,7 +76,10 @@ def _answers(server: Server, engine: Engine) -> dict[int, Payload]:
             except FedConError as error:
                 name, reason = server.client_name(client), printable(str(error))
                 _log.warning("no certificate by %s: %s", name, reason)
-                server.audit.dropped(client, reason)
+                if one.silent:
+                    server.audit.silent([client], reason)
+                else:
+                    server.audit.dropped(client, reason)
                 continue
             if client in everyone:
                 server.audit.used(one)
