@@ -87,8 +87,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         What takes the place of the mean over the cohort, against false uploads: a rule of
         `flower_fedcon.aggregation`. Refused by methods whose server step must be the mean.
     norm_bound : float, optional (default: None)
-        > 0: an upload with an array of a larger Euclidean norm is dropped and counted. Without it
-        only those of nodes are that arithmetic cannot bear (from 5.6e102 in double precision).
+        > 0: an upload with an array of a larger Euclidean norm is dropped and counted (atoms lie in
+        their set anyway). Without it only those from nodes are that are too large for arithmetic,
+        from 5.6e102 in double precision.
     """
 
     name: ClassVar[str]
