@@ -34,4 +34,9 @@ def problem(experiment: str) -> FederatedProblem:
     return Experiment.load(Path(__file__).parent / experiment).problem()
 
 
-app = client_app(load_objective, policy=Policy.open())  # public data, and made-up data
+def policy(context: Context) -> Policy | None:
+    """Return what a server may ask: of the experiment's data, which it has itself, anything."""
+    return None if "data" in context.node_config else Policy.open()
+
+
+app = client_app(load_objective, policy=policy)

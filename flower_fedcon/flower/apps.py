@@ -23,7 +23,7 @@ def client_app(
     *,
     oracles: Mapping[str, Any] | None = None,
     state_dir: str | None = None,
-    policy: Policy | None = None,
+    policy: Policy | Callable[[Context], Policy | None] | None = None,
     mods: Sequence[Any] | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every algorithm of the collection.
@@ -39,9 +39,9 @@ def client_app(
     state_dir : path, optional
         A folder in which clients keep their state across restarts; by default the node
         configuration's "state-dir", if it has one.
-    policy : Policy, optional
-        What a server may ask of a node; by default `Policy()`. A node's own configuration goes
-        before it.
+    policy : Policy or callable, optional
+        What a server may ask of a node, or a function of the context that returns it; by default
+        `Policy()`. A node's own configuration goes before it.
     mods : sequence, optional
         Flower's client mods.
 
@@ -64,8 +64,8 @@ def client_app(
 
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
-        objective = load(context)
-        return kind(objective, context=context, state_dir=state_dir, oracles=oracles, policy=policy)
+        objective, rules = load(context), policy(context) if callable(policy) else policy
+        return kind(objective, context=context, state_dir=state_dir, oracles=oracles, policy=rules)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

@@ -10,7 +10,7 @@ import pytest
 from deployment import Deployment
 from problems import l1ls, l1ls_data
 
-from flower_fedcon import History, Sample, simulate
+from flower_fedcon import History, Sample, __version__, simulate
 from flower_fedcon.registry import strategy_class
 
 APP = Path(__file__).parents[1] / "support" / "flower_app"
@@ -73,6 +73,11 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
         same = local.rows[int(row["round"]) - 1]
         assert row["objective"] == pytest.approx(same["objective"], rel=1e-12)
         assert {k: row[k] for k in COUNTED} == {k: same[k] for k in COUNTED}
+    audit = (deployed / algorithm / "audit.jsonl").read_text().splitlines()
+    start, *exchanges = map(json.loads, audit)
+    assert [line["event"] for line in exchanges].count("applied") == ROUNDS
+    assert len({client["data"] for client in start["clients"].values()} - {""}) == CLIENTS
+    assert {client["version"] for client in start["clients"].values()} == {__version__}
 
 
 @pytest.mark.ray

@@ -227,6 +227,16 @@ def test_a_run_names_the_node_that_refuses(objective, caplog):
     )
 
 
+@on_grid
+def test_an_app_may_choose_its_policy_by_the_node(objective):
+    def choose(context):
+        return None if context.node_config["partition-id"] == 2 else Policy.open()
+
+    grid = FakeGrid([objective] * 3, make=lambda load: client_app(load, policy=choose))
+    with pytest.raises(RoundError, match=r"client 2: refused: .* policy.min-batch-size = 8, not 2"):
+        avg(min_replies=3, batch_size=2).start(grid, num_rounds=1, max_retries=0)
+
+
 def test_an_app_s_policy_gives_way_to_the_node_s():
     given = Policy(min_rows=5, phases="train,certify")
     assert Policy.of({}, given) == given
