@@ -15,7 +15,7 @@ from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives.packed import PackedObjective
+from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.digests import digest
@@ -235,8 +235,7 @@ class FedConClient(FlowerClient, Generic[State]):
                     "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
                 )
         self._count = float(run.num_clients)
-        if run.layout.layered and not isinstance(self.objective, PackedObjective):
-            self.objective = PackedObjective(self._own_objective, run.layout)
+        self.objective = as_seen(self.objective, run.layout)
         # Looked up once, not in each step.
         self._adds = hasattr(self.objective, "add_gradient")
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")

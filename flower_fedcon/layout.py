@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -49,6 +50,10 @@ class Layout:
     layered: bool
     names: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        if not self.layered and self.shapes == ((),):
+            raise ConfigError("a model needs an axis: write shape (1,) for a single number, not ()")
+
     @classmethod
     def of(cls, model: Model | Sequence[Array], names: tuple[str, ...] | None = None) -> Layout:
         """Return the layout of `model`; float64 unless every array is float32."""
@@ -75,7 +80,13 @@ class Layout:
         if shape is None:
             return None
         layered = isinstance(shape, list)
-        shapes = tuple(tuple(int(n) for n in s) for s in (shape if layered else [shape]))
+        try:
+            shapes = tuple(tuple(map(operator.index, s)) for s in (shape if layered else [shape]))
+        except TypeError:
+            raise ConfigError(
+                f"an objective's shape must be a tuple of whole numbers, or a list of such tuples, "
+                f"got {shape!r}"
+            ) from None
         single = np.dtype(getattr(objective, "dtype", np.float64)) == np.float32
         names = getattr(objective, "layer_names", None)
         return cls(shapes, "float32" if single else "float64", layered, names and tuple(names))
@@ -108,6 +119,8 @@ class Layout:
         ConfigError
             If its shapes are not the layout's, or a value is not finite; `name` names it.
         """
+        if self.layered and not isinstance(model, list | tuple):
+            raise ConfigError(f"{name} must be a list of {len(self.shapes)} arrays, got {model!r}")
         arrays = list(model) if self.layered else [model]
         shapes = tuple(np.shape(a) for a in arrays)
         if shapes != self.shapes:

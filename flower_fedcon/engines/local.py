@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,13 @@ from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload
 
+_log = logging.getLogger("flwr")
+
 
 class LocalEngine(InProcess):
     """A client object for each objective, in this process."""
+
+    _logged = False
 
     def open(self, run: RunInfo) -> None:
         """Make the clients."""
@@ -48,8 +53,8 @@ class LocalEngine(InProcess):
                 payload = client.serve(request, index, acknowledged, kept, down, given)
             except AlgorithmError:
                 raise
-            except FedConError as error:  # a reply with the error, as a node would send
-                failed.append(Reply([index], server_round, error=str(error)))
+            except Exception as error:  # a reply with the error, as a node would send
+                failed.append(Reply([index], server_round, error=self._told(index, error)))
                 continue
             if payload is None:
                 failed.append(Reply([index], server_round, lost=True))
@@ -58,6 +63,15 @@ class LocalEngine(InProcess):
             payloads.append(payload)
             work.append(client.work)
         return [*in_columns(done, server_round, payloads, work if any(work) else ()), *failed]
+
+    def _told(self, client: int, error: Exception) -> str:
+        """Return an error as a node tells it; the first of a foreign kind is logged whole."""
+        if isinstance(error, FedConError):
+            return str(error)
+        if not self._logged:
+            _log.warning("client %d failed (reported once)", client, exc_info=error)
+            self._logged = True
+        return f"{type(error).__name__}: {error}"
 
     def save(self) -> list[Versions]:
         """Return the clients' states, in client order."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.layout import Layout
+from flower_fedcon.layout import Layout, Model
 from flower_fedcon.validation import Array
 
 
@@ -44,11 +44,11 @@ class PackedObjective:
 
     def value(self, x: Array) -> float:
         """Return f(x)."""
-        return float(self._objective.value(self._layout.unpack(x)))
+        return float(self._objective.value(self._layers(x)))
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient, packed."""
-        return self._layout.pack(self._objective.gradient(self._layout.unpack(x)), "a gradient")
+        return self._layout.pack(self._objective.gradient(self._layers(x)), "a gradient")
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Return f(x) and the packed gradient."""
@@ -58,17 +58,21 @@ class PackedObjective:
     def constraint_value(self) -> Callable[[Array], float]:
         """The user's functional constraint g; missing if the objective has none."""
         constraint = self._objective.constraint_value
-        return lambda x: float(constraint(self._layout.unpack(x)))
+        return lambda x: float(constraint(self._layers(x)))
 
     @property
     def constraint_gradient(self) -> Callable[[Array], Array]:
         """The gradient of g, packed; missing if the objective has none."""
         gradient = self._objective.constraint_gradient
-        return lambda x: self._layout.pack(gradient(self._layout.unpack(x)), "a gradient")
+        return lambda x: self._layout.pack(gradient(self._layers(x)), "a gradient")
 
     def stochastic_gradient(
         self, x: Array, rng: np.random.Generator, batch_size: int | None = None
     ) -> Array:
         """Return the user's minibatch gradient, packed."""
-        gradient = self._objective.stochastic_gradient(self._layout.unpack(x), rng, batch_size)
+        gradient = self._objective.stochastic_gradient(self._layers(x), rng, batch_size)
         return self._layout.pack(gradient, "a gradient")
+
+    def _layers(self, x: Array) -> Model:
+        """Return the layers of a copy, which the objective may change."""
+        return self._layout.unpack(x.copy())

@@ -13,7 +13,7 @@ from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import Scaled
-from flower_fedcon.objectives.packed import PackedObjective
+from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
@@ -95,12 +95,10 @@ class FederatedProblem:
         self.layout = common_layout([Layout.for_objective(o) for o in objectives], self.names, x0)
         self.weights = _weights(weights, len(objectives))
         self.objectives = [
-            _weighted(o, len(objectives) * w) for o, w in zip(objectives, self.weights, strict=True)
+            _weighted(o, len(objectives) * w, self.layout)
+            for o, w in zip(objectives, self.weights, strict=True)
         ]
-        # The algorithms work on one array: the objectives as they see them.
-        self.clients: list[Any] = [
-            PackedObjective(o, self.layout) if self.layout.layered else o for o in self.objectives
-        ]
+        self.clients: list[Any] = [as_seen(o, self.layout) for o in self.objectives]
         # A functional constraint; looked up once, not at each evaluation.
         self._functional = all(hasattr(c, "constraint_value") for c in self.clients)
         if self.constraint is not None:
@@ -229,11 +227,14 @@ def _weights(weights: Any, n: int) -> Array:
     if weights is None:
         return np.full(n, 1.0 / n)
     array = float_array("weights", weights, ndim=1)
-    if array.shape != (n,) or (array < 0).any() or array.sum() <= 0:
+    if array.shape != (n,) or (array < 0).any() or not array.any():
         raise ConfigError(f"weights must be {n} numbers >= 0 that are not all 0, got {weights!r}")
-    total = float(array.sum())
-    return array / total
+    if array.max() > 1e300:  # the sum could overflow
+        array = array / array.max()
+    return array / float(array.sum())
 
 
-def _weighted(objective: Any, factor: float) -> Any:
-    return objective if math.isclose(factor, 1.0, rel_tol=1e-15) else Scaled(objective, factor)
+def _weighted(objective: Any, factor: float, layout: Layout) -> Any:
+    if math.isclose(factor, 1.0, rel_tol=1e-15):
+        return objective
+    return Scaled(objective if layout.layered else as_seen(objective, layout), factor)

@@ -13,7 +13,7 @@ from test_ray_all import problem_of, strategy_of
 from test_stacked import COUNTED
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg
 
@@ -80,7 +80,7 @@ class Own:
     [
         ("lock", ConfigError, r"cannot be sent to other processes \(cannot pickle '_thread.lock'"),
         ("die", FedConError, "a worker process ended unexpectedly"),
-        ("raise", ZeroDivisionError, "in the objective"),
+        ("raise", RoundError, r"clients 0, 1, 2: ZeroDivisionError: in the objective"),
     ],
 )
 def test_what_goes_wrong_in_a_process_is_said(what, error, words):

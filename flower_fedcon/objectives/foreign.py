@@ -1,0 +1,108 @@
+"""An objective of the user's own, as the algorithms see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.base import LinearModel, Objective
+from flower_fedcon.objectives.packed import PackedObjective
+from flower_fedcon.validation import Array
+
+_VALUES = ("value", "constraint_value")
+_GRADIENTS = ("gradient", "batch_gradient", "stochastic_gradient", "constraint_gradient")
+
+
+class ForeignObjective:
+    """An objective of one array whose answers are checked, and that cannot change its argument.
+
+    It gets a copy of x, which it may change or return; a gradient may be anything that NumPy makes
+    an array of x's shape of. What else the objective has is reached as it is.
+
+    Parameters
+    ----------
+    objective : object
+
+    Examples
+    --------
+    >>> class Squares:
+    ...     def value(self, x):
+    ...         return (x**2).sum() / 2
+    ...     def gradient(self, x):
+    ...         return list(x)
+    >>> f = ForeignObjective(Squares())
+    >>> f.value(np.array([3.0, 4.0])), f.gradient(np.array([3.0, 4.0]))
+    (12.5, array([3., 4.]))
+    """
+
+    def __init__(self, objective: Any) -> None:
+        self._objective = objective
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked for by copy and pickle before there is an objective
+            raise AttributeError(name)
+        found = getattr(self._objective, name)
+        if name in _VALUES:
+            return lambda x: self._number(name, found(x.copy()))
+        if name in _GRADIENTS:
+            return lambda x, *more: self._array(name, found(x.copy(), *more), x)
+        return self._both(found) if name == "value_and_gradient" else found
+
+    def _both(self, found: Callable[[Array], Any]) -> Callable[[Array], tuple[float, Array]]:
+        name = "value_and_gradient"
+
+        def value_and_gradient(x: Array) -> tuple[float, Array]:
+            answer = found(x.copy())
+            if not isinstance(answer, tuple | list) or len(answer) != 2:
+                raise self._other_than("a number and an array", name, answer)
+            return self._number(name, answer[0]), self._array(name, answer[1], x)
+
+        return value_and_gradient
+
+    def _number(self, name: str, value: Any) -> float:
+        array = _plain(value)
+        if array is None or array.size != 1:
+            raise self._other_than("a number", name, value)
+        return float(array.item())
+
+    def _array(self, name: str, value: Any, x: Array) -> Array:
+        array = _plain(value)
+        if array is None or array.shape != x.shape:
+            raise self._other_than(f"an array of shape {x.shape}", name, value)
+        return array.astype(x.dtype)  # a copy: the objective may keep what it returned
+
+    def _other_than(self, expected: str, name: str, value: Any) -> ConfigError:
+        kind, text = type(self._objective).__name__, repr(value)
+        text = text if len(text) <= 80 else f"{type(value).__name__} {text[:60]}..."
+        return ConfigError(f"{kind}.{name}(x) must return {expected}, got {text}")
+
+
+def _plain(value: Any) -> Array | None:
+    """Return what NumPy makes of a value; None if that is no array of numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of different lengths
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def as_seen(objective: Any, layout: Layout) -> Any:
+    """Return an objective as the algorithms see it: of one array, and checked if it is foreign."""
+    if isinstance(objective, PackedObjective | ForeignObjective):
+        return objective
+    if layout.layered:
+        return PackedObjective(objective, layout)
+    return ForeignObjective(objective) if is_foreign(objective) else objective
+
+
+def is_foreign(objective: Any) -> bool:
+    """Return whether an object is none of this package's objectives, and derives from none."""
+    here, abstract = __package__, (Objective, LinearModel)
+    return not any(
+        kind.__module__.startswith(f"{here}.") and kind not in abstract
+        for kind in type(objective).__mro__
+    )
