@@ -100,9 +100,9 @@ def as_seen(objective: Any, layout: Layout) -> Any:
 
 
 def is_foreign(objective: Any) -> bool:
-    """Return whether an object is none of this package's objectives, and derives from none."""
-    here, abstract = __package__, (Objective, LinearModel)
+    """Return whether an object is none of this package's, and derives from none."""
+    here, interfaces = f"{__name__.partition('.')[0]}.", (Objective, LinearModel)
     return not any(
-        kind.__module__.startswith(f"{here}.") and kind not in abstract
+        kind.__module__.startswith(here) and kind not in interfaces
         for kind in type(objective).__mro__
     )

@@ -34,7 +34,7 @@ REFUSED = {
     "objects": (lambda x, g: [None] * 8, "must return an array"),
     "shape": (
         lambda x, g: g[:, None],
-        r"must return an array of shape \(8,\), got ndarray array\(",
+        r"must return an array .*, got ndarray array\(",
     ),
     "value error": (lambda x, g: int("x"), "ValueError: invalid literal"),
     "no file": (lambda x, g: open("/nowhere"), r"FileNotFoundError: \[Errno 2\]"),  # noqa: SIM115
