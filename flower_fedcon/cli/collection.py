@@ -207,8 +207,11 @@ def _wire_sizes(size: str) -> dict[str, int]:
     from flower_fedcon.wire import payloads
 
     parts = size.lower().split("x")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--size must be whole numbers such as 7850 or 943x1682, got {size!r}")
+    if len(parts) > 8 or not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", part) for part in parts):
+        raise ConfigError(
+            f"--size must be whole numbers such as 7850 or 943x1682, of 9 digits at most, got "
+            f"{size!r:.99}"
+        )
     shape = tuple(int(part) for part in parts)
     g = np.random.default_rng(0).standard_normal(shape)
     vector = array_bytes(shape, g.dtype)

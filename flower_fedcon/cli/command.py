@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,13 +35,24 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 2 for the user's errors, 130 for Ctrl-C."""
+    """Run the command and return its exit code: 2 for the user's errors, 130 for Ctrl-C.
+
+    Errors of the disk and of the memory are the user's, too.
+    """
     args = None if arguments is None else list(arguments)
     try:
         code = app(args, prog_name="fedcon", standalone_mode=False)
     except (FedConError, _UsageError) as error:
         text = error.format_message() if hasattr(error, "format_message") else str(error)
         return _complain(f"error: {text}", 2) if text else 2  # empty: the help was shown
+    except BrokenPipeError:  # the reader of the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = "" if error.filename is None else f": {error.filename}"
+        return _complain(f"error: {error.strerror or error}{where}", 2)
+    except MemoryError as error:
+        return _complain(f"error: not enough memory: {str(error) or 'take a smaller problem'}", 2)
     except InterruptedRunError as error:
         return _complain(str(error), 130)
     except (KeyboardInterrupt, typer.Abort):

@@ -44,7 +44,6 @@ leaves what the explanation expects. Columns are those of the history, and "rela
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -55,6 +54,7 @@ from flower_fedcon.experiments.measures import MEASURES, Runs, listed
 from flower_fedcon.experiments.schema import Table, check_keys, check_table, check_type, context
 from flower_fedcon.experiments.tuning import check_interior
 from flower_fedcon.experiments.verdicts import Verdict, judge
+from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.validation import choice, count
 
 SOURCES = {
@@ -121,7 +121,7 @@ class Claims:
 
     def __init__(self, path: Path, *, quick: bool = False) -> None:
         self.name, self._source, self._quick = path.stem, str(path), quick
-        tables = _read(path)
+        tables = read_toml(path)
         with context(self._source):
             check_keys(tables, _TOP)
             for key in _TEXTS:
@@ -192,15 +192,6 @@ class Claims:
             with context(self._source), context(claim["what"]):
                 found.append(judge(claim, runs, self.seeds, self.name))
         return found
-
-
-def _read(path: Path) -> Table:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _checked(table: Any, shared: Table, quick: bool) -> Table | None:

@@ -40,7 +40,6 @@ the problem has, or uses another, is refused unless its table, or ``[run]`` for 
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -62,7 +61,7 @@ from flower_fedcon.experiments.schema import (
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
-from flower_fedcon.runs.toml import argument, section, write_value
+from flower_fedcon.runs.toml import argument, read_toml, section, write_value
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, parameters
 
@@ -128,14 +127,7 @@ class Experiment:
         ConfigError
             If the file cannot be read, or what it holds cannot be used.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-            tables = tomllib.loads(text)
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-        except ValueError as error:  # of tomllib, or of the encoding
-            raise ConfigError(f"{path} is not valid TOML: {error}") from None
-        return cls(tables, str(path), overrides)
+        return cls(read_toml(path), str(path), overrides)
 
     # --- what it describes ---------------------------------------------------------------------
 

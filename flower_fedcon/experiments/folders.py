@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.wire.files import storage, write_text
 
 
@@ -39,10 +39,10 @@ def runs_in(folder: Path) -> list[Path]:
 def labels_of(folder: Path) -> list[str]:
     """Return the labels in the configuration of a run or a comparison, [] if there is none."""
     try:
-        tables = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        tables = read_toml(folder / CONFIG)
         algorithms = [tables["algorithm"], *tables.get("compare", [])]
         return [str(table.get("label") or table["name"]) for table in algorithms]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ConfigError, KeyError, TypeError, AttributeError):
         return []
 
 

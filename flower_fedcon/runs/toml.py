@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,52 @@ def parse_value(text: str) -> Any:
     (0.001, {'sample': 3}, 'ray')
     """
     try:
-        tables = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        tables = parse_toml(f"value = {text}")
+    except ConfigError:
         return text
     return tables["value"] if len(tables) == 1 else text
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text.
+
+    Raises
+    ------
+    ConfigError
+        If it is none, or nested more than 20 deep.
+    """
+    too_deep = ConfigError("nested too deeply: no entry may lie more than 20 brackets deep")
+    try:
+        tables = tomllib.loads(text)
+    except ValueError as error:  # of tomllib, or of a number with too many digits
+        raise ConfigError(f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise too_deep from None
+    level: list[Any] = [tables]
+    for _ in range(20):
+        parts = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+        level = [part for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return tables
+    raise too_deep
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the tables of a TOML file.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or is none.
+    """
+    try:
+        return parse_toml(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path} is {error}") from None
 
 
 def write_value(value: Any) -> str:
