@@ -266,7 +266,7 @@ def _check_shown(claims: Iterable[Table], path: Path) -> None:
             name, _, what = text.partition(": ")
             holding = own
             if text not in own and name in siblings:
-                holding, text = _holding(_read(siblings[name])["claim"]), what
+                holding, text = _holding(read_toml(siblings[name])["claim"]), what
             if text not in holding:
                 with context(claim["what"]):
                     raise ConfigError(f"shown_by = {text!r} is no other claim that holds: "
