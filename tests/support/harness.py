@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
+from flwr.app import Context
 
-from flower_fedcon.core.protocol import Reply, Request, Setup
-from flower_fedcon.core.round import Round
-from flower_fedcon.core.server import Server
-from flower_fedcon.engines.base import Engine
-from flower_fedcon.engines.local import LocalEngine
-from flower_fedcon.flower import codec, incoming, messages
-from flower_fedcon.flower.incoming import Parts
-from flower_fedcon.flower.policy import Policy
-from flower_fedcon.layout import Layout
-from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.registry import client_class
-from flower_fedcon.wire.payloads import Payload, flatten
+from flower_fedcon.core.protocol import Reply, Request
+from flower_fedcon.testing.open_run import (
+    OPEN as OPEN,
+)
+from flower_fedcon.testing.open_run import (
+    Alter as Alter,
+)
+from flower_fedcon.testing.open_run import (
+    Asked as Asked,
+)
+from flower_fedcon.testing.open_run import (
+    OpenRun as OpenRun,
+)
+from flower_fedcon.testing.open_run import (
+    Wire as Wire,
+)
+from flower_fedcon.testing.open_run import (
+    arrived as arrived,
+)
+from flower_fedcon.testing.open_run import (
+    complete as complete,
+)
+from flower_fedcon.testing.open_run import (
+    sent as sent,
+)
+from flower_fedcon.testing.open_run import (
+    values as values,
+)
+from flower_fedcon.wire.payloads import Payload
 
-OPEN = Policy.open()
 Command = Callable[..., tuple[int, str, str]]
 """Runs `fedcon` with these arguments; its exit status, output and errors."""
 
@@ -35,20 +50,6 @@ def refusal(fedcon: Command, *arguments: str) -> str:
     assert error.count("\n") == 1
     assert error.endswith("\n")
     return error
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What one client is asked."""
-
-    client: int
-    round: int
-    phase: str
-    down: Payload
-
-
-Alter = Callable[[Asked, Reply], list[Reply]]
-"""What becomes of a reply on its way: none, another, or several."""
 
 
 def request(
@@ -64,97 +65,6 @@ def reply(client: int, server_round: int, payload: Any = None, **more: Any) -> R
     """Return one client's reply, from its values by name."""
     columns = {name: [value] for name, value in (payload or {}).items()}
     return Reply([client], server_round, columns, **more)
-
-
-def values(one: Reply) -> dict[str, Any]:
-    """Return the values of one client's reply, by name."""
-    return {name: value for name, (value,) in one.payload.items()}
-
-
-def sent(one: Reply) -> Reply:
-    """Return a reply as it arrives over a wire: the arrays that its values are made of."""
-    arrays, scalars = flatten(values(one))
-    payload = {name: [part] for name, part in (arrays | scalars).items()}
-    return replace(one, payload=payload, remote=True)
-
-
-class OpenRun(LocalEngine):
-    """A run whose rounds a test plays one by one.
-
-    Parameters
-    ----------
-    strategy, problem
-    rounds : int
-        How many the strategy is told of.
-    seed : int
-    alter : callable, optional
-        Sees every client's request and its reply, and returns what arrives over a wire.
-    """
-
-    def __init__(
-        self,
-        strategy: Any,
-        problem: FederatedProblem,
-        rounds: int = 100,
-        *,
-        seed: int = 0,
-        alter: Alter | None = None,
-    ) -> None:
-        super().__init__(problem)
-        rule = strategy.participation
-        setup = Setup.of(self.describe(), rounds, problem.layout, rule, seed)
-        self.problem = problem
-        self.server = Server(strategy, setup, problem.start)
-        self.open(self.server.info)
-        self.clients = self._clients = list(self._clients.values())
-        self.alter = alter
-
-    def new_client(self, j: int) -> Any:
-        """Return client j as it is after a restart without its state."""
-        client = client_class(self.server.info.algorithm)(self.problem.objectives[j])
-        client.configure(self.server.info)
-        return client
-
-    def answer(self, request: Request) -> list[Reply]:
-        """Return what arrives of the clients' replies."""
-        answers = super().answer(request)
-        if self.alter is None:
-            return answers
-        arriving: list[Reply] = []
-        for one in sorted((s for a in answers for s in a.single()), key=lambda r: r.clients):
-            client = one.clients[0]
-            asked = Asked(client, request.round, request.phase, request.down(client))
-            arriving += map(sent, self.alter(asked, one))
-        return arriving
-
-    def play(self, rounds: int = 1) -> OpenRun:
-        for _ in range(rounds):
-            self.round(self)
-        return self
-
-    def round(self, engine: Engine) -> None:
-        """Play a round with clients of any engine."""
-        complete(self.server.begin(), self.server, engine)
-
-    @property
-    def x(self) -> Any:
-        return self.server.x
-
-    @property
-    def state(self) -> Any:
-        return self.server.state
-
-    @property
-    def acknowledged(self) -> list[int]:
-        """For each client, the round of its last reply that was used."""
-        return self.server.acknowledgements.rounds.tolist()
-
-
-def complete(round_: Round, server: Server, engine: Engine) -> None:
-    """Bring a round that has begun to its end."""
-    while (request := round_.next_request()) is not None:
-        round_.take(engine.answer(request))
-    server.finish(round_)
 
 
 def latest(run: OpenRun, j: int) -> Any:
@@ -173,42 +83,6 @@ def settled(run: OpenRun, name: str) -> np.ndarray:
     down = run.server.strategy.broadcast(run.state)
     states = [run.clients[j].on_acknowledged(latest(run, j), down) for j in range(len(run.clients))]
     return np.stack([getattr(state, name) for state in states])
-
-
-def arrived(
-    client: int, layout: Layout, arrays: list[np.ndarray], examples: Any, config: Any
-) -> Reply:
-    """Return what a NumPyClient's answer is to the server."""
-    tensors = [array.data for array in messages.to_record(arrays).values()]
-    found = incoming.reply(client, layout, lambda: Parts(tensors, examples, None, config))
-    return found if isinstance(found, Reply) else Reply([client], 0, error=found.reason)
-
-
-class Wire(LocalEngine):
-    """An engine whose messages go through Flower's records, as those of nodes do.
-
-    Each message meets a new client object: what a client knows, its context holds.
-    """
-
-    def __init__(self, run: OpenRun) -> None:
-        super().__init__(run.problem)
-        self._encoder = codec.RequestEncoder(run.server.info)
-        self._layout = run.server.info.layout
-        self._kind = client_class(run.server.info.algorithm)
-        self.contexts = [
-            Context(run_id=1, node_id=j, node_config={}, state=RecordDict(), run_config={})
-            for j in range(run.problem.num_clients)
-        ]
-
-    def answer(self, request: Request) -> list[Reply]:
-        replies = []
-        for place, j in enumerate(request.clients):
-            arrays, config = self._encoder.encode(request, place)
-            received = messages.from_record(messages.to_record(arrays.values()))
-            client = self._kind(self._problem.objectives[j], context=self.contexts[j], policy=OPEN)
-            parameters, examples, metrics = client.fit(received, config)
-            replies.append(arrived(j, self._layout, parameters, examples, metrics))
-        return replies
 
 
 def wire_exchange(run: OpenRun) -> tuple[Wire, list[Context]]:

@@ -1,0 +1,6 @@
+"""What an algorithm, of the collection or of one's own, is held to: `check_algorithm`."""
+
+from flower_fedcon.testing.check import CHECKS, check_algorithm
+from flower_fedcon.testing.problems import default_problem
+
+__all__ = ["CHECKS", "check_algorithm", "default_problem"]

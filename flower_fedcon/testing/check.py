@@ -1,0 +1,75 @@
+"""The contract test: what holds for every algorithm, whoever wrote it.
+
+Each check is a function of a strategy and a problem that fits it; it raises `CheckError` with what
+is wrong. They say nothing of how fast the method converges: that is for its author to test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flower_fedcon.errors import (
+    AlgorithmError,
+)
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.testing import faults, runs
+from flower_fedcon.testing.expect import (
+    Strategy,
+)
+from flower_fedcon.testing.problems import default_problem
+
+
+def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None) -> None:
+    """Check an algorithm of one's own as the collection's own are, and name all that fails.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+        With settings that suit the problem; its pair is registered (`flower_fedcon.register`).
+    problem : FederatedProblem, optional
+        One that the strategy fits; by default `default_problem(strategy)`, small quadratics.
+
+    Raises
+    ------
+    AlgorithmError
+        If a check fails: each that does, with what is wrong. In a test file,
+        ``@pytest.mark.parametrize("name", CHECKS)`` makes each a test of its own.
+
+    Examples
+    --------
+    >>> from flower_fedcon.strategies import Scaffold
+    >>> from flower_fedcon.testing import check_algorithm
+    >>> check_algorithm(Scaffold(client_lr=0.1, local_steps=2))
+    """
+    made = default_problem(strategy) if problem is None else problem
+    failed = []
+    for name, check in CHECKS.items():
+        try:
+            check(strategy, made)
+        except Exception as error:  # an algorithm that fails may raise anything
+            failed.append(f"{name}: {error or type(error).__name__}")
+    if failed:
+        raise AlgorithmError(
+            f"{strategy.title} fails {len(failed)} of {len(CHECKS)} checks: {'; '.join(failed)}"
+        )
+
+
+CHECKS: dict[str, Callable[[Strategy, FederatedProblem], None]] = {
+    check.__name__: check
+    for check in (
+        runs.registered,
+        runs.fields_as_declared,
+        runs.finite_iterates,
+        runs.seeded,
+        runs.same_through_records,
+        runs.strategy_unchanged,
+        runs.resumed,
+        runs.any_shape,
+        runs.single_precision,
+        faults.lost_replies,
+        faults.bad_replies,
+        faults.too_few_replies,
+        faults.lost_state,
+    )
+}
+"""What `check_algorithm` checks, by name."""

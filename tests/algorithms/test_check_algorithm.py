@@ -1,0 +1,116 @@
+"""`check_algorithm`: what it finds in algorithms that do what they must not."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from own_algorithm import Own, OwnClient
+from problems import q6, q6_ball
+
+from flower_fedcon import registry
+from flower_fedcon.errors import AlgorithmError, StateLostError
+from flower_fedcon.registry import register
+from flower_fedcon.strategies import FedFW, FedProx
+from flower_fedcon.testing import CHECKS, check_algorithm, default_problem
+
+STEPS = {"client_lr": 0.05, "local_steps": 2}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_registered(monkeypatch):
+    monkeypatch.setattr(registry, "_own", {})
+
+
+def made(server: dict[str, Any] | None = None, client: dict[str, Any] | None = None) -> Any:
+    """Return the pair of one's own with some methods replaced, registered."""
+    kind = type("Mine", (Own,), {"name": "mine", "__module__": __name__, **(server or {})})
+    own = {"algorithm": "mine", "__module__": __name__, **(client or {})}
+    register(kind, type("MineClient", (OwnClient,), own))
+    return kind(**STEPS)
+
+
+def test_a_sound_pair_passes():
+    check_algorithm(made())
+    check_algorithm(made(), q6())
+    check_algorithm(FedFW(q6_ball().constraint, penalty=1.0), q6_ball())
+
+
+def counts_rounds(self, state, uploads):
+    self.seen = getattr(self, "seen", 0) + 1
+    return Own.aggregate(self, state, uploads)
+
+
+def draws_anew(self, state, down):
+    noise = np.random.default_rng().standard_normal(down["w"].shape)
+    return {"delta": 1e-9 * noise}, None
+
+
+def hoards(self, state, down):
+    self.hoard = getattr(self, "hoard", 0.0) + 1.0
+    return {"delta": self.hoard * self.gradient(down["w"]) * -1e-3}, None
+
+
+def widens(self, state, uploads):
+    w, m = Own.aggregate(self, state, uploads)
+    return type(state)(w.astype(np.float64), m)
+
+
+def squares(self, state, down):
+    w = down["w"]
+    if w.ndim != 1:
+        w = w.reshape(-1)
+    return {"delta": -1e-2 * np.sort(self.gradient(down["w"]).reshape(w.shape)).reshape(
+        down["w"].shape)[::-1]}, None  # fmt: skip
+
+
+def grows(self, state, down):
+    return {"delta": 1e200 * down["w"] + 1e200}, None
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "words"),
+    [
+        ({"aggregate": counts_rounds}, {}, "strategy_unchanged: a run changes the bound one"),
+        ({}, {"step": draws_anew}, "seeded: two runs with one seed differ"),
+        ({}, {"step": hoards}, "same_through_records: round 2 .* the iterates differ over a wire"),
+        ({}, {"step": hoards}, "lost_replies: a reply that was lost and repeated changes"),
+        ({"aggregate": widens}, {}, "single_precision: "),
+        ({}, {"step": squares}, "any_shape: a matrix has other iterates"),
+        ({}, {"step": grows}, "finite_iterates: "),
+        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 13 checks"),
+    ],
+)
+def test_what_is_wrong_is_named(server, client, words):
+    with pytest.raises(AlgorithmError, match=f"^Mine fails .*{words}" if ":" in words else words):
+        check_algorithm(made(server, client))
+
+
+class Count(NamedTuple):
+    """A state."""
+
+    n: int
+
+
+def test_state_that_starts_afresh_unnoticed_is_found():
+    def step(self, state, down):
+        return {"delta": self.gradient(down["w"]) * -1e-2}, Count(state.n + 1)
+
+    def readmit(self, state, client):
+        raise StateLostError("it is gone")
+
+    client = {"state_type": Count, "step": step, "initialize": lambda self, down: Count(0)}
+    with pytest.raises(AlgorithmError, match=r"1 of 13 checks: lost_state: the reason does not na"):
+        check_algorithm(made({"readmit": readmit}, client))
+    registry._own.clear()
+    check_algorithm(made({}, client))  # the base names the algorithm
+
+
+def test_it_says_what_does_not_fit():
+    with pytest.raises(AlgorithmError, match="registered: the problem does not fit: FedProx uses"):
+        check_algorithm(FedProx(proximal=1.0), q6_ball())
+    with pytest.raises(AlgorithmError, match="registered: unknown algorithm 'own_momentum'"):
+        check_algorithm(Own(**STEPS))
+    assert default_problem(FedProx(proximal=1.0)).constraint is None
+    assert len(CHECKS) == 13
