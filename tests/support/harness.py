@@ -9,32 +9,16 @@ import numpy as np
 from flwr.app import Context
 
 from flower_fedcon.core.protocol import Reply, Request
-from flower_fedcon.testing.open_run import (
-    OPEN as OPEN,
-)
-from flower_fedcon.testing.open_run import (
-    Alter as Alter,
-)
-from flower_fedcon.testing.open_run import (
-    Asked as Asked,
-)
-from flower_fedcon.testing.open_run import (
-    OpenRun as OpenRun,
-)
-from flower_fedcon.testing.open_run import (
-    Wire as Wire,
-)
-from flower_fedcon.testing.open_run import (
-    arrived as arrived,
-)
-from flower_fedcon.testing.open_run import (
-    complete as complete,
-)
-from flower_fedcon.testing.open_run import (
-    sent as sent,
-)
-from flower_fedcon.testing.open_run import (
-    values as values,
+from flower_fedcon.testing.open_run import (  # noqa: F401  (tests take them from here)
+    OPEN,
+    Alter,
+    Asked,
+    OpenRun,
+    Wire,
+    arrived,
+    complete,
+    sent,
+    values,
 )
 from flower_fedcon.wire.payloads import Payload
 
