@@ -16,7 +16,7 @@ from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import Callback, EarlyStopping, History
 from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import choice, count
+from flower_fedcon.validation import choice, count, positive
 
 _log = logging.getLogger("flwr")
 ENGINES = ("local", "stacked", "ray")
@@ -29,6 +29,7 @@ def simulate(
     *,
     engine: str = "local",
     workers: int | None = None,
+    timeout: float | None = None,
     on_mismatch: str = "error",
     seed: int = 0,
     evaluate_every: int = 1,
@@ -57,6 +58,9 @@ def simulate(
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.
+    timeout : float, optional
+        With "ray", seconds that a client may take for one answer; by default an hour. One that
+        takes longer is stopped, named, and asked again as one that fails.
     on_mismatch : {"error", "warn"} (default: "error")
         A strategy that does not use the problem's constraint or regularizer, or uses another one,
         solves another problem: it is refused, or with "warn" runs after a warning.
@@ -118,7 +122,15 @@ def simulate(
         audit=audit,
         callbacks=callbacks,
     )
-    return play(strategy, problem, plan, engine=engine, workers=workers, on_mismatch=on_mismatch)
+    return play(
+        strategy,
+        problem,
+        plan,
+        engine=engine,
+        workers=workers,
+        timeout=timeout,
+        on_mismatch=on_mismatch,
+    )
 
 
 def play(
@@ -128,6 +140,7 @@ def play(
     *,
     engine: str = "local",
     workers: int | None = None,
+    timeout: float | None = None,
     on_mismatch: str = "error",
 ) -> History:
     """Run a strategy on a problem as a plan says; see `simulate`."""
@@ -148,10 +161,14 @@ def play(
         count("workers", workers)
         if engine != "local":
             raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
+    if timeout is not None:
+        positive("timeout", timeout)
+        if engine != "ray":
+            raise ConfigError(f'timeout={timeout} is for engine="ray", not for {engine!r}')
     if engine == "ray":
         from flower_fedcon.engines import ray
 
-        return ray.simulate(strategy, problem, plan)
+        return ray.simulate(strategy, problem, plan, timeout)
     clients = _engine(engine, workers, strategy, problem)
     try:
         rule = strategy.participation

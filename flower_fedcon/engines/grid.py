@@ -99,7 +99,9 @@ class GridEngine(Engine):
         self._nodes.close(self._names, run.layout)
 
     def counts(self) -> dict[str, float]:
-        """Return how many nodes could not take part under the names that they claimed."""
+        """Return how many nodes could not take part as what they said they are."""
+        if self._problem is not None:  # they are all of this process' making
+            return {}
         return {"refused": self._nodes.refused}
 
     # --- rounds --------------------------------------------------------------------------------

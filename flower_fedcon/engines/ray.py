@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
@@ -31,10 +33,25 @@ BACKEND: dict[str, Any] = {
     "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},  # by default two processors per client
     "init_args": {"include_dashboard": False, "log_to_driver": False},
 }
+_HOUR, _FOREVER = 3600.0, 1e12
 
 
-def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Plan) -> History:
+def simulate(
+    strategy: FedConStrategy[Any],
+    problem: FederatedProblem,
+    plan: Plan,
+    timeout: float | None = None,
+) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
+    seconds = _HOUR if timeout is None else timeout
+    # Clients share the processors: the last one's turn may come after all the others'. Whom a
+    # round asks, and how often, is as on the local engine.
+    patience = Patience(
+        timeout=seconds * problem.num_clients + _HOUR,
+        round_deadline=_FOREVER,
+        max_retries=GridEngine.max_retries,
+        quarantine_after=0,
+    )
     with tempfile.TemporaryDirectory(prefix="fedcon-") as folder:
         # Flower ships the client app with every message: the data stays in files, read once by
         # each worker.
@@ -47,7 +64,7 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            engine = GridEngine(strategy, grid, num_clients=problem.num_clients, problem=problem)
+            engine = GridEngine(strategy, grid, patience, problem.num_clients, problem)
             histories.append(GridRun(strategy, engine).play(problem.x0, plan).history)
 
         kept = None if plan.run_dir is None else str(Path(plan.run_dir).resolve() / "clients")
@@ -55,7 +72,7 @@ def simulate(strategy: FedConStrategy[Any], problem: FederatedProblem, plan: Pla
             _Loader(f"{folder}/client-{{}}.pickle", client_class(strategy.name)),
             oracles=_load(f"{folder}/oracles.pickle"),
             state_dir=kept,
-            policy=Policy.open(),  # the data is the server's own
+            policy=replace(Policy.open(), max_seconds=seconds),  # the data is the server's own
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -12,7 +12,8 @@
     [run]
     rounds = 500                       # required
     seed = 0                           # the rest are the defaults
-    engine = "local"                   # workers = 2 shares the clients out among processes
+    engine = "local"                   # workers = 2 shares the clients out among processes;
+                                       # with "ray", timeout = 60 stops a client that hangs
     evaluate_every = 1
 
     [algorithm]

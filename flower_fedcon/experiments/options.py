@@ -22,6 +22,7 @@ class RunOptions:
     engine: str = "local"
     evaluate_every: int = 1
     workers: int | None = None
+    timeout: float | None = None
     audit: bool | None = None
     on_mismatch: str | None = None  # "error"
 
@@ -34,6 +35,7 @@ class RunOptions:
             choice("on_mismatch", self.on_mismatch, ON_MISMATCH)
         if self.workers is not None:
             count("workers", self.workers)
+        optional(positive, "timeout", self.timeout)
 
     def plan(self, **more: Any) -> Plan:
         """Return the plan of such a run, with further entries of `Plan`."""

@@ -78,6 +78,7 @@ def play(
                 plan,
                 engine=run.engine,
                 workers=run.workers,
+                timeout=run.timeout,
                 on_mismatch=experiment.on_mismatch(index),
             )
     except KeyboardInterrupt:

@@ -48,6 +48,7 @@ def test_known_nodes_over_tls(tmp_path):
                 "algorithm": "FedFW",
                 "arguments": json.dumps(arguments).replace('"', "'"),
                 "run-dir": str(tmp_path / "run"),
+                "authenticated": True,
             }
             deployment.run(APP, config, timeout=150)
             assert wait_until(lambda: not stranger.alive(), 60), stranger.log_tail()

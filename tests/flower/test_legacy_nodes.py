@@ -1,0 +1,101 @@
+"""What a node can do to a server with Flower's older interface; no process is started."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.client_manager import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from problems import avg, q6, q6_objectives
+
+from flower_fedcon import as_legacy_strategy, simulate
+from flower_fedcon.clients import FedAvgClient
+from flower_fedcon.errors import FedConError
+from flower_fedcon.flower import legacy
+
+OK = Status(Code.OK, "")
+
+
+class Proxy(ClientProxy):
+    """A node with one of Q6's clients, whose answers a test may change."""
+
+    def __init__(self, cid, j, change=lambda answer: answer):
+        super().__init__(cid)
+        self.client, self.change = FedAvgClient(q6_objectives()[j], name=str(j)), change
+
+    def fit(self, ins, timeout, group_id):
+        arrays, examples, metrics = self.client.fit(
+            parameters_to_ndarrays(ins.parameters), {"algorithm": "fedavg", **ins.config}
+        )
+        return self.change(FitRes(OK, ndarrays_to_parameters(arrays), examples, metrics))
+
+    get_properties = get_parameters = evaluate = reconnect = None
+
+
+def fail(answer):
+    raise RuntimeError("no file data.npz")
+
+
+def malformed(answer):
+    answer.metrics["num-examples"] = float("inf")
+    return answer
+
+
+def rounds(strategy, manager, number):
+    parameters = strategy.initialize_parameters(manager)
+    for server_round in range(1, number + 1):
+        asks = strategy.configure_fit(server_round, parameters, manager)
+        results = [(proxy, proxy.fit(ins, None, server_round)) for proxy, ins in asks]
+        found, _ = strategy.aggregate_fit(server_round, results, [])
+        parameters = found or parameters
+    return parameters_to_ndarrays(parameters)[0]
+
+
+@pytest.fixture
+def manager(monkeypatch):
+    monkeypatch.setattr(legacy.time, "sleep", lambda seconds: None)
+    nodes = SimpleClientManager()
+    for j in range(6):
+        nodes.register(Proxy(str(j), j))
+    return nodes
+
+
+@pytest.mark.parametrize("change", [fail, malformed], ids=lambda f: f.__name__)
+@pytest.mark.usefixtures("one_thread")
+def test_a_node_that_cannot_take_part_ends_nothing(change, manager, caplog):
+    manager.register(Proxy("6", 1, change))
+    found = rounds(as_legacy_strategy(avg(), num_clients=6), manager, 3)
+    assert found.tobytes() == simulate(avg(), q6(), 3).x.tobytes()
+    assert "node 6 cannot take part: " in caplog.text
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_second_claimant_of_a_name_is_asked_nothing(manager, caplog):
+    strategy = as_legacy_strategy(avg(), num_clients=6)
+    strategy.initialize_parameters(manager)
+    manager.register(Proxy("6", 1))
+    asks = strategy.configure_fit(1, None, manager)
+    assert sorted(proxy.cid for proxy, _ in asks) == [str(j) for j in range(6)]
+    assert "node 6 cannot take part: client 1 is on another node" in caplog.text
+
+
+def test_a_malformed_reply_is_dropped_and_asked_again_in_the_next_round(manager, caplog):
+    def change(answer):
+        if answer.metrics.get("round") == 1 and not hit:
+            hit.append(1)
+            answer.metrics["round"] = float("inf")
+        return answer
+
+    hit = []
+    manager.unregister(manager.all()["1"])
+    manager.register(Proxy("1", 1, change))
+    found = rounds(as_legacy_strategy(avg(min_replies=6), num_clients=6), manager, 3)
+    assert found.tobytes() == simulate(avg(), q6(), 2).x.tobytes()  # one of three rounds was void
+    assert "dropped the reply of client 1: its round is inf, expected a whole number" in caplog.text
+
+
+def test_too_few_that_can_take_part(manager):
+    manager.unregister(manager.all()["1"])
+    manager.register(Proxy("1", 1, fail))
+    with pytest.raises(FedConError, match=r"5 of 6 clients are online after 0\.1 s"):
+        as_legacy_strategy(avg(), num_clients=6, timeout=0.1).initialize_parameters(manager)
