@@ -267,11 +267,16 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
             f"round {server.round}: the objective is {objective}: the run diverges, take "
             "smaller steps"
         )
-    counts = server.counts
+    counts, report = server.counts, server.strategy.report(server.state)
+    for name in evaluation.keys() & report.keys():
+        raise ConfigError(
+            f"a metric cannot be called {name!r}, which {server.strategy.title} reports: choose "
+            "another name"
+        )
     return {
         "round": server.round,
         **evaluation,
-        **server.strategy.report(server.state),
+        **report,
         "uplink_bytes": server.uplink_bytes,
         "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,

@@ -90,6 +90,16 @@ def test_a_metric_cannot_take_the_place_of_a_column(metrics, words, caplog):
             )
 
 
+def test_a_metric_cannot_take_the_place_of_what_a_strategy_reports():
+    plain = q6_limited()
+    problem = FederatedProblem(plain.objectives, metrics={"sigma": lambda x: 7.0})
+    strategy = FedSGM(client_lr=0.01, local_steps=1, tolerance=0.1)
+    with pytest.raises(
+        ConfigError, match="a metric cannot be called 'sigma', which FedSGM reports"
+    ):
+        simulate(strategy, problem, 1)
+
+
 @on_grid
 def test_the_server_checks_metrics_whatever_the_node_does(caplog):
     """A node without this package's client sends any number of them, of any size."""
