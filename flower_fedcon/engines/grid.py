@@ -96,7 +96,7 @@ class GridEngine(Engine):
         """Encode what all messages have in common."""
         self._run = run
         self._encoder = codec.RequestEncoder(run)
-        self._nodes.close(self._names, run.layout)
+        self._nodes.close(self._names, run)
 
     def counts(self) -> dict[str, float]:
         """Return how many nodes could not take part as what they said they are."""
@@ -188,6 +188,7 @@ class GridEngine(Engine):
                 continue
             self._at[client], self._asked[node] = node, client
             arrays, config = self._encoder.encode(request, place)
+            config["pass"] = self._nodes.password(self._names[client])
             sent.append(messages.instruction(messages.TRAIN, arrays.values(), config, node))
         return sent
 

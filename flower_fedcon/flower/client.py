@@ -105,13 +105,18 @@ class FlowerClient(NumPyClient):
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
                 self.policy.check_part(self.algorithm, int(self.num_examples))
-                return [], 1, codec.encode_info(self.describe(), self._context)
+                said = codec.encode_info(self.describe(), self._context)
+                if self._store is not None:
+                    said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
+                return [], 1, said
             with self.policy.in_time():
                 self.policy.check_arrays(parameters)
                 run, request = codec.decode_request(parameters, config, self._oracles)
                 self.configure(run)
                 steps = self.steps_asked(run, request.down(request.clients[0]))
                 self.policy.check(run, request, int(self.num_examples), steps)
+                if self._store is not None:
+                    self._store.keep_pass(run, str(config.get("pass", "")))
                 remembers = self.state_type is not None or request.phase == QUERY or request.held
                 store = self._store if remembers else None
                 if store is not None:

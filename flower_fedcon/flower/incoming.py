@@ -58,10 +58,11 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """What a node says before the first round: about its client, and how many there are."""
+    """What a node says when it is met: of its client, how many there are, and its pass."""
 
     info: ClientInfo
     partitions: int | None
+    password: str = ""
 
 
 def description(parts: Callable[[], Parts], node: int | str) -> Description | Fault:
@@ -179,7 +180,8 @@ def _description(fields: _Fields, node: int | str) -> Description:
         version=fields.text("version", "", _DIGEST) or "",
         own_loop=fields.flag("own-loop"),
     )
-    return Description(info, fields.whole("num-partitions", None, 1, _CLIENTS))
+    partitions = fields.whole("num-partitions", None, 1, _CLIENTS)
+    return Description(info, partitions, fields.text("pass", "", _DIGEST) or "")
 
 
 def _reply(client: int, layout: Layout, parts: Parts) -> Reply:

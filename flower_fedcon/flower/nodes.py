@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hmac import compare_digest
 
 from flwr.serverapp import Grid
 
-from flower_fedcon.core.protocol import ClientInfo
+from flower_fedcon.core.protocol import ClientInfo, RunInfo
 from flower_fedcon.errors import FedConError
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.incoming import Description, Fault
@@ -20,6 +23,7 @@ from flower_fedcon.layout import Layout
 _log = logging.getLogger("flwr")
 _SILENCE = 60.0  # seconds after which a node that has not said who it is is named
 _AGAIN = 5.0, 300.0  # seconds until a node that cannot take part is asked again: at first, at most
+_GIVEN_UP = 120.0  # seconds after which the SuperLink lists no node that has died
 _SHOWN = 20  # how many names a line of the log holds
 
 
@@ -34,6 +38,7 @@ class _Node:
     since: float = field(default_factory=time.monotonic)
     again: float = 0.0  # when it is asked (again) who it is
     told: bool = False  # whether its silence is in the log
+    replaced: float = math.inf  # when its client came back elsewhere
 
     @property
     def silent(self) -> bool:
@@ -48,7 +53,8 @@ class Nodes:
 
     A client's name belongs to the node that was first to claim it, for as long as the SuperLink
     lists that node; with `authenticated`, to the node's key, for the whole run. Another node that
-    claims it is refused and counted.
+    claims it is refused and counted. A client that keeps state on its disk is given a pass: with
+    that it is known again at once on another node, before the SuperLink has missed the first.
 
     Parameters
     ----------
@@ -75,6 +81,7 @@ class Nodes:
         self._holders: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}  # of the holders
         self._key_of: dict[int, bytes] = {}
+        self._passes: dict[str, str] = {}
         self._members: frozenset[str] | None = None
         self._layout: Layout | None = None
         self.infos: dict[str, ClientInfo] = {}
@@ -90,9 +97,13 @@ class Nodes:
         self._ask()
         for arrival in self._post.collect(self._asked):
             self._hear(arrival)
+        now = time.monotonic()
         for node, about in self._nodes.items():
             if about.says is not None and not about.name:
                 self._accept(node, about)
+            elif now > about.replaced + _GIVEN_UP:
+                other = self._holders[about.name]
+                self._refuse(node, about, f"client {about.name} is on node {other} as well")
         return {name: node for name, node in self._holders.items() if node in ids}
 
     def _ask(self) -> None:
@@ -133,7 +144,8 @@ class Nodes:
         assert about.says is not None  # noqa: S101  (the caller's case)
         info = about.says.info
         holder = self._holders.get(info.name)
-        if holder in self._nodes and holder != node:
+        known = compare_digest(about.says.password.encode(), self.password(info.name).encode())
+        if holder in self._nodes and holder != node and not known:
             reason = f"it says it is client {info.name}, which is on node {holder}"
         elif self._key(node) != self._keys.get(info.name, self._key(node)):
             reason = f"it says it is client {info.name}, which has another key"
@@ -144,12 +156,18 @@ class Nodes:
         else:
             if holder is not None and holder != node:
                 _log.warning("client %s is on another node now: %s", info.name, node)
+            if holder in self._nodes and holder != node:
+                self._nodes[holder].replaced = time.monotonic()
             about.name, about.wrong = info.name, ""
             self._holders[info.name] = node
             self._keys[info.name] = self._key(node)
             self.infos.setdefault(info.name, info)
             return
         self._refuse(node, about, reason)
+
+    def password(self, name: str) -> str:
+        """Return the pass of a client: its word for the next time."""
+        return self._passes.setdefault(name, secrets.token_hex(16))
 
     def _refuse(self, node: int, about: _Node, reason: str) -> None:
         if reason != about.wrong:
@@ -204,9 +222,10 @@ class Nodes:
             time.sleep(mail.POLL[1])
         return [self.infos[name] for name in sorted(online, key=natural)]
 
-    def close(self, names: Iterable[str], layout: Layout) -> None:
-        """From now on accept only these clients, with models of this layout."""
-        self._members, self._layout = frozenset(names), layout
+    def close(self, names: Iterable[str], run: RunInfo) -> None:
+        """From now on accept only these clients, with models of the run's layout."""
+        self._members, self._layout = frozenset(names), run.layout
+        self._question["run-id"] = run.run_id
 
     def _answering(self) -> bool:
         """Return whether a node may be about to say who it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
+_HEX = re.compile(r"[0-9a-f]{32}")
 _RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
 
 
@@ -30,6 +32,12 @@ class Store(Protocol):
 
     def save(self, run: RunInfo, versions: Versions) -> None:
         """Keep the versions."""
+
+    def keep_pass(self, run: RunInfo, word: str) -> None:
+        """Keep the word by which the server knows this client again."""
+
+    def known_pass(self, run_id: str) -> str:
+        """Return that word; "" if there is none."""
 
 
 class ContextStore:
@@ -62,6 +70,13 @@ class ContextStore:
         self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
         self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
 
+    def keep_pass(self, run: RunInfo, word: str) -> None:
+        """Keep nothing: the context ends with the node."""
+
+    def known_pass(self, run_id: str) -> str:
+        """Return nothing."""
+        return ""
+
 
 class FileStore:
     """The state in a file of its own for each run and client: it survives restarts.
@@ -85,9 +100,12 @@ class FileStore:
 
     def path(self, run: RunInfo) -> Path:
         """Return the file of a run; the server names the run, but cannot choose a path."""
-        if not re.fullmatch(r"[0-9a-f]{32}", run.run_id):
-            raise ConfigError(f"a run_id must be 32 hexadecimal digits, got {run.run_id!r}")
-        return self._folder / run.run_id / self._name / "state"
+        return self._path(run.run_id, "state")
+
+    def _path(self, run_id: str, file: str) -> Path:
+        if not _HEX.fullmatch(run_id):
+            raise ConfigError(f"a run_id must be 32 hexadecimal digits, got {run_id!r}")
+        return self._folder / run_id / self._name / file
 
     def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
         """Return the versions of this run; empty if there is no file, or a damaged one."""
@@ -108,6 +126,30 @@ class FileStore:
             state_files.write(self.path(run), versions)
         except OSError as error:
             raise ConfigError(f"cannot keep state in {self._folder}: {error}") from None
+
+    def keep_pass(self, run: RunInfo, word: str) -> None:
+        """Write the word, if it is a new one; without it a restarted node waits a little longer."""
+        path = self._path(run.run_id, "pass")
+        if not _HEX.fullmatch(word) or word == self.known_pass(run.run_id):
+            return
+        temporary = path.with_name(f".pass.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            temporary.write_text(word)
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(f"cannot keep state in {self._folder}: {error}") from None
+
+    def known_pass(self, run_id: str) -> str:
+        """Return the word; "" if there is none that can be read."""
+        if not _HEX.fullmatch(run_id):
+            return ""
+        try:
+            with self._path(run_id, "pass").open(encoding="ascii") as file:
+                word = file.read(33)
+        except (OSError, ValueError):
+            return ""
+        return word if _HEX.fullmatch(word) else ""
 
 
 def _types(state_type: type[Any] | None) -> dict[str, type[Any]]:

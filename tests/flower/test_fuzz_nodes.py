@@ -45,7 +45,7 @@ VALUES = st.one_of(
     st.lists(st.text(max_size=5)),
 )  # fmt: skip
 FIELDS = ["name", "num-examples", "num-partitions", "layout", "smoothness", "strong_convexity",
-          "error", "digest", "version", "own-loop"]  # fmt: skip
+          "error", "digest", "version", "own-loop", "pass"]  # fmt: skip
 WORDS = ["round", "names", "lost", "error", "scalar.a", "work.iterations"]
 CONFIGS = st.one_of(
     st.dictionaries(st.one_of(st.sampled_from(FIELDS), st.text(max_size=9)), VALUES),

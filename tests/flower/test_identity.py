@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from fake_grid import FakeGrid, asked, on_grid
+from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from problems import avg, q6, q6_objectives
 from strangers import STRANGER, says, silence, with_stranger
 
-from flower_fedcon import simulate
+from flower_fedcon import Policy, simulate
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.flower import nodes
+from flower_fedcon.flower.stores import FileStore
+from flower_fedcon.layout import Layout
 
 
 class Keys(FakeGrid):
@@ -75,3 +81,55 @@ def test_who_comes_later_is_for_a_later_run(log):
     assert set(history["cohort"].tolist()) == {5}
     told = "client 5 was not there when this run began"
     assert any(told in message for message in log.messages)
+
+
+def restarted(grid, tmp_path, *, keeps=True):
+    """Return a grid whose client 2 comes back on node 7 while the SuperLink still lists 998."""
+    for node in grid.nodes.values():
+        folder = tmp_path / str(node.node_config["partition-id"])
+        node.node_config["state-dir"] = str(folder)
+
+    def restart(record):
+        if record["round"] == 2:
+            config = dict(grid.nodes[998].node_config)
+            if not keeps:
+                config["state-dir"] = str(tmp_path / "elsewhere")
+            grid.nodes[7] = Context(1, 7, config, RecordDict(), {})
+            dead.append(998)
+
+    dead = []
+    alive = grid.replies_to
+    grid.replies_to = lambda m: [] if m.metadata.dst_node_id in dead else alive(m)
+    options = {"evaluate_every": 1, "callbacks": [restart], "timeout": 0.01}
+    return avg().start(grid, num_rounds=5, **options).history
+
+
+@on_grid
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_client_that_kept_its_pass_is_known_again_at_once(keeps, tmp_path, log):
+    """Without it, it waits until the SuperLink has given up the node that died."""
+    history = restarted(FakeGrid(q6_objectives()), tmp_path, keeps=keeps)
+    assert history["replies"].tolist() == ([6] * 5 if keeps else [6, 6, 5, 5, 5])
+    assert ("client 2 is on another node now: 7" in log.messages) == keeps
+    assert history["refused"][-1] == (not keeps)
+
+
+@on_grid
+def test_two_nodes_with_one_state_folder_are_counted(tmp_path, monkeypatch, log):
+    """The later one serves; the earlier one is named, once it cannot be a dead one any more."""
+    monkeypatch.setattr(nodes, "_GIVEN_UP", 0.0)
+    history = restarted(FakeGrid(q6_objectives()), tmp_path)
+    assert history["refused"][-1] == 1
+    assert "node 998 cannot take part: client 2 is on node 7 as well" in log.messages
+
+
+def test_a_pass_is_kept_and_read_with_care(tmp_path):
+    store = FileStore(tmp_path, "a", Policy())
+    run = RunInfo("fedavg", 0, Layout.of(np.zeros(2)), 1, run_id="0" * 32)
+    assert store.known_pass("0" * 32) == store.known_pass("../..") == ""
+    for word in ("ab" * 16, "x" * 32, "ab" * 17, "../../etc"):
+        store.keep_pass(run, word)
+    assert store.known_pass("0" * 32) == "ab" * 16
+    for damage in (b"", b"ab" * 15, b"\xff" * 32, b"ab" * 40):
+        (tmp_path / ("0" * 32) / store._name / "pass").write_bytes(damage)
+        assert store.known_pass("0" * 32) == ""
