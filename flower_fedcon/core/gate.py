@@ -162,7 +162,7 @@ class Gate:
             if isinstance(value, np.ndarray):
                 if not np.vdot(value, value) < most:
                     _check_norms(name, value if lead else value[None], most)
-            elif isinstance(value, Compressed):
+            elif isinstance(value, Compressed) and most < math.inf:
                 _check_norms(name, value.dense()[None], most)
 
 

@@ -234,3 +234,18 @@ def test_an_experiment_file_names_a_rule():
     words = r"aggregation must be a table \{type = \.\.\.\} of CoordinateM.*'median'"
     with pytest.raises(ConfigError, match=words):
         Experiment(tables).strategy()
+
+
+def test_a_compressed_upload_is_held_to_the_bound_too():
+    def alter(asked, reply):
+        if asked.client != 4 or asked.phase == "query" or asked.round != 2:
+            return [reply]
+        (value,) = reply.payload["delta"]
+        value.values[:] = 1e150
+        return [reply]
+
+    strategy = FedSGM(client_lr=0.01, local_steps=1, tolerance=0.1, uplink=TopK(count=2))
+    run = OpenRun(strategy, q6_limited(), alter=alter).play(3)
+    assert run.server.counts["dropped"] == 1
+    assert np.isfinite(run.x).all()
+    assert np.abs(run.x).max() < 10
