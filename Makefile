@@ -2,7 +2,7 @@
 BIN = .venv/bin
 QUICK = -m "not ray and not deployment"
 
-.PHONY: help setup lint test quick algorithm table
+.PHONY: help setup lint test quick fuzz algorithm table
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ test:  ## all tests: about twelve minutes on two cores
 
 quick:  ## the tests that do not start Flower: about six minutes
 	$(BIN)/pytest $(QUICK)
+
+fuzz:  ## 100,000 hostile messages of nodes through all that parses them: about ten minutes
+	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py
 
 algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }

@@ -73,14 +73,18 @@ class Post:
 
     def send(self, messages: Sequence[Message]) -> tuple[dict[str, int], list[Arrival]]:
         """Send messages; return who is to answer which, and those that cannot be sent."""
-        nodes = [message.metadata.dst_node_id for message in messages]
-        ids: list[str | None] = list(self._grid.push_messages(messages)) if messages else []
-        if len(ids) != len(nodes):  # too much at once, as Flower's log then says
-            ids = [next(iter(self._grid.push_messages([message])), None) for message in messages]
-        pairs = list(zip(ids, nodes, strict=True))
-        unsent = Fault("the message to it could not be sent: see Flower's log", silent=True)
-        waiting = {key: node for key, node in pairs if key is not None}
-        return waiting, [Arrival(node, unsent) for key, node in pairs if key is None]
+        sent = list(self._grid.push_messages(messages)) if messages else []
+        if not sent:  # too much at once, as Flower's log then says
+            sent = [key for message in messages for key in self._grid.push_messages([message])]
+        waiting, unsent = {}, []
+        for message in messages:
+            key, node = message.metadata.message_id, message.metadata.dst_node_id
+            if key in sent:
+                waiting[key] = node
+            else:
+                fault = Fault("the message to it could not be sent: see Flower's log", silent=True)
+                unsent.append(Arrival(node, fault))
+        return waiting, unsent
 
     def collect(self, waiting: dict[str, int]) -> list[Arrival]:
         """Return what has come by now, and strike it off `waiting`."""

@@ -242,3 +242,24 @@ def test_a_killed_node_is_named(log):
     told = "round 2: dropped the reply of client 1: the client failed: Error: Node Unavailable"
     assert told in log.messages
     assert not any("unknown client" in message for message in log.messages)
+
+
+@on_grid
+@pytest.mark.parametrize("how", ["none", "some", "missing"])
+def test_messages_that_cannot_be_sent(how, log):
+    """Flower sends nothing of what is too large at once, and tells in two ways of single ones."""
+
+    class Grid(FakeGrid):
+        def push_messages(self, messages):
+            trained = asked(messages[0])["action"] == "train"
+            if how == "none":
+                return [] if len(messages) > 1 else super().push_messages(messages)
+            out = [m for m in messages if trained and asked(m)["client"] == 2]
+            ids = dict(zip(map(id, messages), super().push_messages(messages), strict=True))
+            kept = [None if m in out else ids[id(m)] for m in messages]
+            return kept if how == "missing" else [key for key in kept if key is not None]
+
+    history = avg().start(Grid(q6_objectives()), num_rounds=2, evaluate_every=1).history
+    assert history["replies"].tolist() == ([6, 6] if how == "none" else [5, 5])
+    told = "round 1: nothing from client 2 (the message to it could not be sent"
+    assert any(told in message for message in log.messages) == (how != "none")
