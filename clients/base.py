@@ -15,6 +15,7 @@ from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
+from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.validation import Array, check_field, count, spelt
@@ -63,9 +64,8 @@ class FedConClient(FlowerClient, Generic[State]):
     """What the server sends of the strategy: the fields that the class annotates."""
     _types: ClassVar[Mapping[str, str]] = {}  # of the fields, as they are annotated
 
-    # Fields of those that minimise, and of those that take steps.
-    local_solver: LocalSolver
-    client_lr: float
+    local_solver: LocalSolver  # fields of those that minimise, or take steps
+    client_lr: Any
     local_steps: int | None
     _run: RunInfo | None = None
     _batch_size: int | None = None
@@ -88,8 +88,7 @@ class FedConClient(FlowerClient, Generic[State]):
                 "the NamedTuple of its state"
             )
         bases = [base for base in cls.__bases__ if issubclass(base, FedConClient)]
-        inherited = [name for base in bases for name in base.fields]
-        cls.fields = tuple(dict.fromkeys((*inherited, *own)))
+        cls.fields = (*dict.fromkeys([*(n for base in bases for n in base.fields), *own]),)
         cls._types = {name: kind for base in bases for name, kind in base._types.items()}
         cls._types |= {name: spelt(hints[name]) for name in own}
 
@@ -235,7 +234,10 @@ class FedConClient(FlowerClient, Generic[State]):
                     "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
                 )
         self._count = float(run.num_clients)
-        self.objective = as_seen(self.objective, run.layout)
+        objective = self._own_objective
+        if run.factor != 1.0:
+            objective = Scaled(objective, run.factor)
+        self.objective = as_seen(objective, run.layout)
         # Looked up once, not in each step.
         self._adds = hasattr(self.objective, "add_gradient")
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")

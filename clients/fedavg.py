@@ -13,7 +13,7 @@ class FedAvgClient(LocalStepsClient[None]):
 
     algorithm = "fedavg"
 
-    client_lr: float
+    client_lr: float | None
     local_steps: int | None
     regularizer: Regularizer | None
     batch_size: int | None

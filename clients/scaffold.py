@@ -26,7 +26,7 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
     state_type = ScaffoldClientState
     keeps_gradient = True
 
-    client_lr: float
+    client_lr: float | None
     local_steps: int | None
     option: str
     mirror: bool
@@ -53,7 +53,7 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
     ) -> tuple[Payload, ScaffoldClientState]:
         """Do steps 3 and 4."""
         delta = done.end - done.start
-        if self.local_steps is None:  # steps of the user's own, of any length
+        if self.local_steps is None or self.client_lr is None:  # a loop's own, of any length
             dc = done.gradient - state.c
         elif self.option == "I":
             dc = self.gradient(done.start) - state.c

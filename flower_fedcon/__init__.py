@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.apps import client_app, server_app
     from flower_fedcon.flower.legacy import as_legacy_strategy
     from flower_fedcon.flower.policy import Policy
+    from flower_fedcon.flower.training import train_step
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
     from flower_fedcon.runs.history import EarlyStopping, History
@@ -32,6 +33,7 @@ __all__ = [
     "register",
     "server_app",
     "simulate",
+    "train_step",
 ]
 
 # Loaded when first asked for: a node needs the client app alone, and starts a new process for
@@ -50,6 +52,7 @@ _HOMES = {
     "register": "registry",
     "server_app": "flower.apps",
     "simulate": "simulation",
+    "train_step": "flower.training",
 }
 
 

@@ -111,6 +111,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     functional_constraint: ClassVar[bool] = False
     """Whether it keeps the objectives' own constraint, `constraint_value(x)` <= 0 on average."""
 
+    needs_shares: ClassVar[bool] = False
+    """Whether the server moves by each client's share of all clients' examples."""
+
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 

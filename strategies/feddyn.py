@@ -83,6 +83,7 @@ class FedDyn(ControlVariates[FedDynState]):
     """
 
     name = "feddyn"
+    needs_shares = True
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
     constants: FedDynConstants
@@ -113,8 +114,10 @@ class FedDyn(ControlVariates[FedDynState]):
         """Step 5; the mirror moves as the clients do."""
         alpha, before = self.constants.alpha, state.theta
         moved = np.zeros_like(before)
-        for theta in uploads["theta"]:
-            moved += theta - before  # one by one: small, so that rounding does not add up
+        for client, theta in uploads.items("theta"):
+            moved += uploads.share(
+                client, theta - before
+            )  # one by one: small, so that rounding does not add up
         h = state.h - (alpha / uploads.num_clients) * moved
         after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
         if state.mirror is not None:

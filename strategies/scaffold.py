@@ -81,6 +81,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     """
 
     name = "scaffold"
+    needs_shares = True
     uplink = ("delta", "dc")
     needs_mean = "c must stay the mean of all c_i"
 
@@ -113,8 +114,8 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
         c, changes = state.c, self._changes(state, uploads)
-        for dc in changes:
-            c = c + dc / uploads.num_clients
+        for client, dc in zip(uploads.clients, changes, strict=True):
+            c = c + uploads.share(client, dc) / uploads.num_clients
         x = state.x + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
             state.mirror.add(uploads.clients, c=changes)

@@ -51,7 +51,8 @@ def folder(tmp_path):
 
 def test_all_blocks_are_known():
     assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 3, 2, 1]
-    assert README.count("```") == 2 * 10
+    assert README.count("```") == 2 * 11
+    assert blocks("diff") == [(ROOT / "examples" / "pytorch" / "scaffold.diff").read_text()]
 
 
 def test_first_command(folder):

@@ -83,7 +83,8 @@ class LocalStepsClient(LocalPassClient[State]):
 
     def move(self, z: Array, w: Array, g: Array) -> Array:
         """Return z after a step with the corrected gradient g at w."""
-        return z - self.client_lr * g
+        moved: Array = z - self.client_lr * g
+        return moved
 
     def counted(self, done: LocalPass) -> Payload:
         """Return the number of steps, for a server that does not know it."""

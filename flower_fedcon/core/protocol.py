@@ -14,9 +14,10 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
-from flower_fedcon.validation import count, nonnegative
+from flower_fedcon.validation import choice, count, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
+UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
 TRAIN, QUERY, CERTIFY = "train", "query", "certify"
 _LARGEST = 1e100  # of a client's constants: their squares are finite
 
@@ -35,6 +36,8 @@ class RunInfo:
     """Identifies the run, also across restarts of the server: 32 hexadecimal digits."""
     incarnation: int = 1
     """How often the server of this run has been started."""
+    factor: float = 1.0
+    """What a client's objective is multiplied by."""
 
 
 @dataclass(slots=True)
@@ -165,8 +168,9 @@ class ClientInfo:
         The model that the client's objective takes.
     smoothness, strong_convexity : float, optional
         L and mu, where known.
-    own_loop : bool
-        Whether it trains by a loop of its own, and has no objective that it could evaluate.
+    own_loop : str
+        "app" or "client" (a function, or a method of a NumPyClient) if it trains by a loop of its
+        own, and has no objective that it could evaluate.
     digest : str
         Of the client's objective, data and all; "" where it was not asked for.
     version : str
@@ -185,7 +189,7 @@ class ClientInfo:
     strong_convexity: float | None = None
     digest: str = ""
     version: str = ""
-    own_loop: bool = False
+    own_loop: str = ""
 
     def __post_init__(self) -> None:
         count("num_examples", self.num_examples)
@@ -249,6 +253,8 @@ class Setup:
         Expected fraction of the clients that take part, p, in (0, 1].
     seed : int
         The run's seed.
+    weighting : {"uniform", "examples"}
+        Whether clients count alike, or by their numbers of examples.
     """
 
     clients: tuple[ClientInfo, ...]
@@ -257,6 +263,7 @@ class Setup:
     sampled: bool
     rate: float
     seed: int
+    weighting: str = UNIFORM
 
     @classmethod
     def of(
@@ -266,6 +273,7 @@ class Setup:
         layout: Layout,
         participation: Participation,
         seed: int,
+        weighting: str = UNIFORM,
     ) -> Setup:
         """Return the setup of a run with these clients."""
         n = len(infos)
@@ -276,24 +284,43 @@ class Setup:
             sampled=not participation.is_full(n),
             rate=participation.rate(n),
             seed=check_seed(seed),
+            weighting=choice("weighting", weighting, WEIGHTINGS),
         )
 
     @property
     def smoothness(self) -> float | None:
         """The largest smoothness constant L of the clients; None unless all are known."""
-        known = [c.smoothness for c in self.clients if c.smoothness is not None]
-        return max(known) if len(known) == len(self.clients) else None
+        known = self._scaled([c.smoothness for c in self.clients])
+        return max(known) if known else None
 
     @property
     def strong_convexity(self) -> float | None:
         """The smallest strong convexity mu of the clients; None unless all are known."""
-        known = [c.strong_convexity for c in self.clients if c.strong_convexity is not None]
-        return min(known) if len(known) == len(self.clients) else None
+        known = self._scaled([c.strong_convexity for c in self.clients])
+        return min(known) if known else None
+
+    def _scaled(self, constants: Sequence[float | None]) -> list[float]:
+        """Return the constants of what clients really minimise; none unless all are known."""
+        known = [value for value in constants if value is not None]
+        if len(known) < len(constants) or self.factors is None:
+            return known if len(known) == len(constants) else []
+        return [f * value for f, value in zip(self.factors, known, strict=True)]
+
+    @property
+    def factors(self) -> list[float] | None:
+        """What each objective is multiplied by, so that plain means are the weighted ones.
+
+        None where that is 1, and for train loops, whose uploads are weighted.
+        """
+        if self.weighting == UNIFORM or self.own_loops:
+            return None
+        examples = np.array([float(client.num_examples) for client in self.clients])
+        return [self.num_clients * float(w) for w in examples / float(examples.sum())]
 
     @property
     def own_loops(self) -> bool:
         """Whether every client trains by a loop of its own."""
-        return all(client.own_loop for client in self.clients)
+        return all(client.own_loop != "" for client in self.clients)
 
     def rng(self, purpose: int, server_round: int) -> np.random.Generator:
         """Return the server's random stream of one purpose and round."""

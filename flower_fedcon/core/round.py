@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
+_ALIKE = 3  # attempts after which a fault that all clients report ends the run
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -55,6 +56,7 @@ class Round:
         self._quorum = self._server.strategy.quorum(len(self.cohort))
         self._attempt, self._ask_again = 0, False
         self._faults: dict[int, str] = {}
+        self._refusing: set[int] = set()
 
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
@@ -83,6 +85,7 @@ class Round:
             if self.phase == TRAIN:
                 return None
             self._begin_training()
+        self._refusing.clear()
         self._attempt += not self._ask_again  # a re-entry is an answer, not a failed attempt
         self._ask_again = False
         server = self._server
@@ -228,6 +231,7 @@ class Round:
         self._server.counts["dropped"] += 1
         self._faults[client] = reason = printable(str(error), _REASON)
         self._server.audit.dropped(client, reason)
+        self._refusing.add(client)
         name = self._server.client_name(client)
         _log.warning("round %d: dropped the reply of %s: %s", self.number, name, reason)
 
@@ -289,7 +293,15 @@ class Round:
         """Return whether every attempt, or all the time, is used up."""
         most, deadline = self._server.max_retries, self._server.round_deadline
         late = time.monotonic() >= self._began + deadline
-        return late or (most is not None and self._attempt > most)
+        return late or (most is not None and self._attempt > most) or self._is_everyones()
+
+    def _is_everyones(self) -> bool:
+        """Return whether all clients have said, again and again, the same of what they were asked.
+
+        No node is to blame then, and asking once more does not help.
+        """
+        everyone = 1 < len(self.cohort) == len(self._refusing)
+        return everyone and self._attempt >= _ALIKE and len(set(self._faults.values())) == 1
 
     def _reasons(self) -> str:
         """Return why clients have no usable reply, each reason once."""
@@ -304,4 +316,8 @@ class Round:
     def uploads(self) -> Uploads:
         """Return the uploads of the phase under way."""
         server = self._server
-        return Uploads(self._used, server.setup.num_clients, server.strategy.aggregation)
+        setup, examples = server.setup, None
+        if setup.weighting == "examples" and setup.own_loops:
+            known = {c: reply.num_examples for reply in self._used for c in reply.clients}
+            examples = [known.get(j, c.num_examples) for j, c in enumerate(setup.clients)]
+        return Uploads(self._used, setup.num_clients, server.strategy.aggregation, examples)

@@ -54,6 +54,8 @@ class Server:
         How many were used in the last complete round.
     audit : Audit
         Hears of every exchange.
+    buffers : list of arrays
+        What belongs to the model and is not optimised, if the clients' apps have any.
     counts : Counter
         Replies dropped, attempts repeated, and clients that lost their state, so far.
     work : Counter
@@ -95,6 +97,7 @@ class Server:
         self.round = self.replies = 0
         self.cohort: list[int] = []
         self.uplink_bytes = self.downlink_bytes = 0
+        self.buffers: list[Array] = []
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
         self._warned = False
@@ -151,6 +154,7 @@ class Server:
             "incarnation": self.info.incarnation,
             "round": self.round,
             "state": self.state,
+            "buffers": self.buffers,
             "acknowledged": self.acknowledgements.rounds.tolist(),
             "uplink_bytes": self.uplink_bytes,
             "downlink_bytes": self.downlink_bytes,
@@ -161,6 +165,7 @@ class Server:
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Continue from a snapshot."""
         self.round, self.state = snapshot["round"], snapshot["state"]
+        self.buffers = snapshot["buffers"]
         self.acknowledgements.restore(snapshot["acknowledged"])
         self.uplink_bytes = snapshot["uplink_bytes"]
         self.downlink_bytes = snapshot["downlink_bytes"]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.strategies.base import FedConStrategy
 
 
 def common_layout(
@@ -46,6 +50,29 @@ def common_layout(
     if first is not None and layout.shapes != first[1].shapes:
         raise ConfigError(f"x0 has shape {_shape(layout)}, the clients' model {_shape(first[1])}")
     return layout
+
+
+def check_weighting(strategy: FedConStrategy[Any], setup: Setup) -> None:
+    """Raise unless a strategy can weight these clients by their examples, if it is to.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if setup.weighting == UNIFORM:
+        return
+    if strategy.aggregation is not None:
+        raise ConfigError(
+            f'weighting="examples" and aggregation={strategy.aggregation!r} both take the place of '
+            "the plain mean: give one of them"
+        )
+    unknown = [c.name for c in setup.clients if c.own_loop and c.num_examples == 1]
+    if unknown and strategy.needs_shares:
+        raise ConfigError(
+            f'{strategy.title} with weighting="examples" must know every client\'s number of '
+            f"examples before round 1, and client {unknown[0]} does not say it: write "
+            "@train_step(num_examples=...), a function of the context"
+        )
 
 
 def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:

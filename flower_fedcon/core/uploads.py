@@ -27,6 +27,8 @@ class Uploads:
         N, all clients.
     aggregation : Aggregation, optional
         What takes the place of the mean over the cohort.
+    examples : sequence of float, optional
+        Every client's number of examples, where means are weighted by them.
 
     Attributes
     ----------
@@ -36,10 +38,14 @@ class Uploads:
     """
 
     def __init__(
-        self, replies: Sequence[Reply], num_clients: int, aggregation: Aggregation | None = None
+        self,
+        replies: Sequence[Reply],
+        num_clients: int,
+        aggregation: Aggregation | None = None,
+        examples: Sequence[float] | None = None,
     ) -> None:
         self._replies, self.num_clients = replies, num_clients
-        self._aggregation = aggregation
+        self._aggregation, self._examples = aggregation, examples
         if len(replies) == 1:
             self.clients, self._order = replies[0].clients, None
             return
@@ -108,10 +114,28 @@ class Uploads:
             return type(values[0]).sum(values)
         return _add(values)
 
+    def share(self, client: int, change: Array) -> Array:
+        """Return a client's change of which the sum over all N clients, by N, is the mean."""
+        if self._examples is None:
+            return change
+        scale = self.num_clients * self._examples[client] / math.fsum(self._examples)
+        return scale * change
+
+    def _weighted(self, name: str) -> Iterator[tuple[float, Any]]:
+        assert self._examples is not None  # noqa: S101  (the callers' case)
+        return ((self._examples[client], value) for client, value in self.items(name))
+
+    def _total(self) -> float:
+        """Return the cohort's number of examples."""
+        assert self._examples is not None  # noqa: S101  (the callers' case)
+        return math.fsum(self._examples[client] for client in self.clients)
+
     def mean_number(self, name: str) -> float:
         """Return the mean over the cohort of a number (or what takes its place)."""
         if self._aggregation is not None:
             return self._aggregation.combine_numbers(self[name])
+        if self._examples is not None:
+            return math.fsum(n * v for n, v in self._weighted(name)) / self._total()
         return math.fsum(self[name]) / len(self.clients)
 
     def mean(self, name: str, about: Array | None = None) -> Array:
@@ -119,6 +143,8 @@ class Uploads:
 
         `about` is what uploads that are no changes lie around, such as the model that was sent.
         """
+        if self._examples is not None:
+            return _add([n * value for n, value in self._weighted(name)]) / self._total()
         if self._aggregation is None:
             return self._sum(name) / len(self.clients)
         values = np.stack([v if isinstance(v, np.ndarray) else v.dense() for v in self[name]])

@@ -58,11 +58,11 @@ class Engine(ABC):
     def evaluate(self, x: Array) -> Record:
         """Return the record of a model: "objective" and what else is measured."""
 
-    clients_keep_states: ClassVar[bool] = True
-    """Whether the clients' states are with them, and not in the run's checkpoint."""
-
     def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
         """Learn from a complete round who gave a usable reply, and who did not and why."""
+
+    clients_keep_states: ClassVar[bool] = True
+    """Whether the clients' states are with them, and not in the run's checkpoint."""
 
     def counts(self) -> dict[str, float]:
         """Return what else a history counts."""

@@ -19,7 +19,8 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower import codec, incoming, mail, messages
-from flower_fedcon.flower.incoming import Fault
+from flower_fedcon.flower.app_side import AppSide
+from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.mail import Arrival, Post, Waiting
 from flower_fedcon.flower.nodes import Nodes, in_words, listed
 from flower_fedcon.regularizers import Indicator
@@ -77,6 +78,11 @@ class GridEngine(Engine):
         self._sent: list[Message] = []
         self._at: dict[int, int] = {}  # the node on which a client was trained last
 
+    factors: Sequence[float] | None = None
+    """What the clients' objectives are multiplied by; None for 1."""
+    app: AppSide | None = None
+    """What the clients' own functions see, where they train by loops of their own."""
+
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
         patience = self._patience
@@ -95,7 +101,7 @@ class GridEngine(Engine):
     def open(self, run: RunInfo) -> None:
         """Encode what all messages have in common."""
         self._run = run
-        self._encoder = codec.RequestEncoder(run)
+        self._encoder = codec.RequestEncoder(run, self.factors)
         self._nodes.close(self._names, run)
 
     def counts(self) -> dict[str, float]:
@@ -189,7 +195,10 @@ class GridEngine(Engine):
             self._at[client], self._asked[node] = node, client
             arrays, config = self._encoder.encode(request, place)
             config["pass"] = self._nodes.password(self._names[client])
-            sent.append(messages.instruction(messages.TRAIN, arrays.values(), config, node))
+            parts = list(arrays.values())
+            if self.app is not None:
+                parts, config = self.app.instruct(client, parts, config)
+            sent.append(messages.instruction(messages.TRAIN, parts, config, node))
         return sent
 
     def read(self, received: Iterable[Message], server_round: int) -> list[Reply]:
@@ -203,9 +212,12 @@ class GridEngine(Engine):
         content, client = arrival.content, self._asked[arrival.node]
         if isinstance(content, Fault):
             return content
-        return incoming.reply(
-            client, self._run.layout, lambda: messages.reply_parts(content, messages.TRAIN)
-        )
+
+        def parts() -> Parts:
+            found = messages.reply_parts(content, messages.TRAIN)
+            return found if self.app is None else self.app.hear(client, found)
+
+        return incoming.reply(client, self._run.layout, parts)
 
     def _arrivals(self, received: Iterable[Message]) -> list[Arrival]:
         """Return messages by whom they were asked of, whatever they say themselves."""
@@ -217,6 +229,8 @@ class GridEngine(Engine):
         """Put clients that fail again and again into quarantine; being offline is no failure."""
         missing, number, online = round_.missing(), round_.number, self._nodes.online()
         used = [client for client in round_.cohort if client not in missing]
+        if self.app is not None:
+            self.app.settle(used)
         failed = [
             client
             for client in missing
@@ -256,6 +270,8 @@ class GridEngine(Engine):
         arrays = model if isinstance(model, list) else [model]
         self._sent = [
             messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node)
+            if self.app is None
+            else self.app.question(j, arrays, node)
             for node, j in self._asked.items()
         ]
         return self._sent
@@ -266,6 +282,11 @@ class GridEngine(Engine):
 
     def _mean(self, arrivals: Iterable[Arrival], x: Array) -> Record:
         """Return the mean of the clients' objectives (with psi) and of their metrics."""
+        constraint = self._strategy.constraint
+        violation = 0.0 if constraint is None else constraint.violation(x)
+        if self.app is not None:
+            measured = self.app.read([(self._asked[a.node], a.content) for a in arrivals])
+            return {**measured, "violation": violation}
         answers: dict[int, Record] = {}
         missing = dict.fromkeys(self._names, "its node is not online")
         diverged = 0
@@ -276,7 +297,8 @@ class GridEngine(Engine):
                 missing[self._names[client]] = found.reason
                 diverged += found.diverged
             else:
-                answers[client] = found
+                factor = 1.0 if self.factors is None else self.factors[client]
+                answers[client] = {**found, "objective": factor * found["objective"]}
                 del missing[self._names[client]]
         if diverged == len(self._names):  # no client alone is to blame
             return {"objective": math.nan}
@@ -284,10 +306,10 @@ class GridEngine(Engine):
             _log.warning("no objective in this record, without %s", in_words(missing))
             return {}
         record = evaluation.mean([answers[client] for client in sorted(answers)])
-        psi, constraint = self._strategy.regularizer, self._strategy.constraint
+        psi = self._strategy.regularizer
         if psi is not None and not isinstance(psi, Indicator):
             record["objective"] += psi.value(x)
-        record["violation"] = 0.0 if constraint is None else constraint.violation(x)
+        record["violation"] = violation
         return record
 
     def _evaluation(self, content: Message | Fault) -> Record | Fault:

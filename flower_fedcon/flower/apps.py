@@ -94,14 +94,14 @@ def server_app(
     """Return a ServerApp that runs a strategy.
 
     The run configuration's keys (`flwr run --run-config`, or the app's pyproject.toml):
-    "num-server-rounds" (3), "seed" (0), "evaluate-every" (10; 0 for the end only), "run-dir",
-    "num-clients" (by default the nodes' "num-partitions"), "timeout" in seconds (3600), "resume"
-    (false), "checkpoint-every" (rounds; by default every ten seconds), "allow-changes" (names that
-    `resume` may find changed, with commas), "certificates" (false), "audit" (true where there is a
-    "run-dir"), and what `start` says of slow and failing nodes: "min-clients-to-start",
-    "start-timeout", "evaluate-timeout" (0 for the default in these three), "grace",
-    "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds" and "authenticated"
-    (false).
+    "num-server-rounds" (3), "seed" (0), "weighting" ("uniform", or "examples"), "evaluate-every"
+    (10; 0 for the end only), "run-dir", "num-clients" (by default the nodes' "num-partitions"),
+    "timeout" in seconds (3600), "resume" (false), "checkpoint-every" (rounds; by default every ten
+    seconds), "allow-changes" (names that `resume` may find changed, with commas), "certificates"
+    (false), "audit" (true where there is a "run-dir"), and what `start` says of slow and failing
+    nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the default in these
+    three), "grace", "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds" and
+    "authenticated" (false).
 
     Parameters
     ----------
@@ -141,6 +141,7 @@ def server_app(
             **_patience(config),
             authenticated=bool(config.get("authenticated", False)),
             run_dir=str(_option(config, "run-dir", "")) or None,
+            weighting=str(_option(config, "weighting", "uniform")),
             resume=bool(config.get("resume", False)),
             certificates=bool(config.get("certificates", False)),
             audit=bool(config["audit"]) if "audit" in config else None,

@@ -17,7 +17,7 @@ import numpy as np
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload, flatten
 from flower_fedcon.wire.settings import decode, encode
 
@@ -33,7 +33,8 @@ Config = dict[str, Any]
 class RequestEncoder:
     """Encodes the requests of one run; what they have in common is encoded once."""
 
-    def __init__(self, run: RunInfo) -> None:
+    def __init__(self, run: RunInfo, factors: Sequence[float] | None = None) -> None:
+        self._factors = factors
         text, self.setting_arrays = encode(run.settings)
         self._common: Config = {
             "algorithm": run.algorithm,
@@ -65,6 +66,7 @@ class RequestEncoder:
             "keep": int(request.kept[place]),
             "restore": given is not None,
             "names": ",".join(arrays),
+            **({} if self._factors is None else {"factor": self._factors[client]}),
             **{SCALAR + name: number for name, number in scalars.items()},
         }
         return arrays, config
@@ -86,6 +88,7 @@ def decode_request(
             settings=settings,
             run_id=str(config["run-id"]),
             incarnation=int(config["incarnation"]),
+            factor=positive("factor", config.get("factor", 1.0)),
         )
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
         values |= {k.removeprefix(SCALAR): v for k, v in config.items() if k.startswith(SCALAR)}
@@ -137,7 +140,7 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
     if info.version:
         config["version"] = info.version
     if info.own_loop:
-        config["own-loop"] = True
+        config["own-loop"] = info.own_loop
     if info.digest:
         config["digest"] = info.digest
     for key, value in (

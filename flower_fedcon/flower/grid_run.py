@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,18 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, Setup
 from flower_fedcon.core.round import Round
-from flower_fedcon.core.start import common_layout, start_point
+from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.engines.grid import GridEngine
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
+from flower_fedcon.flower.app_side import AppSide
+from flower_fedcon.flower.forms import start_of
 from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan, Run
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, choice
 
 if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
@@ -43,10 +45,24 @@ class GridRun:
     ----------
     strategy : FedConStrategy
     engine : GridEngine
+    train_config, evaluate_config, buffers, weighting
+        As for `start`.
     """
 
-    def __init__(self, strategy: FedConStrategy[Any], engine: GridEngine) -> None:
+    def __init__(
+        self,
+        strategy: FedConStrategy[Any],
+        engine: GridEngine,
+        train_config: Mapping[str, Any] | None = None,
+        evaluate_config: Mapping[str, Any] | None = None,
+        buffers: Sequence[str] | None = None,
+        weighting: str = UNIFORM,
+    ) -> None:
+        self._weighting = choice("weighting", weighting, WEIGHTINGS)
         self._strategy, self._engine = strategy, engine
+        self._train_config = dict(train_config or {})
+        self._evaluate_config = dict(evaluate_config or {})
+        self._buffers = buffers
 
     def play(
         self,
@@ -103,21 +119,51 @@ class GridRun:
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
         infos = self._engine.describe()
-        x0 = messages.from_record(initial) if isinstance(initial, ArrayRecord) else initial
-        known = [info.layout for info in infos]
-        if isinstance(x0, list) and len(x0) == 1 and not any(k and k.layered for k in known):
+        loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
+        given = messages.own_arrays(initial) if isinstance(initial, ArrayRecord) else initial
+        name = "initial_arrays"
+        self._form, x0, buffers = start_of(given, self._buffers, loops=loops, name=name)
+        layered = loops or any(k and k.layered for k in known)
+        if isinstance(x0, list) and len(x0) == 1 and not layered:
             x0 = x0[0]
+        self._check_loops(loops, plan)
         layout = common_layout(known, [info.name for info in infos], x0)
+        if self._form is not None and layout.layered:
+            layout = replace(layout, names=self._form.layer_names)
         start = start_point(layout, x0, self._strategy.constraint)
         rule = self._strategy.participation
-        setup = Setup.of(infos, plan.num_rounds, layout, rule, plan.seed)
+        setup = Setup.of(infos, plan.num_rounds, layout, rule, plan.seed, self._weighting)
+        check_weighting(self._strategy, setup)
+        self._engine.factors = setup.factors
         self._run = Run(plan, self._strategy, setup, start, self._engine)
         self._server = self._run.server
+        self._server.buffers = self._server.buffers or buffers  # those of a checkpoint come first
+        if loops and self._form is not None:
+            self._engine.app = AppSide(self._form, self._train_config, self._evaluate_config)
+            self._engine.app.open(self._server)
+
+    def _check_loops(self, loops: bool, plan: Plan) -> None:
+        """Raise where what was asked for does not go with the clients."""
+        given = self._train_config | self._evaluate_config
+        if given and not loops:
+            raise ConfigError(
+                "train_config and evaluate_config are for train and evaluate functions of the "
+                f"app's own, got {given}: for clients with an objective, hyperparameters are the "
+                "strategy's own arguments"
+            )
+        if plan.certificates and loops:
+            raise ConfigError(
+                "certificates need the clients' gradients, which train loops of their own do not "
+                "give: leave certificates out"
+            )
 
     def arrays(self) -> ArrayRecord:
         """Return the current model as Flower's record."""
         x = self._server.setup.layout.unpack(self._server.x)
-        return messages.to_record(x if isinstance(x, list) else [x])
+        layers = x if isinstance(x, list) else [x]
+        if self._form is None:
+            return messages.to_record(layers)
+        return messages.named_record(self._form.join(layers, self._server.buffers))
 
     # --- Flower's own loop, one call at a time ---------------------------------------------------
 

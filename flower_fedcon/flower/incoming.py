@@ -67,17 +67,17 @@ class Description:
 
 def description(parts: Callable[[], Parts], node: int | str) -> Description | Fault:
     """Return what a node says of its client; one without a name is called after the node."""
-    return _guarded(lambda: _description(_Fields(parts().config), node))
+    return guarded(lambda: _description(_Fields(parts().config), node))
 
 
 def reply(client: int, layout: Layout, parts: Callable[[], Parts]) -> Reply | Fault:
     """Return a client's reply; its payload holds undecoded arrays and numbers, by full name."""
-    return _guarded(lambda: _reply(client, layout, parts()))
+    return guarded(lambda: _reply(client, layout, parts()))
 
 
 def evaluation(parts: Callable[[], Parts]) -> Record | Fault:
     """Return a client's evaluation of a model: "objective", and its own metrics."""
-    return _guarded(lambda: _evaluation(parts()))
+    return guarded(lambda: _evaluation(parts()))
 
 
 def readable(text: object) -> str:
@@ -178,7 +178,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
         strong_convexity=fields.number("strong_convexity"),
         digest=fields.text("digest", "", _DIGEST) or "",
         version=fields.text("version", "", _DIGEST) or "",
-        own_loop=fields.flag("own-loop"),
+        own_loop=fields.text("own-loop", "", _DIGEST) or "",
     )
     partitions = fields.whole("num-partitions", None, 1, _CLIENTS)
     return Description(info, partitions, fields.text("pass", "", _DIGEST) or "")
@@ -221,7 +221,8 @@ def _evaluation(parts: Parts) -> Record:
 Value = TypeVar("Value")
 
 
-def _guarded(parse: Callable[[], Value]) -> Value | Fault:
+def guarded(parse: Callable[[], Value]) -> Value | Fault:
+    """Return what a parser makes of something a node sent, or the fault."""
     try:
         return parse()
     except FedConError as error:

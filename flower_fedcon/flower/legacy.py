@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flwr.common import (
@@ -28,14 +30,16 @@ from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import ClientInfo, Reply, Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.core.start import common_layout, start_point
+from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, incoming
+from flower_fedcon.flower.app_side import AppSide
+from flower_fedcon.flower.forms import start_of
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import natural
 from flower_fedcon.layout import Model
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import count
+from flower_fedcon.validation import Array, count
 
 _log = logging.getLogger("flwr")
 
@@ -46,15 +50,32 @@ def as_legacy_strategy(
     num_clients: int | None = None,
     num_rounds: int | None = None,
     seed: int = 0,
-    x0: Model | None = None,
+    x0: Model | Mapping[str, Array] | None = None,
     timeout: float = 3600,
     on_round: Callable[[int, Model], None] | None = None,
+    train_config: Mapping[str, Scalar] | None = None,
+    evaluate_config: Mapping[str, Scalar] | None = None,
+    buffers: Sequence[str] | None = None,
+    weighting: str = "uniform",
 ) -> Strategy:
     """Return a strategy for `flwr.server.ServerAppComponents(strategy=...)`.
 
     The nodes run `flower_fedcon.client_app`, or `ClientApp(client_fn)` with one of
     `flower_fedcon.clients`. A round with too few usable replies changes nothing; the missing
     clients are asked again in the server's next round.
+
+    A `NumPyClient` with a train loop of its own becomes a client by `train_step` over its `fit`,
+    which then takes the round's method as well, and by its context, where its state is kept::
+
+        class Client(NumPyClient):
+            def __init__(self, context): self.context = context
+
+            @train_step  # of flower_fedcon.torch, or of flower_fedcon for loops on arrays
+            def fit(self, parameters, config, method): ...
+
+        app = ClientApp(lambda context: Client(context).to_client())
+
+    Its `evaluate` stays as it is; the metrics of both are averaged, weighted by examples.
 
     Parameters
     ----------
@@ -65,12 +86,21 @@ def as_legacy_strategy(
     num_rounds : int, optional
         The same as in `ServerConfig`; needed where the steps depend on it.
     seed : int (default: 0)
-    x0 : array or list of arrays, optional
-        The start; by default zeros, projected onto the strategy's constraint set.
+    x0 : array, list of arrays or dict of arrays by name, optional
+        The start; by default zeros, projected onto the strategy's constraint set. Clients with a
+        train loop of their own need one.
     timeout : float (default: 3600)
         Seconds to wait for the clients at the start.
     on_round : callable, optional
         Called with the number of completed rounds and the model after each.
+    train_config, evaluate_config : dict, optional
+        What the `config` of such clients' `fit` and `evaluate` holds, with "server-round".
+    buffers : sequence of str, optional
+        As for `start`: what belongs to the model and is not optimised, by name, or by number if x0
+        is a list.
+
+    weighting : {"uniform", "examples"} (default: "uniform")
+        As for `start`.
 
     Raises
     ------
@@ -92,11 +122,18 @@ def as_legacy_strategy(
         raise ConfigError(f"the steps of {strategy!r} depend on num_rounds: give it here too")
     if num_clients is not None:
         count("num_clients", num_clients)
-    return _Legacy(strategy, num_clients, num_rounds or 0, seed, x0, timeout, on_round)
+    configs = dict(train_config or {}), dict(evaluate_config or {})
+    legacy = _Legacy(strategy, num_clients, num_rounds or 0, seed, x0, timeout, on_round)
+    legacy.configs, legacy.patterns, legacy.weighting = configs, buffers, weighting
+    return legacy
 
 
 class _Legacy(Strategy):
     """One run of a strategy through Flower's older interface."""
+
+    configs: tuple[dict[str, Scalar], dict[str, Scalar]] = ({}, {})
+    patterns: Sequence[str] | None = None
+    weighting = "uniform"
 
     def __init__(
         self,
@@ -104,7 +141,7 @@ class _Legacy(Strategy):
         num_clients: int | None,
         num_rounds: int,
         seed: int,
-        x0: Model | None,
+        x0: Model | Mapping[str, Array] | None,
         timeout: float,
         on_round: Callable[[int, Model], None] | None,
     ) -> None:
@@ -133,13 +170,23 @@ class _Legacy(Strategy):
                 time.sleep(1.0)  # a node that has failed is asked again
         known = sorted(infos.values(), key=lambda info: natural(info.name))
         names = [info.name for info in known]
-        layout = common_layout([info.layout for info in known], names, self._x0)
-        start = start_point(layout, self._x0, self._strategy.constraint)
+        loops = any(info.own_loop for info in known)
+        form, x0, buffers = start_of(self._x0, self.patterns, loops=loops, name="x0")
+        layout = common_layout([info.layout for info in known], names, x0)
+        if form is not None and layout.layered:
+            layout = replace(layout, names=form.layer_names)
+        start = start_point(layout, x0, self._strategy.constraint)
         rule = self._strategy.participation
-        setup = Setup.of(known, self._num_rounds, layout, rule, self._seed)
+        setup = Setup.of(known, self._num_rounds, layout, rule, self._seed, self.weighting)
+        check_weighting(self._strategy, setup)
         self._server = Server(self._strategy, setup, start)
         self._server.max_retries = None  # an attempt is one of Flower's rounds, which it counts
-        self._encoder = codec.RequestEncoder(self._server.info)
+        self._app: AppSide | None = None
+        if form is not None and loops:
+            self._server.buffers = buffers
+            self._app = AppSide(form, *self.configs)
+            self._app.open(self._server)
+        self._encoder = codec.RequestEncoder(self._server.info, setup.factors)
         self._index = {name: j for j, name in enumerate(names)}
         return self._parameters()
 
@@ -185,7 +232,10 @@ class _Legacy(Strategy):
             name = self._server.setup.clients[client].name
             if request is not None and name in proxies:
                 arrays, config = self._encoder.encode(request, place)
-                ins = FitIns(ndarrays_to_parameters(list(arrays.values())), config)
+                parts = list(arrays.values())
+                if self._app is not None:
+                    parts, config = self._app.instruct(client, parts, config)
+                ins = FitIns(ndarrays_to_parameters(parts), config)
                 messages.append((proxies[name], ins))
         return messages
 
@@ -203,22 +253,31 @@ class _Legacy(Strategy):
             _log.warning("round %d is not complete: asking again", self._server.round)
             return None, {}
         self._server.finish(self._round)
+        metrics: dict[str, Scalar] = {"replies": self._server.replies}
+        if self._app is not None:
+            self._app.settle(self._round.uploads().clients)
+            metrics |= self._app.trained
         self._round = None
         if self._on_round is not None:
             x = self._server.setup.layout.unpack(self._server.x)
             self._on_round(self._server.round, x)
-        return self._parameters(), {"replies": self._server.replies}
+        return self._parameters(), metrics
 
     def _reply(self, proxy: ClientProxy, result: FitRes) -> Reply:
         client = self._index.get(self._names.get(proxy.cid, ""), -1)
-        found = incoming.reply(client, self._server.setup.layout, _parts(result))
+        parts, app = _parts(result), self._app
+        heard = parts if app is None or client < 0 else (lambda: app.hear(client, parts()))
+        found = incoming.reply(client, self._server.setup.layout, heard)
         if isinstance(found, Reply):
             return found
         return Reply([client], self._server.round, error=found.reason, remote=True)
 
     def _parameters(self) -> Parameters:
         x = self._server.setup.layout.unpack(self._server.x)
-        return ndarrays_to_parameters(x if isinstance(x, list) else [x])
+        layers = x if isinstance(x, list) else [x]
+        return ndarrays_to_parameters(
+            layers if self._app is None else list(self._app.model(layers).values())
+        )
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -230,6 +289,8 @@ class _Legacy(Strategy):
             "algorithm": self._strategy.name,
             "client": 0,
         }
+        if self._app is not None:
+            config = self._app.evaluate_config()
         everyone = client_manager.all().values()
         return [(proxy, EvaluateIns(self._parameters(), config)) for proxy in everyone]
 
@@ -239,7 +300,16 @@ class _Legacy(Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Return F(x), with psi, if every client has evaluated."""
+        """Return F(x), with psi, if every client has evaluated; or the mean of their own losses."""
+        if self._app is not None:
+            record = self._app.record(
+                [
+                    (self._index[name], partial(_measured, result))
+                    for proxy, result in results
+                    if (name := self._names.get(proxy.cid)) in self._index
+                ]
+            )
+            return record.pop("loss", None), {**record}
         if len(results) < self._server.setup.num_clients:
             return None, {}
         losses = [result.loss for _, result in sorted(results, key=lambda r: natural(r[0].cid))]
@@ -255,6 +325,11 @@ class _Legacy(Strategy):
     ) -> tuple[float, dict[str, Scalar]] | None:
         """Leave the evaluation to the clients."""
         return None
+
+
+def _measured(result: EvaluateRes) -> tuple[dict[str, Scalar], int]:
+    """Return the metrics of a client's own evaluation, and how many examples they are of."""
+    return {"loss": result.loss, **result.metrics}, result.num_examples
 
 
 def _parts(result: FitRes) -> Callable[[], Parts]:

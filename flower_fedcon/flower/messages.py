@@ -99,6 +99,77 @@ def reply_parts(message: Message, kind: str) -> Parts:
     return Parts(_tensors(records[f"{res}.parameters"]), examples, None, config)
 
 
+def app_instruction(arrays: Mapping[str, Array], config: Config) -> RecordDict:
+    """Return what a train or evaluate function of Flower's quickstart finds in a message."""
+    return RecordDict({"arrays": named_record(arrays), "config": ConfigRecord(config)})
+
+
+def app_evaluation(content: RecordDict, node_id: int) -> Message:
+    """Return a message to a node's own evaluate function."""
+    return Message(content, node_id, EVALUATE)
+
+
+def app_metrics(message: Message) -> tuple[dict[str, Any], Any]:
+    """Return the metrics that an evaluate function of the app's own replies, and its examples.
+
+    Raises
+    ------
+    ConfigError
+        If it has failed, or replies something else.
+    """
+    if message.has_error():
+        raise ConfigError(f"the client failed: {message.error.reason}")
+    if "evaluateres.loss" in message.content:  # of a NumPyClient
+        _, examples, loss, config = reply_parts(message, EVALUATE)
+        return {"loss": loss, **config}, examples
+    found = list(message.content.metric_records.values())
+    if len(found) != 1 or "num-examples" not in found[0]:
+        raise ConfigError(
+            'the evaluate function must reply one MetricRecord, with "num-examples"; it replied '
+            + (", ".join(message.content) or "nothing")
+        )
+    metrics = dict(found[0])
+    return metrics, metrics.pop("num-examples")
+
+
+def app_reply(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays and the metrics that such a function replies.
+
+    Raises
+    ------
+    ConfigError
+        If there is another number of either than one, or no "num-examples".
+    """
+    arrays, metrics = list(content.array_records.values()), list(content.metric_records.values())
+    if len(arrays) != 1 or len(metrics) != 1:
+        found = ", ".join(f"{k!r} ({type(v).__name__})" for k, v in content.items()) or "nothing"
+        raise ConfigError(
+            f"the train function replied {found}: reply one ArrayRecord, the model, and one "
+            'MetricRecord that has "num-examples"'
+        )
+    if "num-examples" not in metrics[0]:
+        raise ConfigError(
+            f'the train function replied the metrics {sorted(metrics[0])}, without "num-examples": '
+            "add how many examples it has used"
+        )
+    return named_arrays(arrays[0]), dict(metrics[0])
+
+
+def named_record(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """Return arrays as a record, by their names."""
+    return ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
+
+
+def named_arrays(record: ArrayRecord) -> dict[str, Array]:
+    """Return the arrays of a record by name, in its order; nothing is unpickled."""
+    return {k: load_array(array.data) for k, array in record.items() if k != "_empty"}
+
+
+def own_arrays(record: ArrayRecord) -> dict[str, Array]:
+    """Return the arrays of a record that this program has made, of whatever type."""
+    return {k: array.numpy() for k, array in record.items()}
+
+
 def to_record(arrays: Iterable[Array]) -> ArrayRecord:
     """Return arrays as a record; the keys are their places."""
     return ArrayRecord({str(i): FlowerArray(array) for i, array in enumerate(arrays)})

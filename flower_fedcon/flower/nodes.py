@@ -14,7 +14,7 @@ from hmac import compare_digest
 from flwr.serverapp import Grid
 
 from flower_fedcon.core.protocol import ClientInfo, RunInfo
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.incoming import Description, Fault
 from flower_fedcon.flower.mail import Arrival, Post
@@ -24,6 +24,7 @@ _log = logging.getLogger("flwr")
 _SILENCE = 60.0  # seconds after which a node that has not said who it is is named
 _AGAIN = 5.0, 300.0  # seconds until a node that cannot take part is asked again: at first, at most
 _GIVEN_UP = 120.0  # seconds after which the SuperLink lists no node that has died
+_HOPELESS = 10.0  # seconds after which a run ends that no node can take part in
 _SHOWN = 20  # how many names a line of the log holds
 
 
@@ -84,6 +85,7 @@ class Nodes:
         self._passes: dict[str, str] = {}
         self._members: frozenset[str] | None = None
         self._layout: Layout | None = None
+        self._hopeless_since = math.inf
         self.infos: dict[str, ClientInfo] = {}
         self.refused = 0
 
@@ -173,7 +175,7 @@ class Nodes:
         if reason != about.wrong:
             about.wrong = reason
             self.refused += 1
-            _log.warning("node %s cannot take part: %s", node, reason)
+            _log.warning("node %s cannot take part: %s", node, explained(reason))
 
     def _key(self, node: int) -> bytes:
         """Return what a node proves itself by; nothing where nodes are not authenticated."""
@@ -206,6 +208,7 @@ class Nodes:
             wanted = known or least or 1
             if len(online) >= wanted and (known or not self._answering()):
                 break
+            self._give_up_if_hopeless()
             if time.monotonic() > deadline:
                 if online and len(online) >= (least or wanted):
                     _log.warning("starting without %s", self._absent(online, wanted))
@@ -226,6 +229,19 @@ class Nodes:
         """From now on accept only these clients, with models of the run's layout."""
         self._members, self._layout = frozenset(names), run.layout
         self._question["run-id"] = run.run_id
+
+    def _give_up_if_hopeless(self) -> None:
+        """Raise if every node there is has said for a while, alike, that it cannot take part.
+
+        They run one app: it is the app that has to be changed.
+        """
+        reasons = {about.wrong for about in self._nodes.values()}
+        if len(reasons) != 1 or "" in reasons:
+            self._hopeless_since = math.inf
+            return
+        self._hopeless_since = min(self._hopeless_since, time.monotonic())
+        if time.monotonic() - self._hopeless_since >= _HOPELESS:
+            raise ConfigError(f"no node can take part: {explained(reasons.pop())}")
 
     def _answering(self) -> bool:
         """Return whether a node may be about to say who it is."""
@@ -251,6 +267,21 @@ class Nodes:
         wrong = [f"node {n}: {about.wrong}" for n, about in self._nodes.items() if about.wrong]
         more = [f"and {len(wrong) - 3} more"] if len(wrong) > 3 else []
         return "".join(f"; {reason}" for reason in wrong[:3] + more)
+
+
+def explained(reason: str) -> str:
+    """Return why a node does not describe itself; of another kind of app, what to change.
+
+    >>> explained("the client failed: KeyError('arrays')")[:60]
+    'its app is not a client of this package (it looks for Flower'
+    """
+    if "KeyError" not in reason or not any(key in reason for key in ("arrays", "config")):
+        return reason
+    return (
+        "its app is not a client of this package (it looks for Flower's own records, such as "
+        '"arrays", in a question of this server): write @train_step (from flower_fedcon.torch, or '
+        "flower_fedcon) under its @app.train(), or use flower_fedcon.client_app"
+    )
 
 
 def listed(names: Iterable[str]) -> str:

@@ -54,6 +54,8 @@ class FlowerStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
         seed: int = 0,
+        buffers: Sequence[str] | None = None,
+        weighting: str = "uniform",
         num_clients: int | None = None,
         min_clients_to_start: int | None = None,
         start_timeout: float | None = None,
@@ -83,16 +85,26 @@ class FlowerStrategy(Strategy):
         ----------
         grid : flwr.serverapp.Grid
         initial_arrays : ArrayRecord, array or list of arrays, optional
-            x0. By default zeros of the clients' shape, projected onto the constraint set.
+            x0. By default zeros of the clients' shape, projected onto the constraint set. A
+            record's names are those of `evaluate_fn`'s arrays and the result's.
         num_rounds : int (default: 3)
         timeout : float (default: 3600)
             Seconds to wait for the replies to a message.
         train_config, evaluate_config : ConfigRecord, optional
-            Not used: hyperparameters are this strategy's arguments. Refused if not empty.
+            For train and evaluate functions of the app's own (`flower_fedcon.train_step`), as in
+            Flower, with "server-round". Hyperparameters are this strategy's arguments.
         evaluate_fn : callable, optional
             Central evaluation, as in Flower: (round, arrays) -> MetricRecord or None.
         seed : int (default: 0)
             The seed of every draw: cohorts, batches, compressors.
+        buffers : sequence of str, optional
+            Names, or patterns such as "norm.*", of arrays that belong to the model and are not
+            optimised: the clients' are averaged. By default the statistics of PyTorch's batch
+            normalisation; arrays of whole numbers always.
+        weighting : {"uniform", "examples"} (default: "uniform")
+            Whether F is the plain mean of the f_j, or weighted by their numbers of examples: an
+            objective is then scaled, as by `FederatedProblem(weights=...)`; of train loops of
+            their own the uploads are weighted, as in Flower.
         num_clients : int, optional
             How many clients to wait for; by default the nodes' "num-partitions".
         min_clients_to_start : int, optional
@@ -140,12 +152,6 @@ class FlowerStrategy(Strategy):
         from flower_fedcon.flower.grid_run import GridRun
         from flower_fedcon.runs.run import Plan
 
-        for record in (train_config, evaluate_config):
-            if record:
-                raise ConfigError(
-                    f"train_config and evaluate_config are not used, got {dict(record)}: "
-                    "hyperparameters are the strategy's own arguments"
-                )
         strategy = cast("FedConStrategy[Any]", self)
         patience = Patience(
             timeout=timeout,
@@ -159,7 +165,9 @@ class FlowerStrategy(Strategy):
             quarantine_rounds=quarantine_rounds,
         )
         engine = GridEngine(strategy, grid, patience, num_clients, authenticated=authenticated)
-        self._grid_run = GridRun(strategy, engine)
+        self._grid_run = GridRun(
+            strategy, engine, train_config, evaluate_config, buffers, weighting
+        )
         plan = Plan(
             num_rounds=num_rounds,
             seed=seed,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.protocol import UNIFORM
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
@@ -26,7 +27,8 @@ _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | None, "rows": int, "seconds": float,
 }  # fmt: skip
 _SERVER_FORM: dict[str, Any] = {
-    "run_id": str, "incarnation": int, "round": int, "state": tuple, "acknowledged": list,
+    "run_id": str, "incarnation": int, "round": int, "state": tuple, "buffers": list,
+    "acknowledged": list,
     "uplink_bytes": int, "downlink_bytes": int, "counts": dict, "work": dict,
 }  # fmt: skip
 
@@ -48,6 +50,8 @@ def fingerprint(
         "x0": x0,
         "states": "with the clients" if engine.clients_keep_states else "in the checkpoint",
     }
+    if setup.weighting != UNIFORM:
+        entries["weighting"] = setup.weighting
     if strategy.uses_num_rounds:
         entries["num_rounds"] = setup.num_rounds
     found = {name: _entry(digest(value), value) for name, value in entries.items()}

@@ -12,6 +12,12 @@ except ModuleNotFoundError:
         "flower_fedcon.torch needs PyTorch: pip install 'flower-fedcon[torch]'"
     ) from None
 
+from functools import partial
+
+from flower_fedcon.flower.training import train_step as _train_step
 from flower_fedcon.torch.training import MethodOptimizer, TorchCorrection, TorchTraining
 
-__all__ = ["MethodOptimizer", "TorchCorrection", "TorchTraining"]
+train_step = partial(_train_step, training=TorchTraining)
+"""`flower_fedcon.train_step` for PyTorch: a model is a `torch.nn.Module`."""
+
+__all__ = ["MethodOptimizer", "TorchCorrection", "TorchTraining", "train_step"]

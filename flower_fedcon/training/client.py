@@ -28,17 +28,23 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
     loop : Loop
     training : type
         The kind of `LocalTraining` that the loop takes.
+    kind : {"app", "client"}
+        Whether the loop is a function of a ClientApp, or a method of a NumPyClient.
     context, state_dir, oracles, name
         As for every client.
     """
 
-    def __init__(self, loop: Loop, training: type[LocalTraining], **options: Any) -> None:
+    def __init__(
+        self, loop: Loop, training: type[LocalTraining], kind: str = "app", **options: Any
+    ) -> None:
         super().__init__(_NoObjective(), **options)
+        self.kind = kind
+        self.num_examples = 1  # unknown, until the loop has run
         self._loop, self._training = loop, training
 
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
-        return ClientInfo(self.name or "", 1, None, own_loop=True)
+        return ClientInfo(self.name or "", int(self.num_examples), None, own_loop=self.kind)
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Run the loop."""

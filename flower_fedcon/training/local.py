@@ -52,7 +52,7 @@ class LocalTraining:
     @property
     def name(self) -> str:
         """The method's name."""
-        return type(self._client).__name__.removesuffix("Client")
+        return type(self._client).__name__.removeprefix("OwnLoop").removesuffix("Client")
 
     @property
     def keeps_gradient(self) -> bool:

@@ -144,7 +144,7 @@ def test_flowers_own_loop():
     assert found["objective"] == pytest.approx(q6().objective(x))
     with pytest.raises(FedConError, match="round 5 was asked for after round 2"):
         strategy.configure_train(5, arrays, ConfigRecord(), grid)
-    with pytest.raises(ConfigError, match="train_config and evaluate_config are not used"):
+    with pytest.raises(ConfigError, match="train_config and evaluate_config are for train and"):
         strategy.start(grid, train_config=ConfigRecord({"lr": 0.1}))
 
 

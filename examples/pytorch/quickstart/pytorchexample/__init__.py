@@ -1,0 +1,1 @@
+"""pytorchexample: a Flower app for PyTorch."""

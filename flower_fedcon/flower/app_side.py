@@ -1,0 +1,208 @@
+"""What the nodes' own train and evaluate functions see of a run, and what they say in return."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from flwr.app import Message
+
+from flower_fedcon.core.evaluation import check_metric_names, usable
+from flower_fedcon.core.protocol import UNIFORM
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower import incoming, messages
+from flower_fedcon.flower.codec import ERROR, Config
+from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, mean_buffers
+from flower_fedcon.flower.incoming import Fault, Parts
+from flower_fedcon.flower.nodes import in_words
+from flower_fedcon.layout import array_bytes
+from flower_fedcon.runs.history import Record
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import load_array
+
+if TYPE_CHECKING:
+    from flower_fedcon.core.server import Server
+
+Reader: TypeAlias = Callable[[], tuple[Mapping[str, Any], Any]]
+"""Reads the metrics of a client's function, and how many examples they are of."""
+_log = logging.getLogger("flwr")
+_EACH = 100  # clients whose metrics are recorded one by one
+_METRICS = 100  # of one client
+
+
+class AppSide:
+    """The app's side of a run whose clients have train loops of their own.
+
+    Parameters
+    ----------
+    form : ModelForm
+        What the model is made of.
+    train_config, evaluate_config : dict
+        What their functions find under "config".
+    """
+
+    def __init__(
+        self, form: ModelForm, train_config: Mapping[str, Any], evaluate_config: Mapping[str, Any]
+    ) -> None:
+        self.form = form
+        self._train, self._evaluate = dict(train_config), dict(evaluate_config)
+        self._heard: dict[int, tuple[float, list[Array], dict[str, float]]] = {}
+        self._trained: Record = {}
+
+    def open(self, server: Server) -> None:
+        """Take part in a run; the server has the buffers."""
+        self._server = server
+        self._names = [client.name for client in server.setup.clients]
+        self._loops = [client.own_loop for client in server.setup.clients]
+
+    # --- training ------------------------------------------------------------------------------
+
+    def instruct(
+        self, client: int, arrays: list[Array], config: Config
+    ) -> tuple[list[Array], Config]:
+        """Return what a client is sent, with what its train function is besides its method."""
+        if not self._loops[client]:
+            return arrays, config
+        buffers = self._server.buffers
+        self._server.downlink_bytes += _bytes(buffers)
+        user = {**self._train, "server-round": config["round"]}
+        found, about = attach(arrays, config, Extras(buffers, user, {}))
+        return found, {**about, FORM: self.form.to_json()}
+
+    def hear(self, client: int, parts: Parts) -> Parts:
+        """Return what a client's method sends; keep what its train function adds.
+
+        Raises
+        ------
+        ConfigError
+            If that does not fit the model, or is no number.
+        """
+        if not self._loops[client] or parts.config.get(ERROR) or parts.config.get("lost"):
+            return parts
+        tensors, config, beside = detach(parts.tensors, parts.config)
+        expected = self._server.buffers
+        if len(beside.buffers) != len(expected):
+            raise ConfigError(f"it holds {len(beside.buffers)} buffers, the model {len(expected)}")
+        buffers = []
+        for name, tensor, like in zip(self.form.buffers, beside.buffers, expected, strict=True):
+            fits = len(tensor) <= array_bytes(like.shape, like.dtype)
+            array = load_array(tensor) if fits else np.empty(0)
+            if (array.shape, array.dtype) != (like.shape, like.dtype):
+                raise ConfigError(
+                    f"its buffer {name!r} has another shape or type than the server's, "
+                    f"{like.shape} and {like.dtype}: build the same model on both"
+                )
+            if not np.isfinite(array).all():
+                raise ConfigError(f"its buffer {name!r} holds non-finite values")
+            buffers.append(array)
+        examples, metrics = _checked(beside.metrics, parts.examples)
+        self._heard[client] = (examples, buffers, metrics)
+        return parts._replace(tensors=tensors, config=config)
+
+    def settle(self, used: Sequence[int]) -> None:
+        """Take the mean of the buffers, and of the metrics, of those whose replies were used."""
+        heard = {client: self._heard[client] for client in used if client in self._heard}
+        self._heard = {}
+        if not heard:
+            return
+        server = self._server
+        if server.buffers:
+            server.uplink_bytes += len(heard) * _bytes(server.buffers)
+            cohort = [buffers for _, buffers, _ in heard.values()]
+            alike = server.setup.weighting == UNIFORM
+            weights = [1.0 if alike else n for n, _, _ in heard.values()]
+            server.buffers = mean_buffers(cohort, weights)
+        self._trained = self._mean({client: (n, m) for client, (n, _, m) in heard.items()})
+
+    @property
+    def trained(self) -> Record:
+        """What the last round's train functions have measured."""
+        return self._trained
+
+    # --- evaluation ----------------------------------------------------------------------------
+
+    def question(self, client: int, layers: Sequence[Array], node: int) -> Message:
+        """Return the message that asks a client's own function, or method, to evaluate a model."""
+        model, config = self.model(layers), self.evaluate_config()
+        if self._loops[client] == "client":
+            return messages.instruction(messages.EVALUATE, model.values(), config, node)
+        return messages.app_evaluation(messages.app_instruction(model, config), node)
+
+    def model(self, layers: Sequence[Array]) -> dict[str, Array]:
+        """Return a model as the app sees it."""
+        return self.form.join(layers, self._server.buffers)
+
+    def evaluate_config(self) -> Config:
+        """Return what an evaluate function finds under "config"."""
+        return {**self._evaluate, "server-round": self._server.round}
+
+    def read(self, contents: Sequence[tuple[int, Message | Fault]]) -> Record:
+        """Return what the clients' own functions reply, and what they have measured in training."""
+        return self.record(
+            [
+                (client, c if isinstance(c, Fault) else partial(messages.app_metrics, c))
+                for client, c in contents
+            ]
+        )
+
+    def record(self, contents: Sequence[tuple[int, Fault | Reader]]) -> Record:
+        """Return what the clients' own functions have measured, in training and evaluation.
+
+        Parameters
+        ----------
+        contents : sequence of (client, fault or what reads metrics and number of examples)
+        """
+        answers: dict[int, tuple[float, dict[str, float]]] = {}
+        failed: dict[str, str] = {}
+        for client, content in contents:
+            found = content if isinstance(content, Fault) else incoming.guarded(
+                partial(_usable, content)
+            )  # fmt: skip
+            if isinstance(found, Fault):
+                failed[self._names[client]] = found.reason
+            else:
+                answers[client] = found
+        if failed:
+            _log.warning("no evaluation from %s", in_words(failed))
+        return {**self.trained, **self._mean(answers)}
+
+    def _mean(self, answers: Mapping[int, tuple[float, Mapping[str, float]]]) -> Record:
+        """Return metrics' means, weighted by examples, and those of each client ("name/client").
+
+        A metric is averaged over the clients that have it.
+        """
+        found: Record = {}
+        ordered = sorted(answers.items())
+        for name in dict.fromkeys(n for _, (_, metrics) in ordered for n in metrics):
+            pairs = [(n, metrics[name]) for _, (n, metrics) in ordered if name in metrics]
+            total = math.fsum(n for n, _ in pairs)
+            found[name] = math.fsum(n * value for n, value in pairs) / total
+        if len(self._names) <= _EACH:
+            for client, (_, metrics) in ordered:
+                found |= {f"{n}/{self._names[client]}": value for n, value in metrics.items()}
+        return found
+
+
+def _bytes(buffers: Sequence[Array]) -> int:
+    return sum(array_bytes(b.shape, b.dtype) for b in buffers)
+
+
+def _usable(read: Reader) -> tuple[float, dict[str, float]]:
+    return _checked(*read())
+
+
+def _checked(metrics: Mapping[str, Any], examples: Any) -> tuple[float, dict[str, float]]:
+    """Return examples and metrics of one client, if they can be used."""
+    check_metric_names(metrics)
+    if len(metrics) > _METRICS:
+        raise ConfigError(f"it has {len(metrics)} metrics, at most {_METRICS} are recorded")
+    for name, value in metrics.items():
+        if not usable(value):
+            raise ConfigError(f"its metric {name} is no number that can be averaged")
+    if not usable(examples) or examples <= 0:
+        raise ConfigError("its num-examples is no number > 0")
+    return float(examples), {k: float(v) for k, v in metrics.items()}

@@ -1,0 +1,190 @@
+"""A model as a Flower app sees it: arrays by name, of which some are not trained.
+
+And what travels beside a method's own arrays, between a server and clients with train loops of
+their own: those arrays, the configuration for the train function, and its metrics.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array
+
+BATCH_NORM = ("*running_mean", "*running_var", "*num_batches_tracked")
+"""What is a buffer unless the caller says otherwise, as is every array of whole numbers."""
+FORM = "form"
+_BUFFER, _USER, _METRIC = "buffer.", "user.", "metric."
+_FLOATS = ("float64", "float32")
+
+
+@dataclass(frozen=True)
+class ModelForm:
+    """Which arrays a model is made of.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Of all arrays, in their order.
+    buffers : tuple of str
+        Those of them that no method optimises: their mean over the cohort is taken.
+
+    Examples
+    --------
+    >>> form = ModelForm(("weight", "count", "bias"), ("count",))
+    >>> form.split({"weight": np.ones(2), "count": np.array(3), "bias": np.zeros(1)})
+    ([array([1., 1.]), array([0.])], [array(3)])
+    """
+
+    names: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], declared: Sequence[str] | None) -> ModelForm:
+        """Return the form of a model's arrays; `declared` are patterns of its buffers' names.
+
+        Raises
+        ------
+        ConfigError
+            If a pattern fits nothing, or a trained array has another type than float32 or float64.
+        """
+        names = tuple(arrays)
+        for pattern in declared or ():
+            if not fnmatch.filter(names, pattern):
+                raise ConfigError(
+                    f"buffers: {pattern!r} fits none of initial_arrays: {', '.join(names)}"
+                )
+        patterns = BATCH_NORM if declared is None else (*declared,)
+        buffers = tuple(
+            name
+            for name, array in arrays.items()
+            if array.dtype.kind in "iub" or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+        )
+        for name, array in arrays.items():
+            if name not in buffers and array.dtype.name not in _FLOATS:
+                raise ConfigError(
+                    f"initial_arrays[{name!r}] is {array.dtype}, and methods work on float32 and "
+                    "float64: convert it, or declare it in start(buffers=...)"
+                )
+        if len(buffers) == len(names):
+            raise ConfigError("initial_arrays holds nothing but buffers: there is nothing to train")
+        return cls(names, buffers)
+
+    @property
+    def layer_names(self) -> tuple[str, ...] | None:
+        """The names of the arrays that are trained; None where they are only numbered."""
+        return None if all(name.isdigit() for name in self.names) else self.trained
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The names of the arrays that are trained."""
+        return tuple(name for name in self.names if name not in self.buffers)
+
+    def join(self, layers: Sequence[Array], buffers: Sequence[Array]) -> dict[str, Array]:
+        """Return all arrays by name, in their order."""
+        found = dict(zip(self.trained, layers, strict=True))
+        found |= zip(self.buffers, buffers, strict=True)
+        return {name: found[name] for name in self.names}
+
+    def split(self, arrays: Mapping[str, Array]) -> tuple[list[Array], list[Array]]:
+        """Return the trained layers, and the buffers."""
+        return [arrays[n] for n in self.trained], [arrays[n] for n in self.buffers]
+
+    def to_json(self) -> str:
+        """Return the form as text, for the wire."""
+        return json.dumps([self.names, self.buffers])
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelForm:
+        """Return the form written by `to_json`."""
+        names, buffers = json.loads(text)
+        return cls(tuple(map(str, names)), tuple(map(str, buffers)))
+
+
+def start_of(
+    given: Any, declared: Sequence[str] | None, *, loops: bool, name: str
+) -> tuple[ModelForm | None, Any, list[Array]]:
+    """Return the form of a model whose arrays have names, what is trained of it, and its buffers.
+
+    Parameters
+    ----------
+    given : dict of arrays by name, list of arrays, array or None
+    declared : sequence of str, optional
+        Patterns of the buffers' names.
+    loops : bool
+        Whether clients have train loops of their own: they need a form, of numbers if need be.
+    name : str
+        The argument's.
+    """
+    if given is None and loops:
+        raise ConfigError(
+            "clients with a train loop of their own do not say what their model is: give "
+            f"{name}, such as ArrayRecord(model.state_dict()) to start(initial_arrays=...)"
+        )
+    if not loops and not isinstance(given, Mapping):
+        return None, given, []
+    if not isinstance(given, Mapping):
+        given = {str(i): a for i, a in enumerate(given if isinstance(given, list) else [given])}
+    arrays = {str(key): np.asarray(array) for key, array in given.items()}
+    form = ModelForm.of(arrays, declared)
+    return form, *form.split(arrays)
+
+
+class Extras(NamedTuple):
+    """What travels beside a method's own arrays and numbers."""
+
+    buffers: list[Any]
+    user: dict[str, Any]
+    """What a train function's configuration holds."""
+    metrics: dict[str, float]
+    """What a train function has measured."""
+
+
+def attach(
+    arrays: Sequence[Array], config: Mapping[str, Any], extras: Extras
+) -> tuple[list[Array], dict[str, Any]]:
+    """Return a message's arrays and configuration, with what travels beside."""
+    names = str(config["names"]).split(",") if config["names"] else []
+    names += [f"{_BUFFER}{i}" for i in range(len(extras.buffers))]
+    beside = {_USER + k: v for k, v in extras.user.items()}
+    beside |= {_METRIC + k: v for k, v in extras.metrics.items()}
+    return [*arrays, *extras.buffers], {**config, **beside, "names": ",".join(names)}
+
+
+def detach(
+    arrays: Sequence[Any], config: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], Extras]:
+    """Undo `attach`, of arrays or of their bytes: what travels beside is at the end."""
+    names = str(config.get("names", "")).split(",")
+    count = sum(name.startswith(_BUFFER) for name in names)
+    kept = len(names) - count
+    own = {k: v for k, v in config.items() if not k.startswith((_USER, _METRIC))}
+    if "names" in own:
+        own["names"] = ",".join(names[:kept])
+
+    def starting(prefix: str) -> dict[str, Any]:
+        return {k.removeprefix(prefix): v for k, v in config.items() if k.startswith(prefix)}
+
+    split = len(arrays) - count
+    extras = Extras(list(arrays[split:]), starting(_USER), starting(_METRIC))
+    return list(arrays[:split]), own, extras
+
+
+def mean_buffers(cohort: Sequence[Sequence[Array]], weights: Sequence[float]) -> list[Array]:
+    """Return the means of clients' buffers, in their own types; whole numbers are rounded.
+
+    >>> mean_buffers([[np.array(2), np.ones(1)], [np.array(5), np.zeros(1)]], [1.0, 1.0])
+    [array(4), array([0.5])]
+    """
+    found = []
+    for column in zip(*cohort, strict=True):
+        mean = np.average(np.stack(column).astype(np.float64), axis=0, weights=weights)
+        whole = column[0].dtype.kind in "iub"
+        found.append(np.asarray(np.rint(mean) if whole else mean).astype(column[0].dtype))
+    return found

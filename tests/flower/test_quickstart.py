@@ -1,0 +1,114 @@
+"""Flower's PyTorch quickstart becomes a method of this package by at most eight changed lines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_grid import on_grid
+from quickstart import CLIENTS, VARIANTS, AppGrid, app, changes, modules, run_here
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower import nodes
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import FedAvg, FedFW, FedProx, Scaffold
+
+# Rounds and learning rate. Scaffold diverges at 0.05 with a momentum of 0.9, which is as 0.5
+# without; FedDualAvg has no momentum.
+ROUNDS = {
+    "fedprox": (9, 0.05),
+    "scaffold": (30, 0.01),
+    "feddyn": (24, 0.05),
+    "feddualavg": (40, 0.05),
+}
+
+torch = pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_at_most_eight_lines(variant):
+    added, removed = changes(variant)
+    assert added <= 8
+    assert removed <= added
+
+
+@on_grid
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_trains_and_records_every_client(variant, tmp_path):
+    """With momentum, batch normalisation and shuffled epochs, as the quickstart has them."""
+    folder = app(tmp_path / "app", variant)
+    rounds, lr = ROUNDS[variant]
+    config = {"num-server-rounds": rounds, "learning-rate": lr}
+    result = run_here(folder, tmp_path / "model.pt", **config)
+    row = result.history.rows[-1]
+    assert row["accuracy"] > 0.85  # of the test set, by the app's evaluate_fn
+    for name in ("train_loss", "eval_acc"):  # weighted by examples, and of each client
+        each = [row[f"{name}/{j}"] for j in range(CLIENTS)]
+        assert min(each) <= row[name] <= max(each)
+    assert row["replies"] == CLIENTS
+    assert row["dropped"] == 0
+    with modules(folder) as (client, _):
+        names = list(client.Net().state_dict())
+        client.Net().load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert list(result.arrays) == names
+    assert result.arrays["norm.num_batches_tracked"].numpy() == 13 * rounds
+
+
+@on_grid
+def test_metrics_are_weighted_by_examples(tmp_path):
+    row = run_here(app(tmp_path / "app", "fedprox"), tmp_path / "m.pt").history.rows[-1]
+    with modules(tmp_path / "app") as (client, _):
+        loaders = [client.load_data(j, CLIENTS, 32) for j in range(CLIENTS)]
+    for name, place in (("train_loss", 0), ("eval_loss", 1)):
+        sizes = [len(pair[place].dataset) for pair in loaders]
+        each = [row[f"{name}/{j}"] for j in range(CLIENTS)]
+        assert row[name] == pytest.approx(np.average(each, weights=sizes), rel=1e-12)
+
+
+# --- what cannot be is refused before round 1, and says what to change ---------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Wait for nobody who might still mend an app."""
+    monkeypatch.setattr(nodes, "_HOPELESS", 0.0)
+
+
+@on_grid
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("variant", "strategy", "changed", "said"),
+    [
+        (None, FedProx(proximal=0.1), {}, r"write @train_step .* under its @app.train\(\)"),
+        ("fedprox", FedFW(L1Ball(9.0), penalty=1.0), {}, "fedfw is no correction of a train loop"),
+        (
+            "fedprox",
+            FedProx(proximal=0.1),
+            {"initial_arrays": None},
+            "give initial_arrays, such",
+        ),
+        ("fedprox", FedProx(proximal=0.1), {"certificates": True}, "certificates need"),
+        ("fedprox", FedProx(proximal=0.1), {"buffers": ["nrm.*"]}, "'nrm.*' fits none of initial_"),
+        ("scaffold", Scaffold(client_lr=0.1, local_steps=2, option="I"), {}, 'use option="II"'),
+        ("fedprox", FedAvg(batch_size=32), {}, "draws its batches: leave batch_size out"),
+    ],
+)
+def test_refused_before_round_1(variant, strategy, changed, said, tmp_path):
+    from flwr.app import ArrayRecord
+
+    with modules(app(tmp_path / "app", variant)) as (client, server):
+        grid = AppGrid(client.app)
+        arguments = {"initial_arrays": ArrayRecord(server.Net().state_dict()), **changed}
+        with pytest.raises(ConfigError, match=said):
+            strategy.start(grid, num_rounds=1, **arguments)
+        rounds = [m.content["fitins.config"]["action"] for m in grid.pushed]
+        assert "train" not in rounds
+
+
+@on_grid
+def test_half_precision_is_refused_by_name(tmp_path):
+    from flwr.app import ArrayRecord
+
+    with modules(app(tmp_path / "app", "fedprox")) as (client, server):
+        arrays = ArrayRecord(server.Net().half().state_dict())
+        with pytest.raises(ConfigError, match=r"initial_arrays\['conv1.weight'\] is float16"):
+            FedProx(proximal=0.1).start(AppGrid(client.app), arrays, num_rounds=1)
