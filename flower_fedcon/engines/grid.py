@@ -162,7 +162,7 @@ class GridEngine(Engine):
         retry = request.attempt > 1
         wanted = {self._names[client] for client in clients}
         now = time.monotonic()
-        pause = min(PAUSE[0] * 2.0 ** (request.attempt - 2), PAUSE[1]) if retry else 0.0
+        pause = mail.pause(request.attempt - 1, *PAUSE) if retry else 0.0
         begin = now + min(pause, request.seconds_left)
         end = min(begin + min(_RETURN, self._patience.timeout), now + request.seconds_left)
         online = self._nodes.online()

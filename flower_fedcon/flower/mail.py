@@ -130,13 +130,13 @@ class Post:
         """
         waiting, arrivals = self.send(messages)
         now = time.monotonic()
-        began, deadline, look, pause = now, now + how.timeout, now + _WATCH, POLL[0]
+        began, deadline, look, delay = now, now + how.timeout, now + _WATCH, POLL[0]
         while waiting:
             found = self.collect(waiting)
             arrivals += found
             now = time.monotonic()
             if found:
-                pause = POLL[0]
+                delay = POLL[0]
             good = sum(not arrival.failed for arrival in arrivals)
             if how.grace is not None and good >= how.enough:
                 deadline, how = min(deadline, now + how.grace), replace(how, grace=None)
@@ -149,7 +149,16 @@ class Post:
                 arrivals += [Arrival(waiting.pop(key), fault) for key in gone]
                 look = time.monotonic() + _WATCH
                 continue
-            time.sleep(pause)
-            pause = min(2 * pause, POLL[1])
+            time.sleep(delay)
+            delay = min(2 * delay, POLL[1])
         late = Fault(f"no reply in {now - began:.3g} s", silent=True)
         return arrivals + [Arrival(node, late) for node in waiting.values()]
+
+
+def pause(failures: int, first: float, longest: float) -> float:
+    """Return the seconds to wait after so many failures in a row, which double each time.
+
+    >>> [pause(failures, 5.0, 300.0) for failures in (1, 2, 3, 10**6)]
+    [5.0, 10.0, 20.0, 300.0]
+    """
+    return min(first * 2.0 ** min(failures - 1, 50), longest)

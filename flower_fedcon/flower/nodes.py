@@ -137,8 +137,7 @@ class Nodes:
             about.says = about.says or found
             return
         about.failures += 1
-        pause = min(_AGAIN[0] * 2 ** (about.failures - 1), _AGAIN[1])
-        about.again = time.monotonic() + pause
+        about.again = time.monotonic() + mail.pause(about.failures, *_AGAIN)
         self._refuse(node, about, found.reason)
 
     def _accept(self, node: int, about: _Node) -> None:
@@ -146,7 +145,8 @@ class Nodes:
         assert about.says is not None  # noqa: S101  (the caller's case)
         info = about.says.info
         holder = self._holders.get(info.name)
-        known = compare_digest(about.says.password.encode(), self.password(info.name).encode())
+        given = self._passes.get(info.name)
+        known = given is not None and compare_digest(about.says.password.encode(), given.encode())
         if holder in self._nodes and holder != node and not known:
             reason = f"it says it is client {info.name}, which is on node {holder}"
         elif self._key(node) != self._keys.get(info.name, self._key(node)):
