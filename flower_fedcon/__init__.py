@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
     from flower_fedcon.flower.legacy import as_legacy_strategy
+    from flower_fedcon.flower.local_arrays import keep_local
     from flower_fedcon.flower.policy import Policy
     from flower_fedcon.flower.training import train_step
     from flower_fedcon.problems.federated import FederatedProblem
@@ -30,6 +31,7 @@ __all__ = [
     "Sample",
     "as_legacy_strategy",
     "client_app",
+    "keep_local",
     "register",
     "server_app",
     "simulate",
@@ -49,6 +51,7 @@ _HOMES = {
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",
+    "keep_local": "flower.local_arrays",
     "register": "registry",
     "server_app": "flower.apps",
     "simulate": "simulation",

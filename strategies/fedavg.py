@@ -6,11 +6,12 @@ Round, for a cohort S:
     1. broadcast w
     2. client i:  v = w;  K times  v := v - eta_c (grad f_i(v) + q),  q a subgradient of psi at v
     3. upload v - w
-    4. server:    w := w + eta_s mean_S(v_i - w)
+    4. server:    m := beta m + mean_S(v_i - w);  w := w + eta_s m
 
-Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
+Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer, beta =
+server_momentum, m = 0 at the start; with beta = 0, the default, m is the mean itself.
 
-State: none on the client; w on the server.
+State: none on the client; w, and with momentum m, on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed point is biased: this is
 the algorithm.
@@ -19,7 +20,9 @@ v_i - w is 0, not their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
-Reddi, "Federated Composite Optimization", ICML 2021.
+Reddi, "Federated Composite Optimization", ICML 2021. The momentum is FedAvgM's: Hsu, Qi, Brown,
+"Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+2019.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -37,6 +41,7 @@ class FedAvgState(NamedTuple):
     """The server's state."""
 
     w: Array  # global model, shape of x0
+    m: Array | None = None  # momentum, shape of x0; None without
 
 
 class FedAvg(LocalSteps[FedAvgState]):
@@ -50,6 +55,8 @@ class FedAvg(LocalSteps[FedAvgState]):
         K >= 1.
     server_lr : float (default: 1.0)
         eta_s > 0.
+    server_momentum : float (default: 0.0)
+        beta in [0, 1).
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
     participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
@@ -75,8 +82,17 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_mean = ""
     takes_sets = False
 
-    def __init__(self, *, regularizer: Any = None, **steps: Unpack[StepOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        server_momentum: float = 0.0,
+        regularizer: Any = None,
+        **steps: Unpack[StepOptions],
+    ) -> None:
         super().__init__(**steps)
+        self.server_momentum = nonnegative("server_momentum", server_momentum)
+        if self.server_momentum >= 1:
+            raise ConfigError(f"server_momentum must be in [0, 1), got {server_momentum!r}")
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
 
     def initialize(self, x0: Array) -> FedAvgState:
@@ -91,7 +107,12 @@ class FedAvg(LocalSteps[FedAvgState]):
 
     def aggregate(self, state: FedAvgState, uploads: Uploads) -> FedAvgState:
         """Step 4."""
-        return FedAvgState(w=state.w + self.server_lr * uploads.mean("delta"))
+        m = uploads.mean("delta")
+        if not self.server_momentum:
+            return FedAvgState(w=state.w + self.server_lr * m)
+        if state.m is not None:
+            m = self.server_momentum * state.m + m
+        return FedAvgState(w=state.w + self.server_lr * m, m=m)
 
     def model(self, state: FedAvgState) -> Array:
         """Return w."""
