@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
-from problems import l1ls, l1ls_data
+from harness import refusal
 from processes import SCRIPTS, environment, free_ports, processes_of, wait_until
 
-from flower_fedcon import Policy, Sample, __version__, simulate
+from flower_fedcon import Policy, Sample, __version__, server_app, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.deployment import LocalDeployment, family_of
+from flower_fedcon.problems import files
 from flower_fedcon.registry import markdown_table
 from flower_fedcon.strategies import FedFW
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 def bash(script: str, folder: Path, **env: str) -> str:
@@ -50,9 +58,10 @@ def folder(tmp_path):
 
 
 def test_all_blocks_are_known():
-    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 3, 2, 1]
-    assert README.count("```") == 2 * 11
+    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 4, 2, 1]
+    assert README.count("```") == 2 * 12
     assert blocks("diff") == [(ROOT / "examples" / "pytorch" / "scaffold.diff").read_text()]
+    assert DEPLOYMENT.count("```") == 2 * 2
 
 
 def test_first_command(folder):
@@ -153,47 +162,126 @@ def test_a_node_s_file_sets_its_policy(tmp_path):
     assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
 
 
-@pytest.mark.deployment
-@pytest.mark.usefixtures("one_thread")
-def test_app_and_deployment(tmp_path):
-    """The README's app on the README's SuperLink and nodes, ports apart."""
-    app = tmp_path / "app"
-    app.mkdir()
-    for block in [*blocks("python")[1:], blocks("toml")[0]]:
-        name = re.match(r"# (\S+)\n", block).group(1)
-        (app / name).write_text(block)
-    for i, data in enumerate(l1ls_data(3)):
-        np.savez(tmp_path / f"client-{i}.npz", **data)
-    script = blocks("bash")[3]
-    assert "9093" in script
-    assert "9100" in script
-    script = script.replace("9093", str(free_ports(1)[0])).replace(
-        "9100", str(consecutive_ports(3))
-    )
-    home = tmp_path / "home"
-    log = tmp_path / "log"
-    homes = [home, *(tmp_path / f"node-{i}" for i in range(3))]
-    try:
-        with log.open("wb") as out:
-            process = subprocess.Popen(
+def test_the_app_lists_the_keys_that_a_deployment_needs():
+    """Flower refuses any other in --run-config."""
+    listed = tomllib.loads(blocks("toml")[0])["tool"]["flwr"]["app"]["config"].keys()
+    for script in (blocks("bash")[3], blocks("bash", DEPLOYMENT)[0]):
+        (config,) = re.findall(r'--run-config "(.*)"$', script, re.MULTILINE)
+        named = set(re.findall(r"([a-z-]+)=", config))
+        assert {"num-server-rounds", "resume", "run-dir"} <= named <= listed
+    known = set(re.findall(r'"([a-z-]+)"', server_app.__doc__))
+    assert listed <= known | {"timeout"}
+
+
+def write_app(folder: Path) -> None:
+    """Write the README's app, and make its nodes' data as it says."""
+    (folder / "app").mkdir()
+    *_, data = pages = blocks("python")[1:]
+    for block in [*pages[:-1], blocks("toml")[0]]:
+        (folder / "app" / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
+    subprocess.run([sys.executable, "-c", data], cwd=folder, check=True)
+
+
+def check_run(folder: Path, rounds: int) -> None:
+    """Compare what a deployment of the README's app left with a run in this process."""
+    problem = files(data=[str(folder / f"client-{i}.npz") for i in range(3)], l1_radius=5.0)
+    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
+    with np.load(folder / "run" / "model.npz") as model:
+        assert model["x"].tobytes() == simulate(strategy, problem, rounds).x.tobytes()
+
+
+class Pasted:
+    """A block that was pasted into a shell."""
+
+    def __init__(self, script: str, folder: Path, home: Path) -> None:
+        self._log = folder / "log"
+        with self._log.open("wb") as out:
+            self.process = subprocess.Popen(
                 ["bash", "-euc", script],
-                cwd=tmp_path,
+                cwd=folder,
                 env=environment(home),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            assert wait_until(lambda: process.poll() is not None, 180), log.read_text()
-        assert process.returncode == 0, log.read_text()
-        assert (tmp_path / "run" / "model.npz").exists(), log.read_text()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def status(self, seconds: float = 240) -> int:
+        assert wait_until(lambda: self.process.poll() is not None, seconds), self.log()
+        return self.process.returncode
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_app_and_deployment(tmp_path):
+    """The README's app by the README's command; ended by Ctrl-C, and the same command again."""
+    write_app(tmp_path)
+    home, deployed = tmp_path / "home", tmp_path / "runs" / "app-deployed"
+    (script,) = blocks("bash")[3:]
+    try:
+        first = Pasted(script, tmp_path, home)
+        assert wait_until(lambda: "[ROUND 2/5]" in first.log(), 180), first.log()
+        with pytest.raises(ConfigError, match=r"a deployment runs in .* already"):
+            LocalDeployment(deployed, 3).__enter__()
+        os.killpg(first.process.pid, signal.SIGINT)
+        assert first.status(60) != 0
+        assert not family_of(deployed)
+        second = Pasted(script, tmp_path, home)
+        assert second.status() == 0, second.log()
+        assert "[ROUND 1/5]" not in second.log()
+        assert not family_of(deployed)
     finally:
-        stop(homes)
-    problem = l1ls(3)
-    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
-    expected = simulate(strategy, problem, 5).x
-    with np.load(tmp_path / "run" / "model.npz") as model:
-        assert model["x"].tobytes() == expected.tobytes()
+        stop([home, deployed])
+    check_run(tmp_path, 5)
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_tls_and_keys_pasted_twice(tmp_path):
+    """The deployment page's commands, ports apart."""
+    write_app(tmp_path)
+    home = tmp_path / "home"
+    (script,) = blocks("bash", DEPLOYMENT)
+    assert script.count("9093") == 5
+    script = script.replace("9093", str(free_ports(1)[0]))
+    script = script.replace("9100", str(consecutive_ports(3)))
+    try:
+        for _ in range(2):
+            pasted = Pasted(script, tmp_path, home)
+            assert pasted.status() == 0, pasted.log()
+        for i in range(3):  # started once
+            assert (tmp_path / f"node-{i}.log").read_text().count("Starting Flower SuperNode") == 1
+    finally:
+        stop([home, tmp_path / "flwr", *(tmp_path / f"node-{i}" for i in range(3))])
+    check_run(tmp_path, 3)
+
+
+def test_the_unit_states_options_that_there_are(tmp_path):
+    (unit,) = blocks("ini", DEPLOYMENT)
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str
+    parser.read_string(unit)
+    service = parser["Service"]
+    assert (service["Restart"], service["KillMode"]) == ("always", "control-group")
+    command, *options = shlex.split(service["ExecStart"])
+    shown = subprocess.run(
+        [SCRIPTS / Path(command).name, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for option in [word for word in options if word.startswith("--")]:
+        assert option in shown
+    config = parse_config_args([options[options.index("--node-config") + 1]])
+    assert config["state-dir"] == "/var/lib/flower/state"
+
+
+def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):
+    assert "write --local" in refusal(run_command, "deploy", "app")
+    assert "app is no Flower app" in refusal(run_command, "deploy", "app", "--local")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").touch()
+    assert "nodes must be" in refusal(run_command, "deploy", "app", "--local", "--nodes", "0")
 
 
 def stop(homes: list[Path]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from flower_fedcon.cli import collection, laboratory, runs
+from flower_fedcon.cli import collection, deployment, laboratory, runs
 from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.console import InterruptedRunError
 
@@ -29,6 +29,7 @@ app.command()(runs.tune)
 app.command()(laboratory.reproduce)
 app.command()(runs.plot)
 app.command()(laboratory.bench)
+app.command()(deployment.deploy)
 
 # What a wrong command line raises; typer exports only this subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -1,0 +1,53 @@
+"""`fedcon deploy`: a Flower app on SuperNodes of this machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.experiments.console import say
+
+
+def deploy(
+    app: Annotated[
+        Path, typer.Argument(help="Folder of a Flower app, with its pyproject.toml.", metavar="APP")
+    ],
+    local: Annotated[
+        bool, typer.Option("--local", help="On this machine's loopback (required).")
+    ] = False,
+    nodes: Annotated[int, typer.Option(help="SuperNodes.")] = 3,
+    node_config: Annotated[
+        str,
+        typer.Option(help="Configuration of each node, {i} for its number: "
+                     "'data=\"client-{i}.npz\"'."),
+    ] = "",
+    run_config: Annotated[
+        str, typer.Option(help="As for `flwr run`: keys that the app's pyproject.toml lists.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="For logs and state; by default runs/<APP>-deployed.")
+    ] = None,
+) -> None:  # fmt: skip
+    """Start a SuperLink and SuperNodes, run an app on them, and stop everything.
+
+    Ctrl-C stops everything too. The nodes' state stays in the folder for the next start.
+    """
+    from flower_fedcon.flower.deployment import LocalDeployment
+
+    if not local:
+        raise ConfigError(
+            "write --local: on several machines Flower's own commands start the nodes"
+        )
+    if not (app / "pyproject.toml").is_file():
+        raise ConfigError(f"{app} is no Flower app: there is no {app / 'pyproject.toml'}")
+    home = folder or Path("runs") / f"{app.resolve().name}-deployed"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing stays behind
+    with LocalDeployment(home, nodes, node_config, say=say) as deployment:
+        completed = deployment.run(app, run_config)
+    say("stopped")
+    if not completed:
+        raise typer.Exit(1)
