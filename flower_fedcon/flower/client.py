@@ -6,6 +6,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flwr.client import NumPyClient
@@ -109,21 +110,24 @@ class FlowerClient(NumPyClient):
                 if self._store is not None:
                     said["pass"] = self._store.known_pass(str(config.get("run-id", "")))
                 return [], 1, said
-            with self.policy.in_time():
-                self.policy.check_arrays(parameters)
-                run, request = codec.decode_request(parameters, config, self._oracles)
-                self.configure(run)
-                steps = self.steps_asked(run, request.down(request.clients[0]))
-                self.policy.check(run, request, int(self.num_examples), steps)
-                if self._store is not None:
-                    self._store.keep_pass(run, str(config.get("pass", "")))
-                remembers = self.state_type is not None or request.phase == QUERY or request.held
-                store = self._store if remembers else None
-                if store is not None:
-                    self.versions = store.load(run, self.state_type)
-                reply = self.handle(request)
-            if store is not None and request.phase != CERTIFY and not reply.lost:
-                store.save(run, self.versions)
+            with ExitStack() as until_saved:
+                with self.policy.in_time():
+                    self.policy.check_arrays(parameters)
+                    run, request = codec.decode_request(parameters, config, self._oracles)
+                    self.configure(run)
+                    steps = self.steps_asked(run, request.down(request.clients[0]))
+                    self.policy.check(run, request, int(self.num_examples), steps)
+                    if self._store is not None:
+                        self._store.keep_pass(run, str(config.get("pass", "")))
+                    phase = request.phase
+                    remembers = self.state_type is not None or phase == QUERY or request.held
+                    store = self._store if remembers else None
+                    if store is not None:
+                        until_saved.enter_context(store.locked(run))
+                        self.versions = store.load(run, self.state_type)
+                    reply = self.handle(request)
+                if store is not None and phase != CERTIFY and not reply.lost:
+                    store.save(run, self.versions)
         except Exception as error:
             reply = Reply([-1], 0, error=_answer(error))
         return codec.encode_reply(reply)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.flower.leftovers import tidy
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.wire import state_files
+from flower_fedcon.wire.files import FolderLock, atomic, read_bytes, storage
 
 if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
 _HEX = re.compile(r"[0-9a-f]{32}")
+_WAIT = 60.0  # seconds
 _RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
 
 
@@ -38,6 +40,9 @@ class Store(Protocol):
 
     def known_pass(self, run_id: str) -> str:
         """Return that word; "" if there is none."""
+
+    def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
+        """Return what keeps other processes away from `load` to `save`."""
 
 
 class ContextStore:
@@ -76,6 +81,10 @@ class ContextStore:
     def known_pass(self, run_id: str) -> str:
         """Return nothing."""
         return ""
+
+    def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
+        """Return nothing to wait for: a context belongs to one message."""
+        return nullcontext()
 
 
 class FileStore:
@@ -122,32 +131,32 @@ class FileStore:
 
     def save(self, run: RunInfo, versions: Versions) -> None:
         """Write the versions, durably."""
-        try:
-            state_files.write(self.path(run), versions)
-        except OSError as error:
-            raise ConfigError(f"cannot keep state in {self._folder}: {error}") from None
+        state_files.write(self.path(run), versions)
+
+    def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
+        """Return a lock on this client's folder, for which an earlier message is waited for."""
+        folder = self.path(run).parent
+        with storage(f"keep state in {self._folder}"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return FolderLock(folder, wait=_WAIT)
 
     def keep_pass(self, run: RunInfo, word: str) -> None:
         """Write the word, if it is a new one; without it a restarted node waits a little longer."""
         path = self._path(run.run_id, "pass")
         if not _HEX.fullmatch(word) or word == self.known_pass(run.run_id):
             return
-        temporary = path.with_name(f".pass.{os.getpid()}")
-        try:
+        with storage(f"keep state in {self._folder}"):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with atomic(path, private=True) as temporary:
             temporary.write_text(word)
-            temporary.replace(path)
-        except OSError as error:
-            raise ConfigError(f"cannot keep state in {self._folder}: {error}") from None
 
     def known_pass(self, run_id: str) -> str:
         """Return the word; "" if there is none that can be read."""
         if not _HEX.fullmatch(run_id):
             return ""
         try:
-            with self._path(run_id, "pass").open(encoding="ascii") as file:
-                word = file.read(33)
-        except (OSError, ValueError):
+            word = read_bytes(self._path(run_id, "pass")).decode()
+        except (FileNotFoundError, StorageError, ValueError):
             return ""
         return word if _HEX.fullmatch(word) else ""
 

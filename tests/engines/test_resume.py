@@ -20,6 +20,7 @@ from flower_fedcon import FederatedProblem, History, Sample, simulate
 from flower_fedcon.clients.fedfw import FedFWClientState
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore, Versions
 from flower_fedcon.layout import Layout
 from flower_fedcon.registry import algorithms
@@ -175,14 +176,15 @@ def test_killed_and_terminated_processes(tmp_path):
 # --- a client's file ------------------------------------------------------------------------------
 
 RUN = RunInfo("fedfw", 0, Layout(((3,),), "float64", layered=False), 2, run_id="ab" * 16)
+OPEN = Policy.open()
 STATE = FedFWClientState(x=np.array([0.1, -0.0, 3.0]), d=None)
 
 
 def test_file_store(tmp_path):
-    store = FileStore(tmp_path / "state", "a/../b c")
+    store = FileStore(tmp_path / "state", "a/../b c", OPEN)
     assert store.load(RUN, FedFWClientState) == Versions()
     store.save(RUN, Versions(3, STATE, 4, STATE._replace(d=np.ones(3)), kept_round=1, kept=STATE))
-    found = FileStore(tmp_path / "state", "a/../b c").load(RUN, FedFWClientState)
+    found = FileStore(tmp_path / "state", "a/../b c", OPEN).load(RUN, FedFWClientState)
     assert (found.round, found.pending_round, found.kept_round) == (3, 4, 1)
     assert found.acknowledged.x.tobytes() == STATE.x.tobytes()
     assert found.acknowledged.d is None
@@ -192,7 +194,7 @@ def test_file_store(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
     assert [p.name for p in path.parent.iterdir()] == ["state"]
-    assert FileStore(tmp_path / "state", "a/../b_c").load(RUN, FedFWClientState) == Versions()
+    assert FileStore(tmp_path / "state", "a/../b_c", OPEN).load(RUN, FedFWClientState) == Versions()
     for run_id in ("../../etc/passwd0000000000000000", "AB" * 16, "ab", ""):
         with pytest.raises(ConfigError, match="32 hexadecimal digits"):
             store.path(RunInfo("fedfw", 0, RUN.layout, 2, run_id=run_id))
@@ -201,7 +203,7 @@ def test_file_store(tmp_path):
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_client_files_count_as_lost(tmp_path, seed):
     rng = np.random.default_rng(seed)
-    store = FileStore(tmp_path, "0")
+    store = FileStore(tmp_path, "0", OPEN)
     store.save(RUN, Versions(3, STATE, 4, STATE))
     whole = store.path(RUN).read_bytes()
     for _ in range(1000):

@@ -1,0 +1,93 @@
+"""A client's state folder: what stands in a file's place, and two processes at the same state."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+from harness import OpenRun
+from problems import q6, q6_objectives
+
+from flower_fedcon.clients import ScaffoldClient
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.errors import StorageError
+from flower_fedcon.flower import codec, stores
+from flower_fedcon.flower.policy import Policy
+from flower_fedcon.flower.stores import FileStore
+from flower_fedcon.layout import Layout
+from flower_fedcon.strategies import Scaffold
+
+RUN = RunInfo("scaffold", 0, Layout(((8,),), "float64", layered=False), 1, run_id="ab" * 16)
+
+
+def client(folder) -> ScaffoldClient:
+    return ScaffoldClient(q6_objectives()[0], state_dir=folder, name="0")
+
+
+def store(folder) -> FileStore:
+    return FileStore(folder, "0", Policy.open())
+
+
+def folder(path) -> None:
+    path.mkdir()
+
+
+def link(path) -> None:
+    path.with_name("other").write_bytes(b"")
+    path.symlink_to(path.with_name("other"))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(folder, "a folder"), (link, "a symbolic link"), (os.mkfifo, "a pipe")]
+)
+def test_what_is_no_file_is_refused(make, kind, tmp_path):
+    path = store(tmp_path).path(RUN)
+    path.parent.mkdir(parents=True)
+    make(path)
+    with pytest.raises(StorageError, match=f"state is {kind}, expected a file: move it away"):
+        store(tmp_path).load(RUN, None)
+
+
+def test_an_unusable_state_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"cannot keep state in .*file: Not a directory"):
+        store(tmp_path / "file").locked(RUN)
+    with pytest.raises(StorageError, match=r"cannot read .*file.*: Not a directory"):
+        store(tmp_path / "file").load(RUN, None)
+
+
+def test_what_a_killed_writer_left_goes_away(tmp_path):
+    own = store(tmp_path)
+    own.save(RUN, Versions())
+    left = own.path(RUN).with_name(".abc.fedcon-part")
+    left.write_bytes(b"half a state")
+    with own.locked(RUN):
+        assert [p.name for p in own.path(RUN).parent.iterdir()] == ["state"]
+
+
+def test_one_message_at_a_time(tmp_path, monkeypatch):
+    """A second process at the same state waits for the first, and says so if it does not end."""
+    run = OpenRun(Scaffold(client_lr=0.01, local_steps=1), q6())
+    encoder = codec.RequestEncoder(run.server.info)
+    arrays, config = encoder.encode(run.server.begin().next_request(), 0)
+    answers = []
+
+    def answer() -> None:
+        answers.append(client(tmp_path).fit(list(arrays.values()), config)[2])
+
+    with store(tmp_path).locked(run.server.info):
+        waiting = threading.Thread(target=answer)
+        waiting.start()
+        time.sleep(0.2)
+        assert answers == []
+    waiting.join(30)
+    assert "error" not in answers[0], answers
+    monkeypatch.setattr(stores, "_WAIT", 0.05)
+    with store(tmp_path).locked(run.server.info):
+        answer()
+    assert "is in use by another process" in answers[1]["error"]
+    answer()
+    assert "error" not in answers[2]
