@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
@@ -52,13 +56,16 @@ def simulate(
         max_retries=GridEngine.max_retries,
         quarantine_after=0,
     )
-    with tempfile.TemporaryDirectory(prefix="fedcon-") as folder:
-        # Flower ships the client app with every message: the data stays in files, read once by
-        # each worker.
-        for j, objective in enumerate(problem.objectives):
-            _dump(objective, Path(folder) / f"client-{j}.pickle", f"client {j}'s objective")
-        own = {"regularizer": strategy.regularizer, "constraint": strategy.constraint}
-        _dump(own, Path(folder) / "oracles.pickle", "the strategy's set or regularizer")
+    own = {"regularizer": strategy.regularizer, "constraint": strategy.constraint}
+    oracles = _pickled(own, "the strategy's set or regularizer")
+    data = [_pickled(f, f"client {j}'s objective") for j, f in enumerate(problem.objectives)]
+    # Flower ships the client app with every message: the data stays in a file, from which each
+    # worker reads its clients once.
+    with _data_file() as (file, path):
+        np.cumsum([8 * (len(data) + 1), *map(len, data)], dtype=np.int64).tofile(file)
+        file.writelines(data)
+        file.flush()
+        del data
         histories: list[History] = []
         server = ServerApp()
 
@@ -69,8 +76,8 @@ def simulate(
 
         kept = None if plan.run_dir is None else str(Path(plan.run_dir).resolve() / "clients")
         app = client_app(
-            _Loader(f"{folder}/client-{{}}.pickle", client_class(strategy.name)),
-            oracles=_load(f"{folder}/oracles.pickle"),
+            _Loader(path, client_class(strategy.name)),
+            oracles=pickle.loads(oracles),  # noqa: S301  (made just above)
             state_dir=kept,
             policy=replace(Policy.open(), max_seconds=seconds),  # the data is the server's own
         )
@@ -93,27 +100,46 @@ class _Loader:
     Where it arrives, an algorithm of the user's own is known.
     """
 
-    def __init__(self, pattern: str, client: type[FedConClient[Any]]) -> None:
-        self._pattern, self._client = pattern, client
+    def __init__(self, path: str, client: type[FedConClient[Any]]) -> None:
+        self._path, self._client = path, client
         register_client(client)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Loader, (self._pattern, self._client)
+        return _Loader, (self._path, self._client)
 
     def __call__(self, context: Context) -> Any:
-        return _load(self._pattern.format(context.node_config["partition-id"]))
+        return _load(self._path, int(context.node_config["partition-id"]))
 
 
 @lru_cache(maxsize=1024)
-def _load(path: str) -> Any:
-    with Path(path).open("rb") as file:
-        return pickle.load(file)  # noqa: S301  (written by this process' parent, just above)
+def _load(path: str, partition: int) -> Any:
+    """Return a partition's objective: the file begins with the places where they begin and end."""
+    with open(path, "rb") as file:
+        file.seek(8 * partition)
+        start, end = np.frombuffer(file.read(16), dtype=np.int64).tolist()
+        file.seek(start)
+        return pickle.loads(file.read(end - start))  # noqa: S301  (written by the parent)
 
 
-def _dump(value: Any, path: Path, what: str) -> None:
+@contextmanager
+def _data_file() -> Iterator[tuple[IO[bytes], str]]:
+    """Yield a new file, and a path by which this process' workers can read it.
+
+    It has no name, and is gone with this process, however that ends. Where processes cannot reach
+    each other's descriptors it has a name, and is removed in the end.
+    """
+    with tempfile.TemporaryFile(prefix="fedcon-") as file:
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        if os.access(path, os.R_OK):
+            yield file, path
+            return
+    with tempfile.NamedTemporaryFile(prefix="fedcon-") as named:
+        yield named.file, named.name
+
+
+def _pickled(value: Any, what: str) -> bytes:
     try:
-        with path.open("wb") as file:
-            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
             f'{what} cannot be pickled ({error}), which engine="ray" needs: define it at the top '

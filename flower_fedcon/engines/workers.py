@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +59,7 @@ class WorkersEngine(InProcess):
                 max_workers=1,
                 timeout=None,
                 initializer=_start,
-                initargs=(client, objectives[part::count], run, part, count, threads),
+                initargs=(os.getpid(), client, objectives[part::count], run, part, count, threads),
             )
             for part in range(count)
         ]
@@ -117,7 +120,20 @@ class _Share(LocalEngine):
         self.make_clients(objectives, run, first, every)
 
 
+@cache
+def leave_with(parent: int) -> None:
+    """End this process once the one that started it is gone, however it ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def _start(
+    parent: int,
     client: type[Any],
     objectives: Sequence[Any],
     run: RunInfo,
@@ -128,6 +144,7 @@ def _start(
     """Hold these clients."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    leave_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run, after the round
     threadpool_limits(threads)
     register_client(client)  # one of the user's own is not known here

@@ -171,7 +171,7 @@ def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Playe
             n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
         )
         found: Iterator[tuple[int, Played]] = pool(
-            delayed(_numbered)(i, job) for i, job in enumerate(jobs)
+            delayed(_in_a_worker)(os.getpid(), i, job) for i, job in enumerate(jobs)
         )
         return found
 
@@ -194,6 +194,13 @@ def _one_thread() -> Iterator[None]:
 
 def _numbered(i: int, job: Job) -> tuple[int, Played]:
     return i, _play_job(job)
+
+
+def _in_a_worker(parent: int, i: int, job: Job) -> tuple[int, Played]:
+    from flower_fedcon.engines.workers import leave_with
+
+    leave_with(parent)
+    return _numbered(i, job)
 
 
 def _play_job(job: Job) -> Played:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +99,31 @@ def test_bad_numbers_of_workers_are_refused():
     for engine in ("ray", "stacked"):
         with pytest.raises(ConfigError, match=f"workers=2 is for .*local., not for '{engine}"):
             simulate(strategy, problem, 2, workers=2, engine=engine)
+
+
+SCRIPT = """
+import numpy as np, os, sys
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedAvg
+def told(record):
+    if record["round"] == 1:
+        print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read(), flush=True)
+problem = FederatedProblem([Quadratic(np.eye(2), np.ones(2))] * 2)
+simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 10**7, workers=2, callbacks=[told])
+"""
+
+
+def test_processes_end_with_a_killed_parent():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    pids = parent.stdout.readline().split()
+    assert len(pids) >= 2
+    parent.kill()
+    parent.communicate(timeout=30)
+    deadline = time.monotonic() + 30
+    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.1)
