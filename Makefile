@@ -29,5 +29,8 @@ algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }
 	$(BIN)/pytest tests -k "$(NAME) or table or test_house" $(QUICK) --maxfail=3 --tb=short
 
+fuzz:  ## 100,000 damaged files for every parser of files: hours
+	FEDCON_FUZZ=100000 $(BIN)/pytest tests -k fuzz
+
 table:  ## renew the README's table of algorithms
 	$(BIN)/fedcon list --into README.md

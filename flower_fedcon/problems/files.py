@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import re
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -90,7 +89,7 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
     except OSError as error:
         reason = error.strerror or "it is damaged"
         raise ConfigError(f"cannot read {path}: {reason}") from None
-    except (ValueError, AttributeError, EOFError, BadZipFile):  # NumPy would advise unpickling
+    except Exception:  # of a damaged zip anything; NumPy would advise unpickling
         raise ConfigError(
             f"cannot read {path} as a .npz file of numeric arrays: write it by "
             "np.savez(path, A=..., b=...) from arrays of numbers, not of objects"

@@ -125,11 +125,16 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and (clients is None or len(clients) == num_clients)
         and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         and all(isinstance(client, Versions) for client in clients or ())
-        and all(
-            isinstance(entry, dict) and entry.keys() == {"digest", "text"}
-            for entry in content["fingerprint"].values()
-        )
+        and all(map(_is_entry, content["fingerprint"].values()))
     )
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict) or entry.keys() != {"digest", "text"}:
+        return False
+    content = entry["digest"]
+    texts = [entry["text"], *(content if isinstance(content, list) else [content])]
+    return all(isinstance(text, str) for text in texts)
 
 
 def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> str:

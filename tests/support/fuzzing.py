@@ -1,0 +1,54 @@
+"""What damages bytes and texts, for the tests that feed parsers with them.
+
+A test tries a few hundred cases of its seed; `FEDCON_FUZZ=100000 pytest -k fuzz` as many as that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+CASES = int(os.environ.get("FEDCON_FUZZ", "200"))
+
+TOKENS = (
+    b"", b"\x00", b"\xff\xfe", b"\r\n", b"\n\n", b",", b",,,", b'"', b"'", b"[", b"]", b"{", b"}",
+    b"[" * 3000, b'{"a":' * 3000, b"9" * 5000, b"-", b"--1", b"1e999", b"-1e-999", b"nan", b"inf",
+    b"true", b"null", b"\xc2\xb2", b"\xe2\x88\x9e", b"1_0", b"0x10", b"2**70", b"=", b"#", b".",
+    b"1979-05-27", b"\\u0000", b"\x1b[31m", b"../../etc/passwd", b"x" * 300,
+)  # fmt: skip
+"""What parsers stumble over."""
+
+
+def damaged(whole: bytes, rng: random.Random) -> bytes:
+    """Return bytes with one to four faults: cut, flipped, doubled, moved, or foreign."""
+    data = bytearray(whole)
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randrange(len(data) + 1)
+        end = min(len(data), start + rng.choice((0, 1, 1, 4, 40, 1000)))
+        kind = rng.randrange(7)
+        if kind == 0:
+            del data[start:]
+        elif kind == 1 and start < len(data):
+            data[start] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            del data[start:end]
+        elif kind == 3:
+            data[start:start] = data[start:end]
+        elif kind == 4:
+            data[start:end] = rng.choice(TOKENS)
+        elif kind == 5:
+            data[start:end] = rng.randbytes(end - start)
+        else:
+            part = data[start:end]
+            del data[start:end]
+            place = rng.randrange(len(data) + 1)
+            data[place:place] = part
+    return bytes(data)
+
+
+def cases(whole: list[bytes], seed: int, share: float = 1.0) -> Iterator[bytes]:
+    """Yield damaged forms of recorded files, as many as are asked for, or a share of them."""
+    rng = random.Random(seed)
+    for _ in range(max(1, int(CASES * share))):
+        yield damaged(rng.choice(whole), rng)
