@@ -22,15 +22,12 @@ test:  ## all tests: about twelve minutes on two cores
 quick:  ## the tests that do not start Flower: about six minutes
 	$(BIN)/pytest $(QUICK)
 
-fuzz:  ## 100,000 hostile messages of nodes through all that parses them: about ten minutes
-	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py
+fuzz:  ## 100,000 hostile messages of nodes, and damaged files of each kind, through what parses them
+	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py tests/test_fuzz_disk.py
 
 algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }
 	$(BIN)/pytest tests -k "$(NAME) or table or test_house" $(QUICK) --maxfail=3 --tb=short
-
-fuzz:  ## 100,000 damaged files for every parser of files: hours
-	FEDCON_FUZZ=100000 $(BIN)/pytest tests -k fuzz
 
 table:  ## renew the README's table of algorithms
 	$(BIN)/fedcon list --into README.md
