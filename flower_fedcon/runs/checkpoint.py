@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import UNIFORM
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import client_class
+from flower_fedcon.runs.directory import versions
 from flower_fedcon.validation import Array
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.digests import digest, shown
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
     from flower_fedcon.engines.base import Engine
     from flower_fedcon.strategies.base import FedConStrategy
 
+_log = logging.getLogger("flwr")
 NAME = "checkpoint"
+_COMPUTE = ("python", "flower-fedcon", "numpy", "scipy", "numba")  # what numbers depend on
 _ESSENTIAL = ("algorithm", "model", "states")  # without them the states mean nothing
 _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | None, "rows": int, "seconds": float,
+    "versions": dict,
 }  # fmt: skip
 _SERVER_FORM: dict[str, Any] = {
     "run_id": str, "incarnation": int, "round": int, "state": tuple, "buffers": list,
@@ -107,7 +112,19 @@ def load(
                 f"cannot resume {folder}: {change}. Set it back, {allow}or use another run "
                 "directory"
             )
+    _tell_versions(content["versions"], versions())
     return dict(content)
+
+
+def _tell_versions(then: dict[str, Any], now: dict[str, str]) -> None:
+    """Warn of other versions of what computes: the same bytes are not to be expected."""
+    changed = [name for name in _COMPUTE if then.get(name) != now[name]]
+    if changed:
+        texts = [f"{name} {then.get(name, 'unknown')}, now {now[name]}" for name in changed]
+        _log.warning(
+            "the checkpoint was written with %s: numbers may differ by rounding from here on",
+            "; ".join(texts),
+        )
 
 
 def _is_checkpoint(content: Any, num_clients: int) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,16 +145,22 @@ def describe_run(server: Server, num_rounds: int) -> str:
 
 def environment() -> dict[str, Any]:
     """Return what a reader needs to judge a run's numbers and timings."""
-    packages = ("flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba")
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
+    python, *others = versions()
     return {
-        "python": sys.version.split()[0],
+        "python": versions()[python],
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "packages": versions,
+        "packages": {package: versions()[package] for package in others},
     }
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of what a run uses."""
+    found = {"python": sys.version.split()[0]}
+    for package in ("flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found

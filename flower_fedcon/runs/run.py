@@ -23,7 +23,7 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import audit, checkpoint
 from flower_fedcon.runs.audit import AuditLog
 from flower_fedcon.runs.certificates import certify
-from flower_fedcon.runs.directory import RunDirectory
+from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.validation import Array, count
 
@@ -255,6 +255,7 @@ class Run:
                 "clients": self._engine.save(),
                 "rows": len(history.rows),
                 "seconds": self._seconds,
+                "versions": versions(),
             },
         )
         self.server.acknowledgements.keep()

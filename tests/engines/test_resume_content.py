@@ -16,6 +16,8 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.regularizers import GroupLasso
+from flower_fedcon.runs import run
+from flower_fedcon.runs.directory import versions
 from flower_fedcon.sets import Box
 from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
 from flower_fedcon.wire.digests import digest
@@ -169,6 +171,17 @@ def test_the_essential_cannot_be_allowed_to_change(tmp_path):
     fewer = FederatedProblem(q6_objectives()[:5])
     with pytest.raises(FedConError, match="is not a checkpoint of 5 clients"):
         simulate(avg(), fewer, 3, run_dir=tmp_path, resume=True, allow_changes=["clients", "data"])
+
+
+def test_other_versions_are_told(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run, "versions", lambda: {**versions(), "numpy": "1.0"})
+    simulate(avg(), q6(), 2, run_dir=tmp_path)
+    monkeypatch.undo()
+    simulate(avg(), q6(), 3, run_dir=tmp_path, resume=True)
+    assert f"was written with numpy 1.0, now {np.__version__}: numbers may differ" in caplog.text
+    caplog.clear()
+    simulate(avg(), q6(), 4, run_dir=tmp_path, resume=True)
+    assert "was written with" not in caplog.text
 
 
 def test_digests():
