@@ -143,6 +143,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         and all(isinstance(client, Versions) for client in clients or ())
         and all(map(_is_entry, content["fingerprint"].values()))
+        and all(isinstance(version, str) for version in content["versions"].values())
     )
 
 
