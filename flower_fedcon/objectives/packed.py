@@ -52,7 +52,17 @@ class PackedObjective:
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Return f(x) and the packed gradient."""
-        return self.value(x), self.gradient(x)
+        both = getattr(self._objective, "value_and_gradient", None)
+        if both is None:
+            return self.value(x), self.gradient(x)
+        value, gradient = both(self._layers(x))
+        return float(value), self._layout.pack(gradient, "a gradient")
+
+    @property
+    def batch_gradient(self) -> Callable[[Array, Array], Array]:
+        """The user's gradient over rows, packed; missing if the objective has none."""
+        gradient = self._objective.batch_gradient
+        return lambda x, rows: self._layout.pack(gradient(self._layers(x), rows), "a gradient")
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:

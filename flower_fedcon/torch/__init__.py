@@ -15,9 +15,10 @@ except ModuleNotFoundError:
 from functools import partial
 
 from flower_fedcon.flower.training import train_step as _train_step
+from flower_fedcon.torch.objective import TorchObjective
 from flower_fedcon.torch.training import MethodOptimizer, TorchCorrection, TorchTraining
 
 train_step = partial(_train_step, training=TorchTraining)
 """`flower_fedcon.train_step` for PyTorch: a model is a `torch.nn.Module`."""
 
-__all__ = ["MethodOptimizer", "TorchCorrection", "TorchTraining", "train_step"]
+__all__ = ["MethodOptimizer", "TorchCorrection", "TorchObjective", "TorchTraining", "train_step"]

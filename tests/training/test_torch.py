@@ -1,0 +1,199 @@
+"""PyTorch: its loops find the built-in step's bytes, and its modules are objectives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from loops import by_loops
+
+from flower_fedcon import FederatedProblem, client_app, simulate
+from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.objectives import SoftmaxRegression
+from flower_fedcon.regularizers import L1
+from flower_fedcon.sets import L2Ball, NuclearNormBall
+from flower_fedcon.solvers import GradientDescent
+from flower_fedcon.strategies import (
+    CompositeFL,
+    FedAvg,
+    FedDualAvg,
+    FedDyn,
+    FedFW,
+    FedMiD,
+    FedProx,
+    Scaffold,
+)
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
+from torch import nn  # noqa: E402
+
+from flower_fedcon.torch import TorchObjective, TorchTraining  # noqa: E402
+
+LR, K = 0.1, 3
+STEPS = {"client_lr": LR, "local_steps": K}
+SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
+LOSS = nn.CrossEntropyLoss()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+
+
+def data(j=0, rows=20):
+    rng = np.random.default_rng(j)
+    return rng.normal(size=(rows, 6)), rng.integers(0, 3, rows)
+
+
+def problem(dtype=torch.float32, **options):
+    clients = [TorchObjective(network(dtype), LOSS, data(j)) for j in range(3)]
+    return FederatedProblem(clients, x0=clients[0].start(), **options)
+
+
+def loop(method, f):
+    """A user's loop on the whole data, with a module that has nothing to do with `f`'s."""
+    model = network(torch.float32 if f.dtype == np.float32 else torch.float64)
+    layers = zip(model.parameters(), method.start, strict=True)
+    with torch.no_grad():
+        for p, layer in layers:
+            p.copy_(torch.tensor(layer))
+    inputs, targets = f._inputs, f._targets
+    own = method.name in ("FedMiD", "FedDualAvg", "CompositeFL")
+    optimizer = method.optimizer(model.parameters()) if own else None
+    correction = None if own else method.begin(model)
+    for _ in range(K):
+        model.zero_grad()
+        LOSS(model(inputs), targets).backward()
+        if optimizer is not None:
+            optimizer.step()
+            continue
+        correction.apply_gradients(model)
+        with torch.no_grad():  # as NumPy rounds it; torch.optim.SGD may fuse the two operations
+            for p in model.parameters():
+                p -= LR * p.grad
+    return [p.detach().numpy() for p in model.parameters()]
+
+
+PSI = L1(1e-3)
+CASES = [
+    FedAvg(**STEPS),
+    FedProx(proximal=0.5, **SOLVER),
+    Scaffold(**STEPS),
+    FedDyn(proximal=0.5, **SOLVER),
+    FedMiD(PSI, **STEPS),
+    FedDualAvg(PSI, **STEPS),
+    CompositeFL(PSI, **STEPS),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("strategy", CASES, ids=lambda s: s.name)
+def test_a_torch_loop_finds_the_same_bytes(strategy, dtype):
+    psi = {} if strategy.regularizer is None else {"regularizer": PSI}
+    fits = problem(dtype, **psi)
+    found = by_loops(strategy, fits, 4, loop, TorchTraining).x
+    same = simulate(strategy, fits, 4, evaluate_every=0).x
+    for a, b in zip(found, same, strict=True):
+        assert a.dtype == b.dtype
+        assert a.tobytes() == b.tobytes()
+
+
+def test_a_model_that_was_not_loaded_is_refused():
+    def forgetful(method, f):
+        method.begin(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)))
+
+    def other(method, f):
+        method.begin(nn.Linear(6, 3))
+
+    def frozen(method, f):
+        model = network()
+        model[0].weight.requires_grad_(False)
+        method.begin(model)
+
+    strategy = FedProx(proximal=0.5)
+    for wrong, said in (
+        (forgetful, "load the message's arrays"),
+        (other, "parameters of shapes"),
+        (frozen, "is frozen in this client's model: declare it"),
+    ):
+        with pytest.raises(RoundError, match=said):
+            by_loops(strategy, problem(), 1, wrong, TorchTraining)
+
+
+# --- objectives ----------------------------------------------------------------------------------
+
+
+def head():
+    """A linear head, and the same as an objective of this package; their models are transposed."""
+    inputs, targets = data(rows=30)
+    module = nn.Linear(6, 3, bias=False, dtype=torch.float64)
+    return (
+        TorchObjective(module, LOSS, (inputs, targets), l2=0.1, chunk=7),
+        SoftmaxRegression(inputs, targets, 3, l2=0.1),
+    )
+
+
+def test_a_linear_head_is_softmax_regression():
+    f, g = head()
+    x = np.random.default_rng(9).normal(size=(6, 3))
+    rows = np.array([4, 1, 17, 2, 9, 11, 25, 3])
+    assert f.value([x.T]) == pytest.approx(g.value(x), rel=1e-12)
+    assert pytest.approx(g.gradient(x), abs=1e-13) == f.gradient([x.T])[0].T
+    assert pytest.approx(g.batch_gradient(x, rows), abs=1e-13) == f.batch_gradient([x.T], rows)[0].T
+    value, (gradient,) = f.value_and_gradient([x.T])
+    assert value == f.value([x.T])
+    assert gradient.tobytes() == f.gradient([x.T])[0].tobytes()
+    assert f.outputs([x.T]).shape == (30, 3)
+
+
+def test_minibatches_follow_one_rule():
+    """Passes over a permutation, for a list of layers as for one array."""
+    f, g = head()
+    strategy = FedAvg(**STEPS, batch_size=7)
+    layered = simulate(strategy, FederatedProblem([f]), 5).x[0]
+    plain = simulate(strategy, FederatedProblem([g]), 5).x
+    assert pytest.approx(plain, abs=1e-12) == layered.T
+
+
+def test_layers_by_name():
+    f = TorchObjective(network(), LOSS, data())
+    assert f.layer_names == ("0.weight", "0.bias", "2.weight", "2.bias")
+    psi = f.separable({"*.weight": L1(2.0)})
+    ones = np.ones(sum(np.prod(s) for s in f.shape))
+    assert psi.value(ones) == 2.0 * (30 + 15)
+    sets = f.product({"0.weight": NuclearNormBall(1.0)}, rest=L2Ball(5.0))
+    assert [type(part).__name__ for part, _ in sets.parts] == ["NuclearNormBall"] + 3 * ["L2Ball"]
+    with pytest.raises(ConfigError, match=r"no set for 0\.bias, 2\.weight, 2\.bias: give"):
+        f.product({"0.weight": NuclearNormBall(1.0)})
+    with pytest.raises(ConfigError, match=r"no layer '0.wieght': .*0.weight"):
+        f.separable({"0.wieght": L1(1.0)})
+
+
+def test_a_network_keeps_its_constraint():
+    clients = [TorchObjective(network(), LOSS, data(j)) for j in range(3)]
+    sets = clients[0].product({"*.weight": NuclearNormBall(2.0)}, rest=L2Ball(2.0))
+    bounded = FederatedProblem(clients, constraint=sets)
+    history = simulate(FedFW(sets, penalty=1e-2), bounded, 40)
+    assert history["violation"].max() < 1e-5  # of float32
+    assert history["objective"][-1] < history["objective"][0]
+
+
+def test_what_does_not_fit_is_said():
+    with pytest.raises(ConfigError, match="20 inputs and 19 targets"):
+        TorchObjective(network(), LOSS, (data()[0], data()[1][1:]))
+    with pytest.raises(ConfigError, match=r"all be float32, or all float64, got torch\.float16"):
+        TorchObjective(network().half(), LOSS, data())
+    with pytest.raises(ConfigError, match="no parameter that is trained"):
+        TorchObjective(nn.Tanh(), LOSS, data())
+    f = TorchObjective(network(), LOSS, data(), measures={"first": lambda out, y: out[0, 0]})
+    with pytest.raises(ConfigError, match="takes a list of arrays of shapes"):
+        f.value(np.zeros(53))
+    assert f.metrics(f.zeros()) == {"first": 0.0}
+    assert callable(client_app)
