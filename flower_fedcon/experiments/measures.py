@@ -67,6 +67,28 @@ def _order(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]
     return found
 
 
+def _pairs(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return the column of each algorithm over that of its counterpart in `over`."""
+    return [
+        value
+        for one, other in zip(claim["algorithms"], listed(claim["over"]), strict=True)
+        for value in _ratio({**claim, "algorithm": one, "over": other}, rows)
+    ]
+
+
+def _spread(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+    """Return each algorithm's standard deviation over rounds, over that of its counterpart."""
+
+    def deviation(label: str) -> float:
+        history = [row for row in rows(label) if row["round"] >= claim.get("since", 1)]
+        return float(_column(history, claim["column"]).std())
+
+    return [
+        deviation(one) / deviation(other)
+        for one, other in zip(claim["algorithms"], listed(claim["over"]), strict=True)
+    ]
+
+
 def _first(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
     """Return the first recorded round with the column at or below a level, inf if none is."""
     return _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
@@ -104,6 +126,8 @@ MEASURES: dict[str, Measure] = {
     "value": Measure(("algorithm", "column"), ("round",), _value),
     "ratio": Measure(("algorithm", "over", "column"), ("round",), _ratio),
     "lead": Measure(("algorithm", "over", "column"), ("round",), _lead),
+    "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
+    "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),
     "first": Measure(("algorithm", "column", "level"), (), _first),
     "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),

@@ -179,6 +179,8 @@ def test_quick_replaces_entries() -> None:
         ("ratio", {"algorithm": "a", "over": ["b"], "round": 4}, [0.5]),
         ("lead", {"algorithm": "a", "over": "b", "round": [1, 4]}, [4.0, -2.0]),
         ("order", {"algorithms": ["a", "b"], "round": [1, 4]}, [2.0, 0.5]),
+        ("pairs", {"algorithms": ["a", "b"], "over": ["b", "a"], "round": 4}, [0.5, 2.0]),
+        ("spread", {"algorithms": ["a"], "over": ["c"], "since": 4}, [0.25]),
         ("first", {"algorithm": "a", "level": 2.5}, [4.0]),
         ("first", {"algorithm": "a", "level": 0.5}, [math.inf]),
         ("cost", {"algorithms": ["a", "b"], "level": 4.0}, [2.0, 1.0]),
@@ -193,6 +195,7 @@ def test_measures(measure: str, keys: dict[str, object], expected: list[float]) 
     rows = {
         "a": [{"round": n, "c": 8.0 / n, "bytes": 100.0 * n} for n in rounds],
         "b": [{"round": n, "c": 4.0, "bytes": 1.0} for n in rounds],
+        "c": [{"round": n, "c": float(n % 8), "bytes": 1.0} for n in rounds],
     }
     found = measures.MEASURES[measure].find({"column": "c", **keys}, rows.__getitem__)
     assert found == pytest.approx(expected, abs=1e-12)
