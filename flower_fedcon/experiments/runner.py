@@ -207,7 +207,7 @@ def _play_job(job: Job) -> Played:
     began = time.process_time()
     folder = job.folder
     if folder is not None:
-        ended = _ended(folder, job.toml)
+        ended = _ended(folder, job)
         if ended is not None:
             return ended
     rows: list[Record] = []
@@ -230,7 +230,8 @@ def _play_job(job: Job) -> Played:
     if folder is not None:
         if not (folder / CONFIG).exists():  # it failed before it began
             write(folder / CONFIG, job.toml)
-        write(folder / RESULT, json.dumps({"error": error, "optimum": optimum}) + "\n")
+        result = {"error": error, "optimum": optimum, "until": job.until}
+        write(folder / RESULT, json.dumps(result) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
 
 
@@ -242,15 +243,20 @@ def _stops(until: tuple[str, float] | None) -> list[Callback]:
     return [lambda row: column in row and row[column] <= level]
 
 
-def _ended(folder: Path, toml: str) -> Played | None:
-    """Return the finished run that a job's folder holds, if it does."""
+def _ended(folder: Path, job: Job) -> Played | None:
+    """Return the finished run that a job's folder holds, if it does.
+
+    One that could stop at another level goes on.
+    """
     config, result = _content(folder / CONFIG), _content(folder / RESULT)
-    if config is not None and config != toml.encode():
+    if config is not None and config != job.toml.encode():
         raise ConfigError(f"{folder} holds a run of other settings: choose another --run-dir")
     try:
         ended = json.loads(result or b"")
         error, optimum = str(ended["error"]), ended["optimum"]
         optimum = None if optimum is None else float(optimum)
+        if ended.get("until") not in (None, job.until and list(job.until)):
+            return None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None  # none, or damaged: the run goes on from its checkpoint
     rows = [] if error else History.read_rows(folder / HISTORY)

@@ -187,6 +187,13 @@ def test_a_run_stops_at_the_level(fedcon: Command) -> None:
     assert len(rows) < 20
     assert [row["residual"] <= 6.0 for row in rows] == [False] * (len(rows) - 1) + [True]
 
+    Path("grid.toml").write_text(with_grid())
+    _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert "found" not in out
+    whole = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")
+    assert len(whole) == 20
+    assert [row["residual"] for row in whole[: len(rows)]] == [row["residual"] for row in rows]
+
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
