@@ -29,9 +29,13 @@ def test_list(fedcon: Command) -> None:
     assert (code, error) == (0, "")
     for name in [kind.__name__ for kind in algorithms().values()]:
         assert f" {name} " in out
-    for header in ("Problem", "Participation", "State", "Wire", "Paper"):
+    for header in ("Problem", "Participation", "State", "Wire", "Paper", "Stated"):
         assert header in out
     assert ", ".join(BUILDERS) in " ".join(out.split())
+    stated = {kind.__name__: kind.card().stated for kind in algorithms().values()}
+    assert stated["FedAvg"] == "as in its paper"
+    reconstructed = "FastFedDA CFedDA MCFedDA APDAInexact FiveGCS CompositeFL FedFW DualFL".split()
+    assert all("reconstructed" in stated[name] for name in reconstructed)
 
 
 def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
