@@ -157,7 +157,7 @@ def test_a_node_s_file_sets_its_policy(tmp_path):
     (tmp_path / "node.toml").write_text(blocks("toml")[1])
     config = parse_config_args([str(tmp_path / "node.toml")])
     policy = Policy.of(config)
-    assert (policy.algorithms, policy.batches) == (("fedavg", "scaffold"), "seeded")
+    assert (policy.algorithms, policy.batches) == (("fedavg", "scaffold"), "private")
     assert (policy.min_rows, policy.min_batch_size, policy.keep_days) == (100, 32, 7)
     assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
 

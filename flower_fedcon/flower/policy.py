@@ -2,9 +2,10 @@
 
 A server that may ask for anything learns the data: the gradient of one row is that row, and enough
 means over known rows, or values at chosen models, can be solved for every row. The default policy
-therefore takes no batches of a few rows, draws those that it takes from the node's own randomness,
-and gives no certificates. What remains is what federated optimisation is: models that follow from
-sums over all of a node's rows.
+takes no batches of a few rows, gives no certificates, and bounds what a request may cost. It draws
+minibatches from the run's seed, as every engine does; a node whose server is not to know which rows
+are in a batch draws them privately (`batches`). What remains then is what federated optimisation
+is: models that follow from sums over all of a node's rows.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class Policy:
         Of these and "certify", a certificate: the node's gradient at any model.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part.
-    min_batch_size : int (default: 8)
+    min_batch_size : int (default: 4)
         The least `batch_size`. All rows at once are no batch, whatever their number: see min_rows.
-    batches : {"private", "seeded", "none"} (default: "private")
-        Whose randomness draws minibatches. "private": the node's, so that the server does not know
-        their rows; "seeded": the run's seed, so that iterates are those of every engine, bit for
-        bit, and a server that chooses the seed can solve for single rows; "none": no minibatches.
+    batches : {"seeded", "private", "none"} (default: "seeded")
+        Whose randomness draws minibatches. "seeded": the run's seed, so that iterates are those of
+        every engine, bit for bit, and a server that means to can solve for single rows; "private":
+        the node's, so that the server does not know whose rows they are; "none": no minibatches.
     max_local_steps : int (default: 10,000)
         In one request.
     max_solver_iterations : int (default: 100,000)
@@ -74,14 +75,14 @@ class Policy:
     Examples
     --------
     >>> Policy.of({"partition-id": 3, "policy.min-batch-size": 32, "policy.phases": "train"})
-    Policy(algorithms=(), phases=('train',), min_rows=1, min_batch_size=32, batches='private', ...
+    Policy(algorithms=(), phases=('train',), min_rows=1, min_batch_size=32, batches='seeded', ...
     """
 
     algorithms: Sequence[str] = ()
     phases: Sequence[str] = (TRAIN, QUERY, EVALUATE)
     min_rows: int = 1
-    min_batch_size: int = 8
-    batches: str = "private"
+    min_batch_size: int = 4
+    batches: str = "seeded"
     max_local_steps: int = 10_000
     max_solver_iterations: int = 100_000
     max_message_bytes: int = 2**30
@@ -96,7 +97,7 @@ class Policy:
             object.__setattr__(self, name, tuple(str(v).strip().lower() for v in listed if v))
         for phase in self.phases:
             choice("policy.phases", phase, PHASES)
-        choice("policy.batches", self.batches, ("private", "seeded", "none"))
+        choice("policy.batches", self.batches, ("seeded", "private", "none"))
         for field in fields(self):
             key, value = _PREFIX + field.name.replace("_", "-"), getattr(self, field.name)
             if field.type == "int":

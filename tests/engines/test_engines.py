@@ -37,11 +37,11 @@ def deployed(tmp_path_factory):
     """The runs of all algorithms on four nodes, each with its own data file."""
     root = tmp_path_factory.mktemp("deployment")
     configs = []
-    policy = {"policy.batches": "seeded", "policy.min-batch-size": 4}  # or nodes draw their own
     for i, data in enumerate(l1ls_data(CLIENTS)):
         np.savez(root / f"client-{i}.npz", **data)
-        path = str(root / f"client-{i}.npz")
-        configs.append({"partition-id": i, "num-partitions": CLIENTS, "data": path, **policy})
+        configs.append(
+            {"partition-id": i, "num-partitions": CLIENTS, "data": str(root / f"client-{i}.npz")}
+        )
     with Deployment(root / "flower", configs) as deployment:
         started = []
         for algorithm, settings in RUNS.items():  # together: Flower mostly waits

@@ -93,7 +93,7 @@ def row_gradients(objective):
 
 
 def test_without_a_policy_a_server_reads_the_rows(objective):
-    """The attack that the default policy is against; also with batches of its least size."""
+    """The attack that a policy is against; also with larger batches."""
     for size in (1, 8):
         server = learner(objective, node(), size)
         server.client = {"policy": replace(OPEN)}
@@ -104,21 +104,25 @@ def test_without_a_policy_a_server_reads_the_rows(objective):
         )
 
 
-def test_with_the_default_policy_it_does_not(objective):
+def test_the_default_policy_takes_no_batches_of_a_few_rows(objective):
     _, answer = learner(objective, node(), 1).ask(np.zeros(DIMENSION))
-    assert answer["error"] == "refused: this node's policy has policy.min-batch-size = 8, not 1"
-    error = solved_rows(learner(objective, node(), 8), 8) - row_gradients(objective)
+    assert answer["error"] == "refused: this node's policy has policy.min-batch-size = 4, not 1"
+
+
+def test_with_private_batches_a_server_cannot_read_the_rows(objective):
+    private = learner(objective, node(batches="private"), 8)
+    error = solved_rows(private, 8) - row_gradients(objective)
     assert np.linalg.norm(error) > 0.5 * np.linalg.norm(row_gradients(objective))
 
 
 def test_private_batches_are_batches(objective):
     """Of the right size, other ones each time, and right in the mean."""
-    server = learner(objective, node(), 8)
+    server = learner(objective, node(batches="private"), 8)
     found = np.array([server.ask(np.ones(DIMENSION))[0][0] for _ in range(400)])
     assert len(np.unique(found, axis=0)) > 380  # of 125,970 subsets
     spread = found.std(axis=0) / np.sqrt(400)
     assert (np.abs(found.mean(axis=0) + objective.gradient(np.ones(DIMENSION))) < 5 * spread).all()
-    seeded = learner(objective, node(batches="seeded"), 8)
+    seeded = learner(objective, node(), 8)
     assert len({seeded.ask(np.ones(DIMENSION))[0][0].tobytes() for _ in range(5)}) == 1
 
 
@@ -233,7 +237,7 @@ def test_an_app_may_choose_its_policy_by_the_node(objective):
         return None if context.node_config["partition-id"] == 2 else Policy.open()
 
     grid = FakeGrid([objective] * 3, make=lambda load: client_app(load, policy=choose))
-    with pytest.raises(RoundError, match=r"client 2: refused: .* policy.min-batch-size = 8, not 2"):
+    with pytest.raises(RoundError, match=r"client 2: refused: .* policy.min-batch-size = 4, not 2"):
         avg(min_replies=3, batch_size=2).start(grid, num_rounds=1, max_retries=0)
 
 
@@ -258,7 +262,7 @@ def test_an_app_s_policy_gives_way_to_the_node_s():
         ({"policy.max-seconds": 0}, r"policy.max-seconds must be finite and > 0, got 0"),
         (
             {"policy.batches": "all"},
-            r"policy.batches must be one of 'private', 'seeded', 'none'",
+            r"policy.batches must be one of 'seeded', 'private', 'none'",
         ),
         ({"policy.phases": "train,fit"}, r"policy.phases must be one of 'train', .* got 'fit'"),
     ],
