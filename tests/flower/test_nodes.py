@@ -263,3 +263,16 @@ def test_messages_that_cannot_be_sent(how, log):
     assert history["replies"].tolist() == ([6, 6] if how == "none" else [5, 5])
     told = "round 1: nothing from client 2 (the message to it could not be sent"
     assert any(told in message for message in log.messages) == (how != "none")
+
+
+@on_grid
+def test_a_moments_failure_of_everyone_does_not_end_a_run(monkeypatch):
+    """More failures in a row than a fixed number of attempts would bear."""
+    failures = [0]
+
+    def alter(message, reply):
+        failures[0] += 1
+        return [Message(Error(0, "restarting"), reply_to=message)] if failures[0] < 60 else [reply]
+
+    history = avg(min_replies=6).start(FakeGrid(q6_objectives(), alter=alter), num_rounds=2).history
+    assert history.x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
