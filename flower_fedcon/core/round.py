@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
-_ALIKE = 3  # attempts after which a fault that all clients report ends the run
+_ALIKE = (
+    12  # attempts after which a fault that all clients report ends the run: on nodes, six minutes
+)
 _NOBODY: frozenset[int] = frozenset()
 
 

@@ -24,9 +24,10 @@ def clock(monkeypatch):
         now = 0.0
 
         def sleep(self, seconds):
-            if threading.current_thread() is not threading.main_thread():
-                return real(seconds)  # Flower's threads have their own time
-            self.now += max(seconds, 1e-3)
+            if threading.current_thread() is threading.main_thread():
+                self.now += max(seconds, 1e-3)
+            else:  # Flower's threads have their own time
+                real(seconds)
 
     clock, real = Clock(), time.sleep
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
