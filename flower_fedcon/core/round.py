@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
-_ALIKE = (
-    12  # attempts after which a fault that all clients report ends the run: on nodes, six minutes
-)
+_ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
 _NOBODY: frozenset[int] = frozenset()
 
 
