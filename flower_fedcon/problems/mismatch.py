@@ -58,6 +58,8 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
             "objectives (constraint_value)",
             "take FedSGM, which does",
         )
+    if strategy.constraint == problem.constraint and strategy.regularizer == problem.regularizer:
+        return None
     used = _added(strategy.constraint, strategy.regularizer, problem.layout)
     wanted = _added(problem.constraint, problem.regularizer, problem.layout)
     if used == wanted:

@@ -1,4 +1,7 @@
-"""Algorithms that are not the collection's: registered, or installed by another package."""
+"""Algorithms that are not the collection's: registered, or installed by another package.
+
+`engines/test_engines.py` has one on nodes and in Ray.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 from harness import Command, refusal
 from own_algorithm import Own, OwnClient
+from own_package import install
 from problems import q6
 
 from flower_fedcon import registry, simulate
@@ -18,7 +22,6 @@ from flower_fedcon.errors import AlgorithmError, ConfigError
 from flower_fedcon.registry import client_class, register, strategy_class
 from flower_fedcon.strategies import FedAvg
 
-SUPPORT = Path(__file__).parents[1] / "support"
 STEPS = {"client_lr": 1 / 40, "local_steps": 2}
 
 
@@ -32,14 +35,8 @@ def registered(monkeypatch):
 @pytest.fixture
 def installed(tmp_path):
     """Return the path of an environment in which another package has the pair."""
-    folder = tmp_path / "site" / "own_algorithm-1.0.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: own-algorithm\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(
-        "[flower_fedcon.algorithms]\nown_momentum = own_algorithm:PAIR\n"
-        "broken = own_algorithm:NOTHING\nfedavg = own_algorithm:PAIR\n"
-    )
-    return [str(folder.parent), str(SUPPORT)]
+    more = "broken = own_algorithm:NOTHING", "fedavg = own_algorithm:PAIR"
+    return install(tmp_path / "site", *more)
 
 
 @pytest.mark.usefixtures("registered", "one_thread")
@@ -52,13 +49,6 @@ def test_it_runs_in_every_process_of_this_machine(tmp_path):
     simulate(Own(**STEPS), q6(), 3, seed=1, run_dir=tmp_path)
     again = simulate(Own(**STEPS), q6(), 6, seed=1, run_dir=tmp_path, resume=True)
     assert again.x.tobytes() == expected.tobytes()
-
-
-@pytest.mark.ray
-@pytest.mark.usefixtures("registered", "one_thread")
-def test_it_runs_in_ray_workers():
-    expected = simulate(Own(**STEPS), q6(), 2, seed=1)
-    assert simulate(Own(**STEPS), q6(), 2, seed=1, engine="ray").x.tobytes() == expected.x.tobytes()
 
 
 @pytest.mark.usefixtures("registered")

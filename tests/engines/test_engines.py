@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deployment import Deployment
+from own_algorithm import PAIR
+from own_package import install
 from problems import l1ls, l1ls_data
 
-from flower_fedcon import History, Sample, __version__, simulate
+from flower_fedcon import (
+    FederatedProblem,
+    History,
+    Sample,
+    __version__,
+    register,
+    registry,
+    simulate,
+)
 from flower_fedcon.registry import strategy_class
 
 APP = Path(__file__).parents[1] / "support" / "flower_app"
@@ -19,21 +30,38 @@ RUNS = {
     "FedFW": {"penalty": 0.1},
     "FedDualAvg": {"client_lr": 0.05, "local_steps": 3, "batch_size": 4},
     "FedMiD": {"client_lr": 0.05, "local_steps": 2},
+    "own_momentum": {"client_lr": 0.02, "local_steps": 2},  # of another package
 }
+ORACLES = {"FedFW": "constraint", "own_momentum": None}  # the others: "regularizer"
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(algorithm: str, engine: str) -> History:
-    problem = l1ls(CLIENTS, l1=0.0 if algorithm == "FedFW" else 0.1)
-    oracle = problem.constraint or problem.regularizer
-    strategy = strategy_class(algorithm)(oracle, participation=Sample(count=2), **RUNS[algorithm])
+    oracle = ORACLES.get(algorithm, "regularizer")
+    problem = l1ls(CLIENTS, l1=0.1 if oracle == "regularizer" else 0.0)
+    if oracle is None:
+        problem = FederatedProblem(problem.objectives)
+    given = {} if oracle is None else {oracle: getattr(problem, oracle)}
+    settings = {**given, **RUNS[algorithm], "participation": Sample(count=2)}
+    strategy = strategy_class(algorithm)(**settings)
     return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_package(tmp_path_factory):
+    """Register the pair here, and install its package where nodes look."""
+    folders = install(tmp_path_factory.mktemp("site"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_own", {})
+        patch.setenv("PYTHONPATH", os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]))
+        register(*PAIR)
+        yield
+
+
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory):
+def deployed(tmp_path_factory, _own_package):
     """The runs of all algorithms on four nodes, each with its own data file."""
     root = tmp_path_factory.mktemp("deployment")
     configs = []
@@ -45,8 +73,8 @@ def deployed(tmp_path_factory):
     with Deployment(root / "flower", configs) as deployment:
         started = []
         for algorithm, settings in RUNS.items():  # together: Flower mostly waits
-            oracle = "constraint" if algorithm == "FedFW" else "regularizer"
-            arguments = {**settings, "oracle": oracle, "sample": 2}
+            oracle = ORACLES.get(algorithm, "regularizer")
+            arguments = {**settings, **({"oracle": oracle} if oracle else {}), "sample": 2}
             config = {
                 "num-server-rounds": ROUNDS,
                 "seed": SEED,
