@@ -14,6 +14,7 @@ from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Reque
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
+from flower_fedcon.kernels.passes import pulled
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.foreign import as_seen
@@ -174,8 +175,7 @@ class FedConClient(FlowerClient, Generic[State]):
         """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
         if self._pulls:
             return self.objective.pulled_gradient(x, 1.0 / self._count, center, pull)  # type: ignore[no-any-return]
-        g = x - center
-        g *= pull
+        g = pulled(x, center, pull)
         self.add_gradient(x, g)
         return g
 

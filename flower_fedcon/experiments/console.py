@@ -100,6 +100,9 @@ def results(
         columns["F - F*"] = "{residual:.3g}"
         if abs(optimum) > 1e-12:
             columns["Relative"] = "{relative:.3g}"
+    for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT")):
+        if all(name in row for row in last.values()):
+            columns[title] = f"{{{name}:.3g}}"
     columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
     if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
         columns["Violation"] = "{violation:.3g}"

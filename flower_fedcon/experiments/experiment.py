@@ -15,6 +15,7 @@
     engine = "local"                   # workers = 2 shares the clients out among processes;
                                        # with "ray", timeout = 60 stops a client that hangs
     evaluate_every = 1
+    certificates = false               # record also "kkt" and, with a constraint set, "fw_gap"
 
     [algorithm]
     name = "FedDualAvg"                # one of the collection
@@ -221,7 +222,8 @@ class Experiment:
         name = self._tables["problem"]["name"]
         problem = defaults(parameters(builder(name))) | self._problem_arguments
         lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
-        run = {key: value for key, value in asdict(self.run_options).items() if value is not None}
+        options = asdict(self.run_options).items()
+        run = {key: value for key, value in options if value is not None and value is not False}
         lines += section("[run]", run)
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:

@@ -25,7 +25,12 @@ AXES = {
     "bytes": "megabytes sent, up and down",
     "seconds": "seconds in the rounds",
 }
-_LABELS = {"residual": "objective residual  F − F*", "objective": "objective  F"}
+_LABELS = {
+    "residual": "objective residual  F − F*",
+    "objective": "objective  F",
+    "fw_gap": "Frank-Wolfe gap",
+    "kkt": "proximal-gradient residual",
+}
 
 # Okabe and Ito's palette, which any colour vision can tell apart, without its yellow, which is too
 # faint for a line on white; then three of Tol's muted colours. Dashes and markers differ as well.
@@ -47,7 +52,9 @@ def plot_histories(
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
     say: Callable[[str], object] = _log.warning,
 ) -> Path:
-    """Draw F - F* (or F, where F* is not known) of several runs, and return the file's path.
+    """Draw F - F* of several runs, and return the file's path.
+
+    Where F* is not known, the Frank-Wolfe gap, if all of them recorded it, else F.
 
     Parameters
     ----------
@@ -88,7 +95,8 @@ def plot_histories(
     residual = all("residual" in row for row in records) and any(
         row["residual"] > 0 for row in records
     )
-    column = y or ("residual" if residual else "objective")
+    gap = all("fw_gap" in row and "residual" not in row for row in records)
+    column = y or ("residual" if residual else "fw_gap" if gap else "objective")
     residual = column == "residual"
     if not all(any(column in row for row in rows) for rows in histories.values()):
         known = set.intersection(*({key for row in rows for key in row}

@@ -25,6 +25,7 @@ class RunOptions:
     timeout: float | None = None
     audit: bool | None = None
     on_mismatch: str | None = None  # "error"
+    certificates: bool = False
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
@@ -44,6 +45,7 @@ class RunOptions:
             seed=self.seed,
             evaluate_every=self.evaluate_every,
             audit=self.audit if more.get("run_dir") else None,  # else there is no place for it
+            certificates=self.certificates,
             **more,
         )
 

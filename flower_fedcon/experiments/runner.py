@@ -178,8 +178,8 @@ def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Playe
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Have new processes use one thread each in linear algebra."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    """Have new processes use one thread each in linear algebra and compiled kernels."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))
     try:

@@ -126,6 +126,28 @@ def _mix_coordinates(x: Array, codes: Array, rest: Any, amount: Any, out: Array)
             out[i, -code - 1] -= amount
 
 
+def _pulled(x: Array, center: Array, strength: Any, out: Array) -> None:
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            out[i, j] = (x[i, j] - center[i, j]) * strength
+
+
+def _pulled_twice(
+    x: Array, center: Array, strength: Any, y: Array, step: Any, out: Array, moved: Array
+) -> None:
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            difference = x[i, j] - center[i, j]
+            moved[i, j] = y[i, j] + step * difference
+            out[i, j] = difference * strength
+
+
+def _mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            out[i, j] = rest * x[i, j] + u[i] * v[j]
+
+
 def _jit(function: Callable[..., None], **options: Any) -> Callable[..., None]:
     """Compile at the first call; keep the result on disk if a folder there is writable."""
     compiled: Callable[..., None]
@@ -138,7 +160,9 @@ def _jit(function: Callable[..., None], **options: Any) -> Callable[..., None]:
 
 # Sums may be taken in any order, as in BLAS; non-finite values propagate.
 _add_mean = _jit(_add_mean, fastmath={"reassoc", "contract", "nsz"})
-_PARALLEL = (_add_gradients, _steepest, _mix_coordinates)
+_PARALLEL = (
+    _add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer
+)  # fmt: skip
 _loops: list[Any] = [_jit(function, parallel=True) for function in _PARALLEL]
 _lock = (
     threading.Lock()
@@ -195,6 +219,41 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
     out, number = np.empty(x.shape, x.dtype), x.dtype.type
     with _lock:
         _loops[2](read_only(x), codes, number(1.0 - step), number(step) * number(magnitude), out)
+    return out
+
+
+def pulled(x: Array, center: Array, pull: float) -> Array:
+    """Return pull (x - center), for matrices."""
+    out = np.empty(x.shape, x.dtype)
+    with _lock:
+        _loops[3](read_only(x), read_only(center), x.dtype.type(pull), out)
+    return out
+
+
+def pulled_twice(
+    x: Array, center: Array, pull: float, y: Array, step: float
+) -> tuple[Array, Array]:
+    """Return pull (x - center) and y + step (x - center), for matrices."""
+    out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
+    with _lock:
+        _loops[4](
+            read_only(x), read_only(center), number(pull), read_only(y), number(step), out, moved
+        )
+    return out, moved
+
+
+def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
+    """Return rest x + u v'.
+
+    Parameters
+    ----------
+    x : array, shape (m, n)
+    rest : float
+    u, v : array, shape (m,) and (n,)
+    """
+    out = np.empty(x.shape, x.dtype)
+    with _lock:
+        _loops[5](read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,10 +25,13 @@ class Eigenpair(NamedTuple):
     converged: bool
 
 
+@cache
 def start_vector(size: int) -> Array:
     """Return the fixed unit vector that iterations start from, a pseudo-random one."""
     vector = np.random.default_rng(size).standard_normal(size)
-    return vector / np.linalg.norm(vector)
+    vector /= np.linalg.norm(vector)
+    vector.flags.writeable = False
+    return vector
 
 
 def top_eigenpair(apply: Callable[[Array], Array], size: int, *, tolerance: float) -> Eigenpair:

@@ -14,10 +14,12 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.engines.stacked_states import States
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.kernels import passes
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Scaled
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.sets import L1Ball, Simplex
 from flower_fedcon.sets.atoms import CoordinateAtom
+from flower_fedcon.sets.compact import RankOneAtom
 from flower_fedcon.strategies import FedFW
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
@@ -185,6 +187,7 @@ import sys
 {before}
 import numpy as np
 from flower_fedcon.kernels import dispatch as accelerate
+from flower_fedcon.kernels import passes
 from flower_fedcon.sets import L1Ball
 assert accelerate.kernels(np.ones(2**20)) is None
 assert accelerate.describe() == "none: NumPy alone"
@@ -246,3 +249,27 @@ def test_states_that_share_memory_are_copied():
         assert np.array_equal(states._arrays[0]["x"], state.x)
     states._write(0, slice(0, 2), State(np.zeros((2, 4)), 1.0))
     assert states._arrays[0]["x"].sum() == 4
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_passes_over_matrices_are_those_of_numpy(always, dtype):
+    rng = np.random.default_rng(0)
+    x, center, y = rng.standard_normal((3, 5, 7)).astype(dtype)
+    u, v = x[:, 0].copy(), x[0].copy()
+    step = dtype(0.1) * dtype(0.3)  # not a power of two
+    found = [passes.pulled(x, center, step), *passes.pulled_twice(x, center, step, y, 0.7)]
+    mixed = RankOneAtom(u, v, 3.0).mix(x, 0.3)
+    with accelerate.numpy_only():
+        same = [passes.pulled(x, center, step), *passes.pulled_twice(x, center, step, y, 0.7)]
+        by_numpy = RankOneAtom(u, v, 3.0).mix(x, 0.3)
+        assert passes.mix_outer(x, 0.5, u, v) is None
+    assert passes.mix_outer(x, 0.5, u, v).dtype == dtype
+    for one, other in zip([*found, mixed], [*same, by_numpy], strict=True):
+        assert one.dtype == other.dtype == dtype
+        assert one.tobytes() == other.tobytes()
+
+
+def test_passes_leave_what_is_no_matrix_to_numpy(always):
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(passes.pulled(x, x[0], 2.0), 2 * (x - x[0]))  # a stack
+    np.testing.assert_array_equal(passes.pulled(x[0], x[1], 2.0), [-6.0, -6.0, -6.0])

@@ -133,3 +133,15 @@ def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
     assert "runs/small/config.toml is a file: name the folder" in refusal(
         fedcon, "plot", "runs/small/config.toml", "-o", "all.png"
     )
+
+
+def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
+    row = {"round": 1.0, "objective": 9.0, "fw_gap": 5.0}
+    certified = [row, row | {"round": 2.0, "fw_gap": 1.0}]
+
+    def drawn(rows: list[dict[str, float]], **options: str) -> bytes:
+        return plot_histories({"a": rows}, tmp_path / "a.svg", x="rounds", **options).read_bytes()
+
+    assert drawn(certified) == drawn(certified, y="fw_gap") != drawn(certified, y="objective")
+    known = [row | {"residual": row["fw_gap"] / 2} for row in certified]
+    assert drawn(known) == drawn(known, y="residual") != drawn(certified)

@@ -51,6 +51,18 @@ def test_run_leaves_a_whole_directory(fedcon: Command) -> None:
     assert "directory: runs/small" in out
 
 
+def test_certificates_are_asked_for_in_the_file(fedcon: Command) -> None:
+    asked = ["--set", "run.certificates=true", "--set", "problem.reference=false"]
+    code, out, error = fedcon("run", "small.toml", *asked, "--run-dir", "a")
+    assert (code, error) == (0, "")
+    rows = History.read_rows(Path("a/history.csv"))
+    assert all(row["fw_gap"] > 0 for row in rows)
+    assert "certificates = true" in Path("a/config.toml").read_text()
+    assert "FW gap" in out
+    assert f"{rows[-1]['fw_gap']:.3g}" in out
+    assert fedcon("plot", "a", "--y", "fw_gap", "-o", "gap.svg")[0] == 0
+
+
 def test_the_written_configuration_repeats_the_run(fedcon: Command) -> None:
     fedcon("run", "small.toml", "--run-dir", "a")
     code, _, error = fedcon("run", "a/config.toml", "--run-dir", "b")

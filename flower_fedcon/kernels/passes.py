@@ -1,0 +1,57 @@
+"""Steps on models too large for the caches, in as few passes as there can be.
+
+Compiled where `dispatch` says so, else by NumPy: bit for bit the same.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.validation import Array
+
+
+def pulled(x: Array, center: Array, pull: float) -> Array:
+    """Return pull (x - center).
+
+    >>> pulled(np.array([3.0, 1.0]), np.ones(2), 0.5)
+    array([1., 0.])
+    """
+    compiled = _kernels(x, center)
+    if compiled is None:
+        g: Array = x - center
+        g *= pull
+        return g
+    return compiled.pulled(x, center, pull)  # type: ignore[no-any-return]
+
+
+def pulled_twice(x: Array, center: Array, pull: float, y: Array, step: float) -> tuple[Array, ...]:
+    """Return pull (x - center) and y + step (x - center).
+
+    >>> pulled_twice(np.array([3.0]), np.ones(1), 0.5, np.array([1.0]), 2.0)
+    (array([1.]), array([5.]))
+    """
+    compiled = _kernels(x, center, y)
+    if compiled is None:
+        g = x - center
+        moved = y + step * g
+        g *= pull
+        return g, moved
+    return compiled.pulled_twice(x, center, pull, y, step)  # type: ignore[no-any-return]
+
+
+def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array | None:
+    """Return rest x + u v' for matrices x, or None where no kernel is used.
+
+    >>> mix_outer(np.eye(2), 0.5, np.ones(2), np.ones(2)) is None
+    True
+    """
+    if not u.dtype == v.dtype == x.dtype or (compiled := _kernels(x)) is None:
+        return None
+    return compiled.mix_outer(x, rest, u, v)  # type: ignore[no-any-return]
+
+
+def _kernels(x: Array, *others: Array) -> ModuleType | None:
+    """Return the compiled kernels where all of these are matrices alike, and large."""
+    alike = all(other.shape == x.shape and other.dtype == x.dtype for other in others)
+    return kernels(x) if x.ndim == 2 and alike else None
