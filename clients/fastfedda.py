@@ -5,6 +5,7 @@ from __future__ import annotations
 from flower_fedcon.clients.families.dual_averaging import DualAveragingClient
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.solvers import Correction
+from flower_fedcon.solvers.dual_averaging import step_weight
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -13,6 +14,10 @@ class FastFedDAClient(DualAveragingClient, LocalStepsClient[None]):
     """The local step of FastFedDA; it keeps no state."""
 
     algorithm = "fastfedda"
+
+    weight_power: float
+    weight_shift: float
+    average: bool
 
     def correction(self, state: None, down: Payload) -> Correction:
         """Begin step 2 at z."""
@@ -29,3 +34,17 @@ class FastFedDAClient(DualAveragingClient, LocalStepsClient[None]):
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""
         return {"z": done.end, **self.counted(done)}, None
+
+    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
+        """Do steps 2 and 3, where steps have weights or points are averaged."""
+        if not self.weight_power and not self.average:
+            return super().step(state, down)
+        v, z, A, t = down["w"], down["z"], down["steps"], down["t"]
+        points = 0.0
+        for k in range(1, (self.local_steps or 0) + 1):
+            v = v if k == 1 else self.minimizer(self.regularizer, z, A)
+            alpha = step_weight(t + k, self.weight_power, self.weight_shift)
+            A = A + alpha
+            z = z - alpha * self.gradient(v) + (0.5 * alpha * self.strong_convexity) * v
+            points = points + alpha * v
+        return {"z": z, "points": points} if self.average else {"z": z}, None

@@ -16,35 +16,45 @@ Round r = 1, 2, ..., for a cohort S, from z = gamma w_0 and w = w_0:
     3. upload z_i
     4. server:    z := mean_S z_i;  w := P(z, r K)
 
+Weights (Remark 2.1): with alpha_t = (t + a)^q each step counts alpha_t times,
+    z_i := z_i - alpha_t (grad f_i(v) - (mu/2) v),   P(z, A_t) with A_t = sum_{s <= t} alpha_s.
+q = 0 is the above; q > 0 forgets the first steps, and with "average" the model is the mean of all
+points, (1/A_t) sum_s alpha_s w_s over steps and clients, which the theory is for.
+
 Each step adds a gradient together with its own point. (The authors' code also adds the server's
 point to the clients' last one, K + 1 points for K gradients, and does not converge exactly.)
 
-Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer.
+Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer, q =
+weight_power, a = weight_shift.
 
 The paper keeps the sum G of the gradients and the sum W of the points apart, and sends w, G, W down
 and G, W up. P needs them only as z = gamma w_0 + (mu/2) W - G, so z alone is sent: the iterates are
 the same, for 2 vectors down and 1 up.
 
-State: none on the client; w and z on the server.
-Wire: 2 vectors and 1 number down; 1 vector up.
+State: none on the client; w and z on the server, and the sum of the points for the average.
+Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).
 Participation: any (the theory is for full). All that is remembered is on the server.
 Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
 the gradients takes the place of their mean: the same only without heterogeneity.
 Lost state: nothing to lose.
 
 Source: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
-Learning", ICML 2022, Algorithm 1, Theorem 2.1; reconstructed from its prose and the authors' code,
-with all weights alpha_t = 1. The theory's weighted average is not offered: the last w is returned.
+Learning", ICML 2022, Algorithm 1, Theorem 2.1; reconstructed from its prose and the authors' code.
+The weights of the theory are those of Stich, "Unified Optimal Analysis of the (Stochastic) Gradient
+Method", 2019 (q = 2); their constants, here a = 2 q kappa and gamma = 5 L (1 + a)^q, are ours.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
 
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.solvers.dual_averaging import model_minimizer
-from flower_fedcon.strategies.families.dual_averaging import Damping, DualAveraging
-from flower_fedcon.validation import Array
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.solvers.dual_averaging import model_minimizer, step_weight
+from flower_fedcon.strategies.families.dual_averaging import DampingOptions, DualAveraging
+from flower_fedcon.validation import Array, choice, nonnegative, optional
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -54,6 +64,15 @@ class FastFedDAState(NamedTuple):
     w: Array  # global model, shape of x0
     z: Array  # gamma w_0 + (mu/2) (sum of points) - (sum of gradients), shape of x0
     r: float  # the coming round, from 1; or step, where K is the clients' own
+    A: float  # sum of the weights alpha_t of the steps so far
+    points: Array | None  # sum of the points, each alpha_t times, shape of x0; for the average
+
+
+class Weights(NamedTuple):
+    """What follows from the setup."""
+
+    damping: float  # gamma
+    weight_shift: float  # a
 
 
 class FastFedDA(DualAveraging[FastFedDAState]):
@@ -69,12 +88,18 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         gamma > 0; by default 5 L, where the clients know L.
     local_steps : int
         K >= 1.
+    weight_power : float (default: 0.0)
+        q >= 0 of the weights alpha_t = (t + a)^q; 2 is Stich's.
+    weight_shift : float, optional
+        a >= 0; by default 2 q L/mu, where the clients know L.
+    output : {"last", "average"} (default: "last")
+        The model: w, or the average of all points, for one more vector up.
     participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or the damping is left out and L is unknown.
+        If an argument is out of range, or L is unknown and a default needs it.
 
     Examples
     --------
@@ -94,32 +119,77 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     needs_mean = ""
     own_loop_decides = ("local_steps",)
 
-    constants: Damping
+    constants: Weights
 
-    def derive(self) -> Damping:
-        """Return gamma: as given, else 5 L."""
-        return Damping(self.damping_or(5))
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        weight_power: float = 0.0,
+        weight_shift: float | None = None,
+        output: str = "last",
+        **options: Unpack[DampingOptions],
+    ) -> None:
+        super().__init__(regularizer, **options)
+        self.weight_power = nonnegative("weight_power", weight_power)
+        self.weight_shift = optional(nonnegative, "weight_shift", weight_shift)
+        self.output = choice("output", output, ("last", "average"))
+        self.average = self.output == "average"
+        if self.local_steps is None and (self.weight_power or self.average):
+            raise ConfigError(
+                "FastFedDA with weights, or with the average as output, counts its steps: give "
+                "local_steps"
+            )
+
+    def derive(self) -> Weights:
+        """Return gamma and a: as given, else 5 L (1 + a)^q and 2 q L/mu."""
+        q, a = self.weight_power, self.weight_shift
+        if a is None:
+            a = (
+                2 * q * self.known_smoothness("weight_shift", 2 * q) / self.strong_convexity
+                if q
+                else 0.0
+            )
+        gamma = self.damping or 5 * self.known_smoothness("damping", 5) * step_weight(1, q, a)
+        return Weights(gamma, a)
+
+    def expects(self, state: FastFedDAState) -> tuple[str, ...]:
+        """Return what step 3 uploads."""
+        return (*super().expects(state), *(["points"] if self.average else []))
 
     def initialize(self, x0: Array) -> FastFedDAState:
         """Start at w_0 = x0, with no gradient yet."""
-        return FastFedDAState(w=x0, z=self.constants.damping * x0, r=1)
+        points = np.zeros_like(x0) if self.average else None
+        return FastFedDAState(x0, self.constants.damping * x0, 1, 0.0, points)
 
     def broadcast(self, state: FastFedDAState) -> Payload:
         """Step 1."""
-        return {"w": state.w, "z": state.z, "steps": (state.r - 1) * self.unit}
+        down = {"w": state.w, "z": state.z, "steps": state.A}
+        return {**down, "t": (state.r - 1) * self.unit} if self.weight_power or self.average else down
 
     def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""
         z, done = uploads.mean("z", about=state.z), state.r - 1 + self.units(uploads)
+        A, points = done * self.unit, state.points
+        if self.weight_power:
+            weights = (
+                step_weight(t, self.weight_power, self.constants.weight_shift)
+                for t in range(round((state.r - 1) * self.unit) + 1, round(A) + 1)
+            )
+            A = sum(weights, start=state.A)
+        if points is not None:
+            points = points + uploads.mean("points")
         w = model_minimizer(
             self.regularizer,
             z,
-            done * self.unit,
+            A,
             damping=self.constants.damping,
             strong_convexity=self.strong_convexity,
         )
-        return FastFedDAState(w=w, z=z, r=done + 1)
+        return FastFedDAState(w, z, done + 1, A, points)
 
     def model(self, state: FastFedDAState) -> Array:
-        """Return w."""
-        return state.w
+        """Return w, or the average of the points."""
+        if state.points is None or state.A == 0:
+            return state.w
+        return state.points / state.A

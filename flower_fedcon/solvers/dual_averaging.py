@@ -8,6 +8,15 @@ from flower_fedcon.regularizers.constrained import constrained_prox
 from flower_fedcon.validation import Array
 
 
+def step_weight(t: int, power: float, shift: float) -> float:
+    """Return alpha_t = (t + a)^q, the weight of step t.
+
+    >>> step_weight(3, 0.0, 0.0), step_weight(3, 2.0, 1.0)
+    (1.0, 16.0)
+    """
+    return float((t + shift) ** power)
+
+
 def model_minimizer(
     psi: Any,
     z: Array,

@@ -63,12 +63,14 @@ class DualAveraging(OwnSteps[State]):
 
     def damping_or(self, multiple: int) -> float:
         """Return gamma as given, else multiple L."""
-        if self.damping is not None:
-            return self.damping
+        return self.damping or multiple * self.known_smoothness("damping", multiple)
+
+    def known_smoothness(self, name: str, multiple: float) -> float:
+        """Return L, by which the default of the argument `name` is made."""
         smoothness = self.setup.smoothness
         if not smoothness:
             raise ConfigError(
-                f"{self.title} takes its damping from the clients' smoothness L, which is unknown: "
-                f"give damping, about {multiple} L"
+                f"{self.title} takes its {name} from the clients' smoothness L, which is unknown: "
+                f"give {name}, about {multiple:g} L{'/mu' if name == 'weight_shift' else ''}"
             )
-        return multiple * smoothness
+        return smoothness

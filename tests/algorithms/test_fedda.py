@@ -108,6 +108,74 @@ def test_fast_form_is_the_paper_s(k_steps):
     assert found == pytest.approx(fast_in_full(150, k_steps), abs=1e-13)
 
 
+def weighted_in_full(rounds, k_steps, q, a, gamma):
+    """The weights of Remark 2.1, with G, U and their sum apart; return w and the average."""
+    problem, t = q6_l1(), 0
+    w = w_0 = problem.start
+    G, U, total = np.zeros(8), np.zeros(8), 0.0
+
+    def prox_step(g, u, total):
+        b = MU / 2 + gamma / total
+        return problem.regularizer.prox((MU / 2 * u - g + gamma * w_0) / total / b, 1 / b)
+
+    for _ in range(rounds):
+        uploads, start = [], (t, total)
+        for f in problem.objectives:
+            (t, total), v, g, u = start, w, G, U
+            for k in range(1, k_steps + 1):
+                t += 1
+                alpha = (t + a) ** q
+                total += alpha
+                g, u = g + alpha * f.gradient(v), u + alpha * v
+                if k < k_steps:
+                    v = prox_step(g, u, total)
+            uploads.append((g, u))
+        G, U = np.mean(uploads, axis=0)
+        w = prox_step(G, U, total)
+    return w, U / total
+
+
+@pytest.mark.parametrize(("q", "a"), [(0.0, 0.0), (1.0, 3.0), (2.0, None)])
+def test_fast_form_with_weights(q, a):
+    """The default is a = 2 q L/mu = 40 q and gamma = 5 L (1 + a)^q."""
+    shift = 40 * q if a is None else a
+    options = {"strong_convexity": MU, "local_steps": 5, "weight_power": q, "weight_shift": a}
+    found = [simulate(FastFedDA(L1(0.6), **options, output=output), q6_l1(), 40, evaluate_every=0)
+             for output in ("last", "average")]  # fmt: skip
+    for history, expected in zip(
+        found, weighted_in_full(40, 5, q, shift, 100 * (1 + shift) ** q), strict=True
+    ):
+        assert history.x == pytest.approx(expected, rel=1e-10, abs=1e-13)
+    sent = [history["uplink_bytes"][-1] for history in found]
+    assert sent[1] == 2 * sent[0]
+
+
+def test_weights_forget_the_start():
+    """After 300 rounds of one step: 1.2e-5 with alpha = 1, rounding with q = 2."""
+    plain, weighted = (
+        FastFedDA(L1(0.6), strong_convexity=MU, local_steps=1, weight_power=q) for q in (0, 2)
+    )
+    assert error(simulate(plain, q6_l1(), 300, evaluate_every=0).x) == pytest.approx(1.17e-5, 0.02)
+    assert error(simulate(weighted, q6_l1(), 300, evaluate_every=0).x) < 1e-14
+
+
+class Unknown(Quadratic):
+    """Does not tell its constants."""
+
+    smoothness = strong_convexity = None
+
+
+def test_weights_need_the_smoothness_or_a_shift():
+    unknown = FederatedProblem([Unknown(np.eye(2), np.ones(2))])
+    options = {"strong_convexity": 1.0, "local_steps": 1, "weight_power": 2.0}
+    with pytest.raises(ConfigError, match=r"takes its weight_shift .* unknown: give weight_shift"):
+        simulate(FastFedDA(Zero(), **options), unknown, 1)
+    with pytest.raises(ConfigError, match="give damping, about 5 L"):
+        simulate(FastFedDA(Zero(), **options, weight_shift=3.0), unknown, 1)
+    with pytest.raises(ConfigError, match="output must be one of 'last', 'average'"):
+        FastFedDA(Zero(), **options, output="mean")
+
+
 @pytest.mark.parametrize("radius", [0.1, 100.0])
 def test_constrained_form_is_the_paper_s(radius):
     history = simulate(CFedDA(L1(0.6), **STEPS, radius=radius), q6_l1(), 50, evaluate_every=0)

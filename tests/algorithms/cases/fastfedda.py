@@ -31,9 +31,10 @@ def fastfedda_one_step():
 
 def invariant(run):
     """The model is the minimiser P(z, t), at t = K times the rounds done."""
-    s, (w, z, r) = run.server.strategy, run.state
+    s, (w, z, r, A, _) = run.server.strategy, run.state
     assert r == run.server.round + 1
     steps = (r - 1) * s.local_steps
+    assert steps == A or s.weight_power
     curvature = s.constants.damping + s.strong_convexity / 2 * steps
     assert abs(w - s.regularizer.prox(z / curvature, steps / curvature)).max() < 1e-15
 
