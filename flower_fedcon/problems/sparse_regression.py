@@ -18,14 +18,15 @@ def sparse_regression(
     columns: int = 1024,
     nonzeros: int = 512,
     l1: float = 2.0**-5,
+    shift: float = 1.0,
     start: float = 1.0,
     seed: int = 0,
 ) -> FederatedProblem:
     """Return least squares with an l1 regularizer, each client's rows around its own mean.
 
     The truth is `nonzeros` ones, then zeros. A row of client m is x = mu_m + delta with
-    mu_m ~ N(0, I) and delta ~ N(0, 0.5^|j-k|); y = <x, truth> + N(0, 1). f_m is half the mean
-    squared residual.
+    mu_m ~ N(0, shift^2 I) and delta ~ N(0, 0.5^|j-k|); y = <x, truth> + N(0, 1). f_m is half the
+    mean squared residual.
 
     Metrics: "error" and "error_l1", ||x - truth||_2 and ||x - truth||_1; "f1", of the support
     |x_j| > 0.01, and "f1_exact", of x_j != 0; "density", the fraction of x_j != 0; "mse", the mean
@@ -43,6 +44,8 @@ def sparse_regression(
         Entries of the truth that are 1, from 1 to `columns`.
     l1 : float
         Weight of the regularizer.
+    shift : float
+        >= 0; the papers' is 1, and 0 makes the clients alike.
     start : float
         Standard deviation of the start's entries: 1 is far from the truth, 0 starts at 0.
     seed : int
@@ -64,7 +67,7 @@ def sparse_regression(
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     truth = np.zeros(columns)
     truth[:nonzeros] = 1.0
-    means = rng.standard_normal((clients, 1, columns))
+    means = nonnegative("shift", shift) * rng.standard_normal((clients, 1, columns))
     deltas = rng.standard_normal((clients * rows, columns))
     for j in range(1, columns):  # autoregressive along the row
         deltas[:, j] = 0.5 * deltas[:, j - 1] + np.sqrt(0.75) * deltas[:, j]
