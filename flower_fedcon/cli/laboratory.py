@@ -19,6 +19,9 @@ def reproduce(
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write everything as JSON.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the table as Markdown.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="A folder, for a figure of each scaling that is claimed.")
+    ] = None,
     sims: Annotated[Path, typer.Option(help="Folder of the experiment files.")] = Path("sims"),
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     run_dir: Annotated[
@@ -32,6 +35,7 @@ def reproduce(
     expects.
     """
     from flower_fedcon.experiments import reproduce as claims
+    from flower_fedcon.experiments.figures import plot_scalings
     from flower_fedcon.experiments.folders import write
 
     outcome = claims.reproduce(claims.find(sims, names or ()), quick=quick, workers=workers,
@@ -49,6 +53,10 @@ def reproduce(
     ):  # fmt: skip
         if path is not None:
             write(path, text)
+    if figures is not None:
+        for name, scalings in outcome.scalings.items():
+            target = plot_scalings(scalings, figures / f"{name}.png", title=name.replace("_", " "))
+            say(f"figure: {target}")
     if any(verdict.verdict == "fail" for verdict in outcome.verdicts):
         raise typer.Exit(1)
 

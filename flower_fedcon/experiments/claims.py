@@ -12,6 +12,9 @@ A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
     seeds = [0]
     vary = ["run.seed"]                 # what a seed sets
 
+    [sweep]                             # optional: see `sweeps`
+    "problem.clients" = [1, 4, 16]
+
     [quick]                             # replaces entries above in the quick run, or quick = false
     rounds = 1000
 
@@ -52,8 +55,9 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.measures import MEASURES, Runs, listed
 from flower_fedcon.experiments.schema import Table, check_keys, check_table, check_type, context
+from flower_fedcon.experiments.sweeps import Scaling, Sweep
 from flower_fedcon.experiments.tuning import check_interior
-from flower_fedcon.experiments.verdicts import Verdict, judge
+from flower_fedcon.experiments.verdicts import Verdict, judge, scaling
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.validation import choice, count
 
@@ -81,16 +85,17 @@ _TYPES: dict[str, Any] = {
     "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
     "level": float, "since": int, "of": str, "until": int, "below": float, "above": float,
     "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
-    "expected": float | list, "tolerance": float,
+    "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
+    "power": float, "of_mean": bool,
 }  # fmt: skip
 _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance")
 _SHARED = (
-    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within"
+    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at"
 )  # fmt: skip
 _OPTIONS: dict[str, Any] = {
-    "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list
+    "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict
 }  # fmt: skip
 _TEXTS = ("paper", "figure", "experiment", "requires", *_PROVENANCE)
 _TOP = (*_TEXTS, *_OPTIONS, "quick", "claim")
@@ -110,6 +115,7 @@ class Claims:
     name, paper, figure, requires : str
     experiment : Path
     seeds : list of int
+    sweep : Sweep
     skipped : bool
         Whether its claims are skipped: they are not in the quick run, or a file is missing.
 
@@ -144,6 +150,8 @@ class Claims:
                 check_type(key, value, _OPTIONS[key])
             self._options = options
             self.seeds = [count("seeds", s, minimum=0) for s in options.get("seeds", [0])]
+            with context("[sweep]"):
+                self.sweep = Sweep.of(options.get("sweep", {}))
             given = tables.get("claim", [])
             if not isinstance(given, list) or not given:
                 raise ConfigError("write [[claim]], in double brackets, for each claim")
@@ -157,17 +165,17 @@ class Claims:
             self.left_out = len(given) - len(self.claims)
             _check_shown(given, path)
 
-    def overrides(self, seed: int) -> tuple[str, ...]:
+    def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
         """Return what `Experiment.load` is given."""
         found = [str(text) for text in self._options.get("set", [])]
         if "rounds" in self._options:
             found.append(f"run.rounds={self._options['rounds']}")
         if "seeds" in self._options:
             found += [f"{key}={seed}" for key in self._options.get("vary", ["run.seed"])]
-        return tuple(found)
+        return (*found, *self.sweep.overrides(place))
 
-    def runs(self) -> list[tuple[str, int, Experiment]]:
-        """Return the runs that the claims need: the label, the seed and the experiment of each."""
+    def runs(self) -> list[tuple[tuple[Any, ...], Experiment]]:
+        """Return the runs that the claims need: key, as in `Runs`, and experiment of each."""
         with context(self._source):
             experiment = Experiment.load(self.experiment, self.overrides(self.seeds[0]))
             labels: list[str] = list(self._options.get("algorithms", []))
@@ -182,16 +190,25 @@ class Claims:
                     raise ConfigError(f"{self.experiment} has no algorithm {label!r}: {hint}")
                 check_interior(shipped, label)
         path = self.experiment.resolve()
-        each = {seed: Experiment.load(path, self.overrides(seed)) for seed in self.seeds}
-        return [(label, seed, each[seed]) for seed in self.seeds for label in labels]
+        found: list[tuple[tuple[Any, ...], Experiment]] = []
+        for seed in self.seeds:
+            for place, where in enumerate(self.sweep.places(seed)):
+                each = Experiment.load(path, self.overrides(seed, place))
+                found += [((label, *where), each) for label in labels]
+        return found
 
     def judge(self, runs: Runs) -> list[Verdict]:
         """Return a verdict for each claim."""
         found = []
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
-                found.append(judge(claim, runs, self.seeds, self.name))
+                found.append(judge(claim, runs, self.seeds, self.name, self.sweep))
         return found
+
+    def scalings(self, runs: Runs) -> list[Scaling]:
+        """Return what the claims with the measure "scaling" were fitted to, for a figure."""
+        claims = [claim for claim in self.claims if claim["measure"] == "scaling"]
+        return [scaling(claim, runs, self.seeds, self.sweep) for claim in claims]
 
 
 def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
@@ -244,7 +261,7 @@ def _changed(claim: Table, changes: Table) -> Table:
 def _check_types(table: Table) -> None:
     for key, value in table.items():
         check_type(key, value, _TYPES[key])
-        numbers = listed(value) if key in ("near", "round", "expected") else []
+        numbers = listed(value) if key in ("near", "round", "expected", "at") else []
         if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
             raise ConfigError(f"{key} holds numbers only")
 

@@ -12,11 +12,13 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.seed_statistics import highest, lowest
+from flower_fedcon.experiments.sweeps import Scaling, exponent
 from flower_fedcon.runs.history import Record, why_not_recorded
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _log = logging.getLogger("flwr")
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -79,7 +81,6 @@ def plot_histories(
     ConfigError
         If there is nothing to draw, or the file's kind is not one of these.
     """
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -130,9 +131,67 @@ def plot_histories(
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3
     )
+    _save(figure, targets)
+    return targets[0]
+
+
+def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str = "") -> Path:
+    """Draw what scalings were fitted to, with the fits, and return the file's path.
+
+    Parameters
+    ----------
+    scalings : sequence of Scaling
+        Those with the same axes share a panel. Lines are means over the seeds, or medians where
+        each seed is fitted alone; bands go from the smallest to the largest values.
+    path : path
+        .png, .pdf or .svg.
+    title : str (default: "")
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    target = check_figure(path)
+    panels: dict[tuple[str, str], list[Scaling]] = {}
+    for scaling in scalings:
+        panels.setdefault((scaling.abscissa, scaling.ordinate), []).append(scaling)
+    figure = Figure(figsize=(4.8 * len(panels) + 0.6, 4.8), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, ((abscissa, ordinate), members) in zip(axes, panels.items(), strict=True):
+        for i, scaling in enumerate(members):
+            y = np.stack(scaling.y)
+            middle = y.mean(axis=0) if scaling.of_mean else np.median(y, axis=0)
+            power = exponent(scaling.x, middle)
+            _draw(axis, scaling.x, middle, f"{scaling.label}: {power:.2f}", i)
+            colour = _COLOURS[i % len(_COLOURS)]
+            axis.fill_between(
+                scaling.x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.2, linewidth=0
+            )
+        axis.set(
+            xscale="log", yscale="log", xlabel=abscissa, ylabel=_LABELS.get(ordinate, ordinate)
+        )
+        axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xticks(members[0].x, [f"{x:.3g}" for x in members[0].x], minor=False)
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        axis.legend(
+            title="fitted exponents", loc="upper center", bbox_to_anchor=(0.5, -0.16),
+            frameon=False, handlelength=3, fontsize="small", title_fontsize="small",
+        )  # fmt: skip
+    if title:
+        figure.suptitle(title)
+    _save(figure, [target])
+    return target
+
+
+def _save(figure: Figure, targets: Sequence[Path]) -> None:
+    """Write a figure in fonts that journals accept and editors can edit.
+
+    There is no date in the files, so that equal runs give equal ones.
+    """
+    from matplotlib import rc_context
+
     for target in targets:
-        # Fonts that journals accept and editors can edit; no date, so that equal runs give equal
-        # files.
         dated = {".pdf": "CreationDate", ".svg": "Date"}.get(target.suffix.lower())
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +199,6 @@ def plot_histories(
                 figure.savefig(target, metadata={dated: None} if dated else None)
         except OSError as error:
             raise ConfigError(f"cannot write {target}: {error.strerror or error}") from None
-    return targets[0]
 
 
 def check_figure(path: str | Path, x: str | None = None) -> Path:

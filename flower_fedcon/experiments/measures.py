@@ -12,31 +12,39 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.schema import Table
+from flower_fedcon.experiments.sweeps import Places, Reader, exponent, quantities
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 
-Runs: TypeAlias = Mapping[tuple[str, int], Sequence[Record]]  # (label, seed) -> rows
+Runs: TypeAlias = Mapping[tuple[Any, ...], Sequence[Record]]
+"""(label, seed), or in a sweep (label, seed, value) -> rows."""
 
 
 @dataclass(frozen=True)
 class Measure:
     """A kind of measurement: the keys it takes besides the threshold's, and its computation.
 
-    `find` returns the measured numbers of one seed, one for each round or algorithm named.
+    `find` returns the measured numbers of one seed, one for each round or algorithm named; with
+    `across` of all seeds and all places of a sweep together.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
-    find: Callable[[Table, Callable[[str], Sequence[Record]]], list[float]]
+    find: Callable[[Table, Any], list[float]]
+    across: bool = False
 
 
-def _value(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
-    """Return the column at each round."""
+def _value(claim: Table, rows: Reader) -> list[float]:
+    """Return the column at each round, divided by another one (`per`) where one is given."""
     history = rows(claim["algorithm"])
-    return [_at(history, claim["column"], number) for number in _rounds(claim, history)]
+    found = [_at(history, claim["column"], number) for number in _rounds(claim, history)]
+    if "per" not in claim:
+        return found
+    per = [_at(history, claim["per"], number) for number in _rounds(claim, history)]
+    return [value / other for value, other in zip(found, per, strict=True)]
 
 
-def _ratio(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _ratio(claim: Table, rows: Reader) -> list[float]:
     """Return the column of one algorithm over that of each other one, at each round."""
     history = rows(claim["algorithm"])
     found = []
@@ -48,7 +56,7 @@ def _ratio(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]
     return found
 
 
-def _lead(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _lead(claim: Table, rows: Reader) -> list[float]:
     """Return the column of one algorithm minus that of each other one, at each round."""
     history = rows(claim["algorithm"])
     return [
@@ -58,7 +66,7 @@ def _lead(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
     ]
 
 
-def _order(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _order(claim: Table, rows: Reader) -> list[float]:
     """Return the ratio of each algorithm's column to the next one's: below 1 if in order."""
     found = []
     for number in _rounds(claim, rows(claim["algorithms"][0])):
@@ -67,7 +75,7 @@ def _order(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]
     return found
 
 
-def _pairs(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _pairs(claim: Table, rows: Reader) -> list[float]:
     """Return the column of each algorithm over that of its counterpart in `over`."""
     return [
         value
@@ -76,12 +84,12 @@ def _pairs(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]
     ]
 
 
-def _spread(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _spread(claim: Table, rows: Reader) -> list[float]:
     """Return each algorithm's standard deviation over rounds, over that of its counterpart."""
 
     def deviation(label: str) -> float:
         history = [row for row in rows(label) if row["round"] >= claim.get("since", 1)]
-        return float(_column(history, claim["column"]).std())
+        return float(column_of(history, claim["column"]).std())
 
     return [
         deviation(one) / deviation(other)
@@ -89,41 +97,49 @@ def _spread(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float
     ]
 
 
-def _first(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _first(claim: Table, rows: Reader) -> list[float]:
     """Return the first recorded round with the column at or below a level, inf if none is."""
     return _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
 
 
-def _cost(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _cost(claim: Table, rows: Reader) -> list[float]:
     """Return what each algorithm spends, in rounds or another column (`of`), to reach a level."""
     found = []
     for label in claim["algorithms"]:
         history = rows(label)
-        reached = np.flatnonzero(_column(history, claim["column"]) <= claim["level"])
-        spent = _column(history, claim.get("of", "round"))
+        reached = np.flatnonzero(column_of(history, claim["column"]) <= claim["level"])
+        spent = column_of(history, claim.get("of", "round"))
         found.append(float(spent[reached[0]]) if reached.size else math.inf)
     return found
 
 
-def _slope(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _slope(claim: Table, rows: Reader) -> list[float]:
     """Return the exponent of t that fits the column best between two rounds (least squares)."""
     history = rows(claim["algorithm"])
-    numbers = _column(history, "round")
-    values = _column(history, claim["column"])
+    numbers = column_of(history, "round")
+    values = column_of(history, claim["column"])
     kept = (numbers >= claim.get("since", 1)) & (numbers <= claim.get("until", math.inf))
     if kept.sum() < 2 or not (values[kept] > 0).all():
         raise ConfigError("a slope needs two recorded rounds at least, with values above 0")
     return [float(np.polyfit(np.log(numbers[kept]), np.log(values[kept]), 1)[0])]
 
 
-def _count(claim: Table, rows: Callable[[str], Sequence[Record]]) -> list[float]:
+def _count(claim: Table, rows: Reader) -> list[float]:
     """Return the number of recorded rounds with the column above a level."""
-    values = _column(rows(claim["algorithm"]), claim["column"])
+    values = column_of(rows(claim["algorithm"]), claim["column"])
     return [float((values > claim["level"]).sum())]
 
 
+def _scaling(claim: Table, seeded: Sequence[Places]) -> list[float]:
+    """Return the exponents of a sweep's parameter that fit best; see `sweeps`."""
+    found = [quantities(claim, places, column_of) for places in seeded]
+    if claim.get("of_mean"):
+        found = [(found[0][0], np.mean([y for _, y in found], axis=0))]
+    return [exponent(x, y) for x, y in found]
+
+
 MEASURES: dict[str, Measure] = {
-    "value": Measure(("algorithm", "column"), ("round",), _value),
+    "value": Measure(("algorithm", "column"), ("round", "per"), _value),
     "ratio": Measure(("algorithm", "over", "column"), ("round",), _ratio),
     "lead": Measure(("algorithm", "over", "column"), ("round",), _lead),
     "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
@@ -133,6 +149,9 @@ MEASURES: dict[str, Measure] = {
     "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
     "count": Measure(("algorithm", "column", "level"), (), _count),
+    "scaling": Measure(
+        ("algorithm", "column"), ("level", "take", "power", "of_mean"), _scaling, across=True
+    ),
 }
 
 
@@ -143,12 +162,13 @@ def _rounds(claim: Table, history: Sequence[Record]) -> list[int]:
 def _at(history: Sequence[Record], column: str, number: int) -> float:
     for row in history:
         if row["round"] == number:
-            return float(_column([row], column)[0])
+            return float(column_of([row], column)[0])
     raise ConfigError(f"round {number} is not recorded: rounds up to {history[-1]['round']:g} are, "
                       "as evaluate_every says")  # fmt: skip
 
 
-def _column(history: Sequence[Record], name: str) -> Array:
+def column_of(history: Sequence[Record], name: str) -> Array:
+    """Return a column of a history."""
     columns = {key for row in history for key in row}
     if name not in columns:
         raise ConfigError(f"unknown column {name!r}: {nearest(name, columns)}")

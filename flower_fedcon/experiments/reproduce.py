@@ -7,14 +7,16 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.experiments.claims import Claims
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.folders import label_slug
 from flower_fedcon.experiments.runner import Job, Played, play_jobs
+from flower_fedcon.experiments.sweeps import Scaling
 from flower_fedcon.experiments.verdicts import Verdict
 from flower_fedcon.runs.history import Record
 
@@ -34,12 +36,15 @@ class Outcome:
         Seconds in all, by the clock.
     left_out : int
         Claims that were not measured: they need the full run, or a file.
+    scalings : dict
+        What claims about scalings were fitted to, by experiment.
     """
 
     verdicts: list[Verdict]
     seconds: dict[str, float]
     elapsed: float
     left_out: int
+    scalings: dict[str, list[Scaling]] = field(default_factory=dict)
 
 
 def find(sims: Path, names: Sequence[str] = ()) -> list[Path]:
@@ -84,21 +89,30 @@ def reproduce(
     began = time.perf_counter()
     every = [Claims(path, quick=quick) for path in paths]
     files = [claims for claims in every if claims.claims and not claims.skipped]
-    needed = [(claims.name, *run) for claims in files for run in claims.runs()]
-    jobs = [_job(name, label, experiment, folder) for name, label, _, experiment in needed]
-    runs: dict[str, dict[tuple[str, int], Sequence[Record]]] = {c.name: {} for c in files}
+    needed: dict[Job, list[tuple[str, tuple[Any, ...]]]] = {}  # file and key of who needs a run
+    for claims in files:
+        for key, experiment in claims.runs():
+            job = _job(claims.name, key[0], experiment, folder)
+            needed.setdefault(job, []).append((claims.name, key))
+    runs: dict[str, dict[tuple[Any, ...], Sequence[Record]]] = {c.name: {} for c in files}
     seconds = dict.fromkeys(runs, 0.0)
-    for done, (i, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
-        name, label, seed, _ = needed[i]
+    wanted = list(needed.values())
+    for done, (i, played) in enumerate(play_jobs(list(needed), workers=workers), start=1):
+        (name, (label, seed, *value)), *others = wanted[i]
         if played.error:
             raise FedConError(f"{name}: {label}: {played.error}")
-        runs[name][label, seed] = _with_totals(played)
+        rows = _with_totals(played)
+        for each, key in wanted[i]:
+            runs[each][key] = rows
         seconds[name] += played.seconds
+        place = "".join(f", at {number:g}" for number in value if not others)
         spent = "found" if played.found else f"{played.seconds:.1f} s"
-        say(f"{done}/{len(jobs)}: {name}: {label}, seed {seed}, {spent}")
+        say(f"{done}/{len(needed)}: {name}: {label}, seed {seed}{place}, {spent}")
     verdicts = [v for claims in files for v in claims.judge(runs[claims.name])]
     left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
-    return Outcome(verdicts, seconds, time.perf_counter() - began, left_out)
+    scalings = {claims.name: claims.scalings(runs[claims.name]) for claims in files}
+    drawn = {name: found for name, found in scalings.items() if found}
+    return Outcome(verdicts, seconds, time.perf_counter() - began, left_out, drawn)
 
 
 def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> Job:

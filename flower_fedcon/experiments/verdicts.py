@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.measures import MEASURES, Runs, listed
+from flower_fedcon.experiments.measures import MEASURES, Runs, column_of, listed
 from flower_fedcon.experiments.schema import Table
-from flower_fedcon.runs.history import Record
+from flower_fedcon.experiments.sweeps import Places, Reader, Scaling, Sweep, quantities
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,13 @@ class Verdict:
     values: tuple[float, ...]
 
 
-def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str) -> Verdict:
+def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep: Sweep) -> Verdict:
     """Return the verdict on a checked claim."""
-    find = MEASURES[claim["measure"]].find
-    measured = [find(claim, _of_seed(runs, seed)) for seed in seeds]
+    measure, seeded = MEASURES[claim["measure"]], _seeded(claim, runs, seeds, sweep)
+    if measure.across:
+        measured = [measure.find(claim, seeded)]
+    else:
+        measured = [measure.find(claim, rows) for places in seeded for _, rows in places]
     values = [value for each in measured for value in each]
     if "near" in claim:
         off = _off(values, _targets("near", claim["near"], measured))
@@ -71,8 +75,20 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str) -> Ve
     )  # fmt: skip
 
 
-def _of_seed(runs: Runs, seed: int) -> Callable[[str], Sequence[Record]]:
-    return lambda label: runs[label, seed]
+def scaling(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> Scaling:
+    """Return what a claim with the measure "scaling" is fitted to."""
+    found = [quantities(claim, places, column_of) for places in _seeded(claim, runs, seeds, sweep)]
+    return Scaling.of(claim, sweep, found[0][0], [values for _, values in found])
+
+
+def _seeded(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> list[Places]:
+    """Return for each seed the places at which a claim is judged."""
+    chosen = claim.get("at", [])
+    return [[(key[-1], _reader(runs, key)) for key in sweep.places(s, chosen)] for s in seeds]
+
+
+def _reader(runs: Runs, key: tuple[Any, ...]) -> Reader:
+    return lambda label: runs[(label, *key)]
 
 
 def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tuple[str, str]:

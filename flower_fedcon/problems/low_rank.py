@@ -27,7 +27,8 @@ def low_rank(
     X = M_m + D, entries of M_m and D ~ N(0, 1); y = trace(X' truth) + N(0, 1). f_m is half the
     mean squared residual.
 
-    Metrics: "error", ||W - truth||_F; "rank", the singular values above 1e-6; "mse", the mean
+    Metrics: "error", ||W - truth||_F; "error_operator", the largest singular value of W - truth;
+    "rank", the singular values above 1e-6; "mse", the mean
     squared residual over all rows.
 
     Parameters
@@ -78,6 +79,7 @@ def low_rank(
         x0=x0,
         metrics={
             "error": lambda x: float(np.linalg.norm(x - truth)),
+            "error_operator": lambda x: float(np.linalg.norm(x - truth, 2)),
             "rank": spectrum,
             "mse": lambda x: 2 * float(np.mean([f.value(x) for f in objectives])),
         },
