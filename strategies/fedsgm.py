@@ -16,6 +16,10 @@ uplink_compressor, C_0 = downlink_compressor. One formula for w_bar serves both 
 sigma_t is 0 wherever ghat > eps. If no round has weight, w_bar is the last w. Minibatches replace
 grad f_j alone; g_j is always evaluated in full.
 
+Theorem: with D = ||w_0 - w*||, Lipschitz constants G, and q of C_j (E||C(x) - x||^2 <= q ||x||^2),
+    Gamma = 2 E^2 + E q/(2 N),   eta = D / (G sqrt(2 E T Gamma)),   eps = D G sqrt(2 Gamma/(E T))
+(twice that eps for soft) give f(w_bar) - f* <= eps and g(w_bar) <= eps: of order D G sqrt(E/T).
+
 Error feedback, whenever C_j is not unbiased or C_0 is not the identity: the server also keeps an
 exact x, from x_0 = w_0, client j what compression has held back, e_j = 0 at first, and
     4'. Delta_j = C_j(e_j + (w_t - v)/eta),   e_j := e_j + (w_t - v)/eta - Delta_j
@@ -42,7 +46,7 @@ long version, and assembled with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (
 
 from __future__ import annotations
 
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,10 +56,9 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.switching import (
     Switch,
     Switching,
-    SwitchingOptions,
     WeightedMean,
 )
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, flatten
 
 
@@ -75,21 +78,24 @@ class FedSGM(Switching[FedSGMState]):
     """The federated switching gradient method.
 
     The objectives need `constraint_value(x)` and `constraint_gradient(x)` (`NeymanPearson` has
-    them). A history has the columns "constraint_estimate" (ghat of the round), "sigma" and
-    "violations" (rounds so far that began with ghat > eps), and the output "average" (w_bar).
+    them). A history has the columns "constraint_estimate" (ghat of the round), "sigma",
+    "violations" (rounds so far that began with ghat > eps) and "tolerance" (eps), and the output
+    "average" (w_bar).
 
     Parameters
     ----------
-    client_lr : float
-        eta > 0.
+    client_lr, tolerance : float, optional
+        eta > 0, and eps > 0, what g may exceed 0 by; by default the theorem's, from D and G.
+    distance, lipschitz : float, optional
+        D >= ||w_0 - w*|| and G, the Lipschitz constant of every f_j and g_j.
     local_steps : int
         E >= 1.
-    tolerance : float
-        eps > 0, what g may exceed 0 by.
     switching : {"soft", "hard"} (default: "soft")
         Weigh the gradients of f and g near the tolerance, or take one of them.
     sharpness : float, optional
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
+    output : {"last", "average"} (default: "last")
+        The model: w_t, or w_bar, which the theorem is for.
     uplink_compressor : Compressor, optional
         C_j, for what clients upload; by default `Identity()`.
     downlink_compressor : Compressor, optional
@@ -127,13 +133,6 @@ class FedSGM(Switching[FedSGMState]):
     queries = ("constraint",)
     functional_constraint = True
 
-    def __init__(
-        self, *, client_lr: float, local_steps: int, **options: Unpack[SwitchingOptions]
-    ) -> None:
-        super().__init__(**options)
-        self.client_lr = positive("client_lr", client_lr)
-        self.local_steps = count("local_steps", local_steps)
-
     def initialize(self, x0: Array) -> FedSGMState:
         """Start at x_0 = w_0 = x0."""
         nobody = np.empty(0, dtype=np.int64)
@@ -152,20 +151,20 @@ class FedSGM(Switching[FedSGMState]):
     def after_query(self, state: FedSGMState, answers: Uploads) -> tuple[FedSGMState, Payload]:
         """Step 2."""
         estimate = answers.mean_number("constraint")
-        sigma = self.switch(estimate - self.tolerance)
+        sigma = self.switch(estimate - self.constants.tolerance)
         switch = state.switch._replace(estimate=estimate, sigma=sigma)
         return state._replace(switch=switch), {"sigma": sigma}
 
     def aggregate(self, state: FedSGMState, uploads: Uploads) -> FedSGMState:
         """Step 5 or 5', and one more term of the average."""
-        x = w = state.x - self.client_lr * uploads.mean("delta")
+        x = w = state.x - self.constants.client_lr * uploads.mean("delta")
         increment: Payload = {}
         if self.constants.feedback:
             rng = self.setup.rng(COMPRESS, state.t + 1)
             m = self.constants.downlink_compressor.compress(x - state.w, rng)
             w = state.w + dense(m)
             increment, _ = flatten({"increment": m})
-        violations = state.switch.violations + (state.switch.estimate > self.tolerance)
+        violations = state.switch.violations + (state.switch.estimate > self.constants.tolerance)
         return FedSGMState(
             x=x,
             w=w,
@@ -177,17 +176,18 @@ class FedSGM(Switching[FedSGMState]):
         )
 
     def model(self, state: FedSGMState) -> Array:
-        """Return the last w."""
-        return state.w
+        """Return the last w, or w_bar."""
+        return state.w if self.output == "last" else state.average.value(state.w)
 
     def report(self, state: FedSGMState) -> dict[str, float]:
-        """Return ghat and sigma of the round, and the number of violating rounds so far."""
+        """Return ghat and sigma of the round, the number of violating rounds so far, and eps."""
         estimate, sigma, violations = state.switch
-        return {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
+        found = {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
+        return found | {"tolerance": self.constants.tolerance}
 
     def outputs(self, state: FedSGMState) -> dict[str, Array]:
         """Return w_bar, or the last w if no round counts."""
-        return {"average": state.average.value(state.w)}
+        return {"average": state.average.value(state.w, warn=True)}
 
     def readmit(self, state: FedSGMState, client: int) -> tuple[FedSGMState, Payload]:
         """Return w where clients keep a copy; e_j starts again from 0."""

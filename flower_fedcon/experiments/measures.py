@@ -98,8 +98,12 @@ def _spread(claim: Table, rows: Reader) -> list[float]:
 
 
 def _first(claim: Table, rows: Reader) -> list[float]:
-    """Return the first recorded round with the column at or below a level, inf if none is."""
-    return _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
+    """Return the first recorded round with the column at or below a level, inf if none is.
+
+    With per = "rounds", as a share of the run's rounds.
+    """
+    (found,) = _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
+    return [found / rows(claim["algorithm"])[-1]["round"] if "per" in claim else found]
 
 
 def _cost(claim: Table, rows: Reader) -> list[float]:
@@ -145,7 +149,7 @@ MEASURES: dict[str, Measure] = {
     "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
     "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),
-    "first": Measure(("algorithm", "column", "level"), (), _first),
+    "first": Measure(("algorithm", "column", "level"), ("per",), _first),
     "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
     "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
     "count": Measure(("algorithm", "column", "level"), (), _count),

@@ -24,6 +24,7 @@ from flower_fedcon.problems.cifar10 import cifar10
 from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.emnist import emnist
+from flower_fedcon.problems.facility import facility
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.fmri import fmri
@@ -44,6 +45,7 @@ BUILDERS: dict[str, Builder] = {
     "counterexample": counterexample,
     "digits": digits,
     "emnist": emnist,
+    "facility": facility,
     "files": files,
     "fmri": fmri,
     "l1_logistic": l1_logistic,
@@ -65,6 +67,7 @@ __all__ = [
     "counterexample",
     "digits",
     "emnist",
+    "facility",
     "files",
     "fmri",
     "l1_logistic",

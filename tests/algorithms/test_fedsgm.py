@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
+from flower_fedcon.problems import facility
 from flower_fedcon.strategies import FedAvg, FedSGM
 
 SIMS = Path(__file__).parents[2] / "sims"
@@ -105,11 +107,44 @@ def test_a_sharp_soft_switch_is_a_hard_one(more):
 
 
 def test_the_switch():
-    soft = FedSGM(client_lr=1, local_steps=1, tolerance=0.5)
-    assert soft.sharpness == 4.0
+    soft = OpenRun(FedSGM(client_lr=1, local_steps=1, tolerance=0.5), cancer()).server.strategy
+    assert soft.constants.sharpness == 4.0
     assert [soft.switch(z) for z in (-1, -0.25, -0.0625, 0, 1)] == [0, 0, 0.75, 1, 1]
     hard = FedSGM(client_lr=1, local_steps=1, tolerance=0.5, switching="hard")
     assert [hard.switch(z) for z in (-1, 0, 1e-300, 1)] == [0, 0, 1, 1]
+
+
+def test_the_theorem_gives_step_and_tolerance():
+    """N = 4, E = 2, T = 30, q = 1: Gamma = 8 + 2/8; its f(w_bar) and g(w_bar) hold."""
+    problem = facility(clients=4, columns=6, distance=2.0)
+    options = {"local_steps": 2, "distance": 2.0, "lipschitz": 1.0, "uplink": RandK(fraction=0.5)}
+    for switching, factor in (("hard", 1), ("soft", 2)):
+        strategy = FedSGM(**options, switching=switching, output="average")
+        run = OpenRun(strategy, problem, 30)
+        found = run.server.strategy.constants
+        assert found.client_lr == pytest.approx(2 / math.sqrt(2 * 60 * 8.25), rel=1e-14)
+        eps = factor * 2 * math.sqrt(2 * 8.25 / 60)
+        assert (found.tolerance, found.sharpness) == pytest.approx((eps, 2 / eps), rel=1e-14)
+        history = simulate(strategy, problem, 30)
+        last = history.rows[-1]
+        assert last["tolerance"] == found.tolerance
+        assert max(last["residual"], last["constraint"]) < eps
+        assert np.array_equal(history.x, history.outputs["average"])
+        given = FedSGM(local_steps=2, client_lr=found.client_lr, tolerance=eps,
+                       switching=switching, uplink=RandK(fraction=0.5))  # fmt: skip
+        same = simulate(given, problem, 30)
+        assert same.outputs["average"] == pytest.approx(history.x, abs=1e-14)
+        assert not np.array_equal(same.x, history.x)
+
+
+def test_what_the_theorem_lacks_is_named():
+    with pytest.raises(ConfigError, match="needs client_lr, or distance and lipschitz"):
+        FedSGM(local_steps=1, tolerance=0.1)
+    with pytest.raises(ConfigError, match="needs tolerance, or distance and lipschitz"):
+        FedSGM(local_steps=1, client_lr=0.1, distance=1.0)
+    biased = FedSGM(local_steps=1, distance=1.0, lipschitz=1.0, uplink=TopK(count=1))
+    with pytest.raises(ConfigError, match="without error feedback: give client_lr and tolerance"):
+        simulate(biased, facility(clients=2, columns=3), 1)
 
 
 @pytest.mark.parametrize("more", [{}, BOTH], ids=["plain", "error feedback"])
