@@ -65,7 +65,8 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     step_size : float
         eta > 0; 1/L is a good start. Nonconvex objectives need it small.
     relaxation : float (default: 1.0)
-        alpha in (0, 2).
+        alpha in (0, 2]. 2 is Peaceman-Rachford splitting, which the paper leaves out: it converges
+        for smooth and strongly convex f_i.
     mirror : bool (default: True)
         Keep the clients' xhat_i on the server, so that a client can lose its state.
     local_solver : str or LocalSolver (default: "exact")
@@ -105,8 +106,8 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         self.regularizer = as_regularizer(regularizer)
         self.step_size = positive("step_size", step_size)
         self.relaxation = positive("relaxation", relaxation)
-        if self.relaxation >= 2:
-            raise ConfigError(f"relaxation must be in (0, 2), got {relaxation!r}")
+        if self.relaxation > 2:
+            raise ConfigError(f"relaxation must be in (0, 2], got {relaxation!r}")
         self.mirror = bool(mirror)
 
     def initialize(self, x0: Array) -> FedDRState:

@@ -53,9 +53,9 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.experiments.measures import MEASURES, Runs, listed
+from flower_fedcon.experiments.measures import MEASURES, Runs
 from flower_fedcon.experiments.schema import Table, check_keys, check_table, check_type, context
-from flower_fedcon.experiments.sweeps import Scaling, Sweep
+from flower_fedcon.experiments.sweeps import Scaling, Sweep, listed
 from flower_fedcon.experiments.tuning import check_interior
 from flower_fedcon.experiments.verdicts import Verdict, judge, scaling
 from flower_fedcon.runs.toml import read_toml
@@ -83,11 +83,12 @@ _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
     "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
     "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
-    "level": float, "since": int, "of": str, "until": int, "below": float, "above": float,
+    "level": float | list, "since": int, "of": str, "until": int, "below": float, "above": float,
     "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
     "power": float, "of_mean": bool,
 }  # fmt: skip
+_NUMERIC = ("near", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")
 _PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
 _EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance")
@@ -261,7 +262,7 @@ def _changed(claim: Table, changes: Table) -> Table:
 def _check_types(table: Table) -> None:
     for key, value in table.items():
         check_type(key, value, _TYPES[key])
-        numbers = listed(value) if key in ("near", "round", "expected", "at") else []
+        numbers = listed(value) if key in _NUMERIC else []
         if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
             raise ConfigError(f"{key} holds numbers only")
 

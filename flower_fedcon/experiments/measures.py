@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.experiments.schema import Table
-from flower_fedcon.experiments.sweeps import Places, Reader, exponent, quantities
+from flower_fedcon.experiments.schema import Table, check_type
+from flower_fedcon.experiments.sweeps import Places, Reader, exponent, listed, quantities
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 
@@ -108,6 +108,7 @@ def _first(claim: Table, rows: Reader) -> list[float]:
 
 def _cost(claim: Table, rows: Reader) -> list[float]:
     """Return what each algorithm spends, in rounds or another column (`of`), to reach a level."""
+    check_type("level", claim["level"], float)
     found = []
     for label in claim["algorithms"]:
         history = rows(label)
@@ -177,8 +178,3 @@ def column_of(history: Sequence[Record], name: str) -> Array:
     if name not in columns:
         raise ConfigError(f"unknown column {name!r}: {nearest(name, columns)}")
     return np.array([row.get(name, math.nan) for row in history], dtype=float)
-
-
-def listed(value: Any) -> list[Any]:
-    """Return one value, or several, as a list."""
-    return list(value) if isinstance(value, list | tuple) else [value]

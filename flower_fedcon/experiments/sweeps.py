@@ -12,6 +12,7 @@ what it measures there; any other is judged at every place, or at those in ``at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -101,36 +102,42 @@ class Scaling(NamedTuple):
         abscissa = sweep.name.rpartition(".")[-1].replace("_", " ")
         abscissa = f"{abscissa}^{power:g}" if power != 1 else abscissa
         if "level" in claim:
-            ordinate = f"rounds to {column} {claim['level']:g}"
+            level = listed(claim["level"])
+            ordinate = f"rounds to {column} {level[0]:g}" + (" ..." if len(level) > 1 else "")
         else:
             ordinate = f"least {column}" if claim.get("take") == "least" else column
         return cls(claim["algorithm"], abscissa, ordinate, x, y, bool(claim.get("of_mean")))
 
 
+def listed(value: Any) -> list[Any]:
+    """Return one value, or several, as a list."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tuple[Array, Array]:
     """Return abscissas and what a claim with the measure "scaling" measures there.
 
-    Keys: `column`; `level`, for the first round in which it is at or below that; `take`, "last"
+    Keys: `column`; `level`, for the first round in which it is at or below that (one number, or one
+    for each place; inf if it never is); `take`, "last"
     (the default) or "least" of the recorded values; `power`, of the abscissa. With `of_mean` the
     fit is to the mean over the seeds, else there is one for each seed.
 
     Raises
     ------
     ConfigError
-        If there are less than two places, or a level is not reached.
+        If there are less than two places, or `level` has not one number for each.
     """
     found = []
-    for value, rows in places:
+    levels = listed(claim.get("level", 0.0))
+    levels = levels * len(places) if len(levels) == 1 else levels
+    if len(levels) != len(places):
+        raise ConfigError(f"level has {len(levels)} numbers for {len(places)} places of the sweep")
+    for (_, rows), level in zip(places, levels, strict=True):
         history = rows(claim["algorithm"])
         series = column(history, claim["column"])
         if "level" in claim:
-            reached = np.flatnonzero(series <= claim["level"])
-            if not reached.size:
-                raise ConfigError(
-                    f"{claim['column']} does not reach {claim['level']:g} at {value:g}: give it "
-                    "more rounds"
-                )
-            found.append(float(history[reached[0]]["round"]))
+            reached = np.flatnonzero(series <= level)
+            found.append(float(history[reached[0]]["round"]) if reached.size else math.inf)
         else:
             found.append(float(series.min() if claim.get("take") == "least" else series[-1]))
     if len(found) < 2:
@@ -146,4 +153,6 @@ def exponent(x: Array, y: Array) -> float:
     """
     if not (y > 0).all():
         raise ConfigError("a scaling is fitted to values above 0")
+    if not np.isfinite(y).all():
+        return math.nan  # passes no claim
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.measures import MEASURES, Runs, column_of, listed
+from flower_fedcon.experiments.measures import MEASURES, Runs, column_of
 from flower_fedcon.experiments.schema import Table
-from flower_fedcon.experiments.sweeps import Places, Reader, Scaling, Sweep, quantities
+from flower_fedcon.experiments.sweeps import Places, Reader, Scaling, Sweep, listed, quantities
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from flower_fedcon.problems.mnist import mnist
 from flower_fedcon.problems.movielens import movielens
 from flower_fedcon.problems.multitask import multitask
 from flower_fedcon.problems.neyman_pearson import neyman_pearson
+from flower_fedcon.problems.quadratics import quadratics
 from flower_fedcon.problems.sparse_regression import sparse_regression
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
@@ -55,6 +56,7 @@ BUILDERS: dict[str, Builder] = {
     "movielens": movielens,
     "multitask": multitask,
     "neyman_pearson": neyman_pearson,
+    "quadratics": quadratics,
     "sparse_regression": sparse_regression,
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "movielens",
     "multitask",
     "neyman_pearson",
+    "quadratics",
     "sparse_regression",
 ]
 

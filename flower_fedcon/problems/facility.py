@@ -1,4 +1,4 @@
-"""A facility near its customers, in a half-space: Lipschitz and not smooth, with a known optimum."""
+"""A facility near its customers, in a half-space: Lipschitz, not smooth, with a known optimum."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def facility(
     All f_j and g_j are convex with the Lipschitz constant 1, and not smooth. The optimum is known
     by construction: for a point w* at a given distance from 0 and unit vectors u_j around -w*, the
     customers are beyond it, a_j = w* - r_j u_j with r_j in [1, 2]; n points against the mean u of
-    the u_j, and b = <n, w*>. Then the mean gradient at w* is u = -||u|| n, and F* the mean of r_j. Client j's g_j(w) = <n, w> - b_j, with
-    b_j that differ and have the mean b. The history's column "constraint" is g(w).
+    the u_j, and b = <n, w*>. Then the mean gradient at w* is u = -||u|| n, and F* the mean of the
+    r_j. Client j's g_j(w) = <n, w> - b_j, with b_j that differ and have the mean b. The history's
+    column "constraint" is g(w).
 
     Metrics: "gap", |F(w) - F*|; "excess", the larger one of F(w) - F* and g(w), in absolute value.
 

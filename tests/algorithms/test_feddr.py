@@ -175,6 +175,6 @@ def test_late_clients_of_feddr_start_at_x0():
 
 
 def test_refused_arguments():
-    for relaxation in (0.0, 2.0):
+    for relaxation in (0.0, 2.1):
         with pytest.raises(ConfigError, match="relaxation must be"):
             FedDR(None, step_size=0.1, relaxation=relaxation)

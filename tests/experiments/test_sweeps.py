@@ -102,6 +102,13 @@ def test_a_sweep_is_run_and_drawn(fedcon: Command) -> None:
     assert "2/2: small: FedFWPlus" in out  # the same run at each place
 
 
+def test_a_level_that_is_never_reached_fails(tmp_path: Path) -> None:
+    (found,) = judged(tmp_path, CLAIMS + "level = 0.0")
+    assert found.verdict == "fail"
+    (found,) = judged(tmp_path, CLAIMS + "level = [64, 182, 512]")  # as at n = 1: in round 1
+    assert found.values[0] == 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -110,7 +117,7 @@ def test_a_sweep_is_run_and_drawn(fedcon: Command) -> None:
         ("[1, 2, 4]", '["a", "b", "c"]', "problem.clients must be a number"),
         ("[6, 6, 9]", "6", "run.rounds must be a list"),
         ('"problem.clients" = [1, 2, 4]\n"run.rounds" = [6, 6, 9]', "", "needs a table [sweep]"),
-        ("within = 10.0", "within = 10.0\nlevel = -1.0", "does not reach -1 at 1: give it more"),
+        ("within = 10.0", "within = 10.0\nlevel = [1, 2]", "level has 2 numbers for 3 places"),
         ("problem.clients", "problem.client", "did you mean 'clients'"),
     ],
 )

@@ -38,6 +38,7 @@ CONTRACT = Contract(
         Case("smooth", q6, SIZE, 300, 0, 2e-15),
         Case("composite", q6_l1, SIZE, 300, 0, 5e-11),
         Case("relaxed", q6, {**SIZE, "relaxation": 1.95}, 1000, 0, 1e-15),
+        Case("Peaceman-Rachford", q6, {**SIZE, "relaxation": 2.0}, 1000, 0, 1e-15),
     ],
     sampled=[
         Case("two of six", q6_l1, {**SIZE, "participation": Sample(count=2)}, 800, 0, 5e-11),

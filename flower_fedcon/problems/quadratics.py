@@ -1,0 +1,94 @@
+"""Strongly convex quadratics of a given condition number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.reference import Reference
+from flower_fedcon.regularizers import L1
+from flower_fedcon.validation import Array, count, nonnegative, positive
+
+
+def quadratics(
+    *,
+    clients: int = 10,
+    columns: int = 20,
+    condition: float = 100.0,
+    smallest: float = 1.0,
+    shared: bool = True,
+    l1: float = 0.0,
+    seed: int = 0,
+) -> FederatedProblem:
+    """Return f_j = x'Q_j x/2 - <b_j, x>, with b_j ~ N(0, I), from 0.
+
+    The eigenvalues of each Q_j are `smallest`, `condition`, and powers between them, drawn
+    uniformly in the exponent. With `smallest` = 0 half of them are 0: f_j is convex, and bounded
+    below, since b_j is in the range of Q_j.
+
+    Metrics: "error", ||x - x*|| / ||x*||; "gradient", ||grad F(x)||.
+
+    Parameters
+    ----------
+    clients : int
+        N >= 1.
+    columns : int
+        d >= 2.
+    condition : float
+        L >= 1, the largest eigenvalue of each Q_j.
+    smallest : float
+        The smallest one, mu: 1, or 0.
+    shared : bool
+        One eigenbasis for all clients, in which the eigenvalues differ: the mean stays as
+        ill-conditioned as they are. Else each has its own, and the mean is better conditioned.
+    l1 : float
+        Weight of an l1 regularizer.
+    seed : int
+        Seeds Q_j and b_j.
+
+    >>> problem = quadratics(clients=3, columns=4, condition=50.0)
+    >>> f = problem.objectives[1]
+    >>> round(f.smoothness, 9), round(f.strong_convexity, 9)
+    (50.0, 1.0)
+    """
+    d = count("columns", columns, minimum=2)
+    if positive("condition", condition) < 1:
+        raise ConfigError(f"condition must be at least 1, got {condition!r}")
+    if smallest not in (0, 1):
+        raise ConfigError(f"smallest must be 0 or 1, got {smallest!r}")
+    rng = np.random.default_rng(count("seed", seed, minimum=0))
+    common = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    objectives = []
+    for _ in range(count("clients", clients)):
+        basis = common if shared else np.linalg.qr(rng.standard_normal((d, d)))[0]
+        powers = condition ** rng.uniform(0, 1, d)
+        powers[:2] = 1.0, condition
+        powers = rng.permutation(powers)
+        if smallest == 0:
+            powers[rng.choice(d, d // 2, replace=False)] = 0.0
+            powers[int(np.argmax(powers))] = condition
+        Q = (basis * powers) @ basis.T
+        b = rng.standard_normal(d)
+        b = basis @ ((powers > 0) * (basis.T @ b))
+        objectives.append(Quadratic((Q + Q.T) / 2, b))
+    mean_Q = np.mean([f.Q for f in objectives], axis=0)
+    mean_b = np.mean([f.b for f in objectives], axis=0)
+    metrics = {"gradient": lambda x: float(np.linalg.norm(mean_Q @ x - mean_b))}
+    optimum = None
+    if l1 == 0:
+        inverse = np.linalg.pinv(mean_Q, hermitian=True)
+        best: Array = inverse @ mean_b
+        best = best + inverse @ (mean_b - mean_Q @ best)
+        value = float((0.5 * mean_Q @ best - mean_b) @ best)
+        optimum = Reference(best, value, metrics["gradient"](best), "linear system")
+    psi = L1(l1) if nonnegative("l1", l1) else None
+    problem = FederatedProblem(objectives, regularizer=psi, metrics=metrics, optimum=optimum)
+
+    def error(x: Array) -> float:
+        star = problem.optimum.x
+        return float(np.linalg.norm(x - star) / np.linalg.norm(star))
+
+    problem.metrics["error"] = error
+    return problem
