@@ -17,6 +17,7 @@ from flower_fedcon.strategies.cfedda import CFedDA as CFedDA
 from flower_fedcon.strategies.mcfedda import MCFedDA as MCFedDA
 from flower_fedcon.strategies.fedfw import FedFW as FedFW
 from flower_fedcon.strategies.fedfwplus import FedFWPlus as FedFWPlus
+from flower_fedcon.strategies.averagedfw import AveragedFW as AveragedFW
 from flower_fedcon.strategies.dualfl import DualFL as DualFL
 from flower_fedcon.strategies.fedsgm import FedSGM as FedSGM
 from flower_fedcon.strategies.scaffold import Scaffold as Scaffold

@@ -9,6 +9,7 @@ from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
+from flower_fedcon.sets import L1Ball
 from flower_fedcon.validation import Array, count, nonnegative, positive
 
 
@@ -20,15 +21,17 @@ def quadratics(
     smallest: float = 1.0,
     shared: bool = True,
     l1: float = 0.0,
+    radius: float | None = None,
     seed: int = 0,
 ) -> FederatedProblem:
     """Return f_j = x'Q_j x/2 - <b_j, x>, with b_j ~ N(0, I), from 0.
 
     The eigenvalues of each Q_j are `smallest`, `condition`, and powers between them, drawn
     uniformly in the exponent. With `smallest` = 0 half of them are 0: f_j is convex, and bounded
-    below, since b_j is in the range of Q_j.
+    below, since b_j is in the range of Q_j. With -1 they have random signs: neither f_j nor F is
+    convex, which needs a radius.
 
-    Metrics: "error", ||x - x*|| / ||x*||; "gradient", ||grad F(x)||.
+    Metrics: "gradient", ||grad F(x)||; without a radius "error", ||x - x*|| / ||x*||.
 
     Parameters
     ----------
@@ -39,12 +42,14 @@ def quadratics(
     condition : float
         L >= 1, the largest eigenvalue of each Q_j.
     smallest : float
-        The smallest one, mu: 1, or 0.
+        The smallest one, mu: 1, 0, or -1.
     shared : bool
         One eigenbasis for all clients, in which the eigenvalues differ: the mean stays as
         ill-conditioned as they are. Else each has its own, and the mean is better conditioned.
     l1 : float
         Weight of an l1 regularizer.
+    radius : float, optional
+        Of an l1 ball as constraint.
     seed : int
         Seeds Q_j and b_j.
 
@@ -56,8 +61,10 @@ def quadratics(
     d = count("columns", columns, minimum=2)
     if positive("condition", condition) < 1:
         raise ConfigError(f"condition must be at least 1, got {condition!r}")
-    if smallest not in (0, 1):
-        raise ConfigError(f"smallest must be 0 or 1, got {smallest!r}")
+    if smallest not in (-1, 0, 1):
+        raise ConfigError(f"smallest must be -1, 0 or 1, got {smallest!r}")
+    if smallest < 0 and radius is None:
+        raise ConfigError("smallest = -1 is unbounded below without a radius: give one")
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     common = np.linalg.qr(rng.standard_normal((d, d)))[0]
     objectives = []
@@ -69,13 +76,17 @@ def quadratics(
         if smallest == 0:
             powers[rng.choice(d, d // 2, replace=False)] = 0.0
             powers[int(np.argmax(powers))] = condition
+        if smallest < 0:
+            powers *= rng.choice([-1.0, 1.0], d)
         Q = (basis * powers) @ basis.T
         b = rng.standard_normal(d)
-        b = basis @ ((powers > 0) * (basis.T @ b))
+        b = basis @ ((powers != 0) * (basis.T @ b))
         objectives.append(Quadratic((Q + Q.T) / 2, b))
     mean_Q = np.mean([f.Q for f in objectives], axis=0)
     mean_b = np.mean([f.b for f in objectives], axis=0)
     metrics = {"gradient": lambda x: float(np.linalg.norm(mean_Q @ x - mean_b))}
+    if radius is not None:
+        return FederatedProblem(objectives, constraint=L1Ball(radius), metrics=metrics)
     optimum = None
     if l1 == 0:
         inverse = np.linalg.pinv(mean_Q, hermitian=True)

@@ -1,0 +1,103 @@
+r"""AveragedFW, the average of the clients' Frank-Wolfe models: a baseline, which can fail.
+
+    min_x (1/N) sum_i f_i(x)   s.t. x in D,   D convex and compact
+
+Round r = 1, 2, ..., for a cohort S:
+    1. broadcast x_bar
+    2. client i:  x = x_bar;  for k = 1..K, t = (r-1) K + k:
+                      s = lmo(grad f_i(x)) = argmin over s in D of <grad f_i(x), s>
+                      x := (1 - eta_t) x + eta_t s,   eta_t = 2/(t + 1)
+    3. upload x - x_bar
+    4. server:    x_bar := x_bar + mean_S(x_i - x_bar)
+
+FedAvg with Frank-Wolfe steps. The mean of the clients' atoms is not an atom of their mean gradient:
+for two clients whose atoms are opposite it is 0, and x_bar stays where it is for every step size
+(`fedcon reproduce counterexample`). FedFW and FedFWPlus couple the clients instead.
+
+Symbols: K = local_steps.
+
+State: none on the client; x_bar on the server.
+Wire: 1 vector and 1 number down; 1 vector up.
+Participation: any; the limit is biased, if there is one.
+Lost state: nothing to lose.
+
+Source: refuted in Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS
+workshop 2022, Appendix A. The step is that of Frank-Wolfe's method; the paper's holds for any.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Unpack
+
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets import ConstraintSet
+from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.validation import Array, count
+from flower_fedcon.wire.payloads import Payload
+
+
+class AveragedFWState(NamedTuple):
+    """The server's state."""
+
+    x_bar: Array  # global model, shape of x0
+    r: int  # the coming round, from 1
+
+
+class AveragedFW(FedConStrategy[AveragedFWState]):
+    """The average of the clients' Frank-Wolfe models.
+
+    Parameters
+    ----------
+    constraint : ConstraintSet
+        D, bounded, with a linear minimization oracle.
+    local_steps : int (default: 1)
+        K >= 1.
+    participation, batch_size, min_replies : see `FedConStrategy`
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    The example of the paper: the minimiser is 1, and x_bar stays at 0.
+
+    >>> from flower_fedcon import simulate
+    >>> from flower_fedcon.problems import counterexample
+    >>> problem = counterexample()
+    >>> simulate(AveragedFW(problem.constraint, local_steps=3), problem, num_rounds=100).x
+    array([0.])
+    """
+
+    name = "averagedfw"
+    uplink = ("delta",)
+
+    def __init__(
+        self, constraint: ConstraintSet, *, local_steps: int = 1, **common: Unpack[Common]
+    ) -> None:
+        super().__init__(**common)
+        if not isinstance(constraint, ConstraintSet):
+            raise ConfigError(
+                f"{self.title} needs a constraint set with a linear minimization oracle "
+                f"(flower_fedcon.sets), got {constraint!r}"
+            )
+        self.constraint = constraint
+        self.local_steps = count("local_steps", local_steps)
+
+    def initialize(self, x0: Array) -> AveragedFWState:
+        """Start at x0."""
+        return AveragedFWState(x_bar=x0, r=1)
+
+    def broadcast(self, state: AveragedFWState) -> Payload:
+        """Step 1, with the steps done."""
+        return {"x_bar": state.x_bar, "steps": (state.r - 1) * self.local_steps}
+
+    def aggregate(self, state: AveragedFWState, uploads: Uploads) -> AveragedFWState:
+        """Step 4."""
+        return AveragedFWState(state.x_bar + uploads.mean("delta"), state.r + 1)
+
+    def model(self, state: AveragedFWState) -> Array:
+        """Return x_bar."""
+        return state.x_bar
