@@ -40,7 +40,7 @@ class FastFedDAClient(DualAveragingClient, LocalStepsClient[None]):
         if not self.weight_power and not self.average:
             return super().step(state, down)
         v, z, A, t = down["w"], down["z"], down["steps"], down["t"]
-        points = 0.0
+        points: Array = 0.0 * v
         for k in range(1, (self.local_steps or 0) + 1):
             v = v if k == 1 else self.minimizer(self.regularizer, z, A)
             alpha = step_weight(t + k, self.weight_power, self.weight_shift)

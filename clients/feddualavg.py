@@ -5,6 +5,7 @@ from __future__ import annotations
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers import Correction
+from flower_fedcon.solvers.bregman import primal_point
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -18,6 +19,7 @@ class FedDualAvgClient(LocalStepsClient[None]):
     local_steps: int | None
     regularizer: Regularizer
     server_prox_only: bool
+    simplex_radius: float | None
     batch_size: int | None
 
     def correction(self, state: None, down: Payload) -> Correction:
@@ -29,7 +31,8 @@ class FedDualAvgClient(LocalStepsClient[None]):
         """Return w, by the step so far."""
         if self.server_prox_only:
             return z
-        return self.regularizer.prox(z, down["elapsed"] + self.client_lr * k)
+        step = down["elapsed"] + self.client_lr * k
+        return primal_point(self.regularizer, z, step, self.simplex_radius)
 
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""

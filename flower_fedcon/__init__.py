@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flower_fedcon.core.participation import Bernoulli, Full, Sample
+    from flower_fedcon.core.participation import Bernoulli, Full, Only, Sample
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
     from flower_fedcon.flower.legacy import as_legacy_strategy
@@ -27,6 +27,7 @@ __all__ = [
     "FederatedProblem",
     "Full",
     "History",
+    "Only",
     "Policy",
     "Sample",
     "as_legacy_strategy",
@@ -47,6 +48,7 @@ _HOMES = {
     "FederatedProblem": "problems.federated",
     "Full": "core.participation",
     "History": "runs.history",
+    "Only": "core.participation",
     "Policy": "flower.policy",
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.card import Card, card_of
-from flower_fedcon.core.participation import Full, Participation
+from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError, nearest
@@ -74,8 +74,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     Parameters
     ----------
     participation : Participation (default: Full())
-        Who takes part in a round: `Full()`, `Sample(count=...)`, `Sample(fraction=...)` or
-        `Bernoulli(p)`.
+        Who takes part in a round: `Full()`, `Sample(count=...)`, `Sample(fraction=...)`,
+        `Bernoulli(p)`, or one client alone, `Only(client)`.
     batch_size : int, optional (default: None)
         Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
         methods whose clients minimise.
@@ -141,7 +141,13 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         self.participation = Full() if participation is None else participation
         if not isinstance(self.participation, Participation):
             raise ConfigError(
-                f"participation must be Full(), Sample(...) or Bernoulli(p), got {participation!r}"
+                "participation must be Full(), Sample(...), Bernoulli(p) or Only(client), got "
+                f"{participation!r}"
+            )
+        if isinstance(participation, Only) and client_class(self.name).state_type is not None:
+            raise ParticipationError(
+                f"{self.title} keeps state on every client: Only(...) is for methods whose clients "
+                "keep none, such as FedAvg"
             )
         self.batch_size = None if batch_size is None else count("batch_size", batch_size)
         if batch_size is not None and "batch_size" not in self.client_settings:

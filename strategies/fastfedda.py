@@ -164,8 +164,10 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     def broadcast(self, state: FastFedDAState) -> Payload:
         """Step 1."""
-        down = {"w": state.w, "z": state.z, "steps": state.A}
-        return {**down, "t": (state.r - 1) * self.unit} if self.weight_power or self.average else down
+        down: Payload = {"w": state.w, "z": state.z, "steps": state.A}
+        return (
+            {**down, "t": (state.r - 1) * self.unit} if self.weight_power or self.average else down
+        )
 
     def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""

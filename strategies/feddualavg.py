@@ -1,4 +1,4 @@
-r"""FedDualAvg, federated dual averaging (with the squared Euclidean norm as distance).
+r"""FedDualAvg, federated dual averaging.
 
     min_w (1/N) sum_i f_i(w) + psi(w)
 
@@ -13,6 +13,12 @@ Round r = 0, 1, ..., for a cohort S:
 The prox is applied to z with the accumulated step; z_0 = x0 and e_0 = 0, so that the first gradient
 is taken at x0. With `server_prox_only` the client starts at w = prox(z_r, e_r), takes plain
 gradient steps and uploads w - prox(z_r, e_r); for K = 1 the two agree.
+
+The paper states it for any distance-generating function h: w is the point to which the dual z and
+the elapsed step e belong,
+    w = argmin_w -<z, w> + e psi(w) + h(w),   z_0 = grad h(x0).
+distance = "euclidean", h = ||w||^2/2, gives prox(z, e) as above; "entropy", h = sum w log(w/r) on
+the simplex of radius r, gives w = r exp(z) / sum exp(z).
 
 Symbols: eta_c = client_lr, eta_s = server_lr, K = local_steps, psi = regularizer.
 
@@ -30,11 +36,15 @@ never feels psi while the output's threshold grows, and the output tends to 0.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.families.local_steps import LocalProxSteps
-from flower_fedcon.validation import Array
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import Indicator
+from flower_fedcon.sets import Simplex
+from flower_fedcon.solvers.bregman import DISTANCES, dual_point, primal_point
+from flower_fedcon.strategies.families.local_steps import LocalProxSteps, StepOptions
+from flower_fedcon.validation import Array, choice
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -60,12 +70,14 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take plain gradient steps on the clients.
+    distance : {"euclidean", "entropy"} (default: "euclidean")
+        h; the entropy for vectors on a `Simplex`, from a start inside it.
     participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
     ConfigError
-        If an argument is out of range.
+        If an argument is out of range, or the entropy is asked for on another set.
 
     Examples
     --------
@@ -85,13 +97,34 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     uplink = ("delta",)
     needs_mean = ""
 
+    def __init__(
+        self,
+        regularizer: Any,
+        *,
+        distance: str = "euclidean",
+        server_prox_only: bool = False,
+        **steps: Unpack[StepOptions],
+    ) -> None:
+        super().__init__(regularizer, server_prox_only=server_prox_only, **steps)
+        self.distance = choice("distance", distance, DISTANCES)
+        self.simplex_radius: float | None = None
+        if distance == "entropy":
+            psi = self.regularizer
+            simplex = psi.constraint if isinstance(psi, Indicator) else None
+            if not isinstance(simplex, Simplex) or server_prox_only:
+                raise ConfigError(
+                    'distance="entropy" is for a Simplex as regularizer, with the prox on the '
+                    f"clients, got {regularizer!r} and server_prox_only={server_prox_only}"
+                )
+            self.simplex_radius = simplex.radius
+
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""
         return float(self.server_lr * self.client_lr * r * self.unit)
 
     def initialize(self, x0: Array) -> FedDualAvgState:
-        """Start at z_0 = x0, e_0 = 0."""
-        return FedDualAvgState(z=x0, r=0)
+        """Start at the dual point of x0, e_0 = 0."""
+        return FedDualAvgState(z=dual_point(x0, self.simplex_radius), r=0)
 
     def broadcast(self, state: FedDualAvgState) -> Payload:
         """Step 1."""
@@ -103,5 +136,5 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         return FedDualAvgState(z=z, r=state.r + self.units(uploads))
 
     def model(self, state: FedDualAvgState) -> Array:
-        """Return w_r = prox(z_r, e_r)."""
-        return self.regularizer.prox(state.z, self.elapsed(state.r))  # type: ignore[no-any-return]
+        """Return w_r."""
+        return primal_point(self.regularizer, state.z, self.elapsed(state.r), self.simplex_radius)

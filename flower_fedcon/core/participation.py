@@ -1,4 +1,4 @@
-"""Who takes part in a round: everyone, a uniform sample, or each by an independent draw."""
+"""Who takes part in a round: everyone, a uniform sample, each by an independent draw, or one."""
 
 from __future__ import annotations
 
@@ -118,3 +118,36 @@ class Bernoulli(Participation):
     def rate(self, num_clients: int) -> float:
         """Return p (the redraw of empty cohorts is not counted)."""
         return self.p
+
+
+@dataclass(frozen=True)
+class Only(Participation):
+    """One client in every round: training on its data alone, the baseline of federation.
+
+    For methods whose clients keep no state.
+
+    Parameters
+    ----------
+    client : int
+        Its place in the list of names, from 0.
+
+    >>> Only(2).draw(5, np.random.default_rng(0))
+    [2]
+    """
+
+    client: int
+
+    def __post_init__(self) -> None:
+        count("Only(client)", self.client, minimum=0)
+
+    def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
+        """Return the client."""
+        return [self.client]
+
+    def rate(self, num_clients: int) -> float:
+        """Return 1 / N."""
+        if self.client >= num_clients:
+            raise ConfigError(
+                f"Only(client={self.client}): there are {num_clients} clients, counted from 0"
+            )
+        return 1.0 / num_clients

@@ -86,7 +86,7 @@ _TYPES: dict[str, Any] = {
     "level": float | list, "since": int, "of": str, "until": int, "below": float, "above": float,
     "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
     "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
-    "power": float, "of_mean": bool,
+    "power": float, "of_mean": bool, "over_round": int,
 }  # fmt: skip
 _NUMERIC = ("near", "round", "expected", "at", "level")
 _THRESHOLDS = ("below", "above", "near")

@@ -45,22 +45,26 @@ def _value(claim: Table, rows: Reader) -> list[float]:
 
 
 def _ratio(claim: Table, rows: Reader) -> list[float]:
-    """Return the column of one algorithm over that of each other one, at each round."""
+    """Return the column of one algorithm over that of each other one, at each round.
+
+    Or over the other's at another round, `over_round`.
+    """
     history = rows(claim["algorithm"])
     found = []
     for other in listed(claim["over"]):
         for number in _rounds(claim, history):
-            lower = _at(rows(other), claim["column"], number)
+            lower = _at(rows(other), claim["column"], claim.get("over_round", number))
             upper = _at(history, claim["column"], number)
             found.append(upper / lower if lower else math.copysign(math.inf, upper))
     return found
 
 
 def _lead(claim: Table, rows: Reader) -> list[float]:
-    """Return the column of one algorithm minus that of each other one, at each round."""
+    """Return the column of one algorithm minus that of each other one, as `_ratio` does."""
     history = rows(claim["algorithm"])
     return [
-        _at(history, claim["column"], number) - _at(rows(other), claim["column"], number)
+        _at(history, claim["column"], number)
+        - _at(rows(other), claim["column"], claim.get("over_round", number))
         for other in listed(claim["over"])
         for number in _rounds(claim, history)
     ]
@@ -145,8 +149,8 @@ def _scaling(claim: Table, seeded: Sequence[Places]) -> list[float]:
 
 MEASURES: dict[str, Measure] = {
     "value": Measure(("algorithm", "column"), ("round", "per"), _value),
-    "ratio": Measure(("algorithm", "over", "column"), ("round",), _ratio),
-    "lead": Measure(("algorithm", "over", "column"), ("round",), _lead),
+    "ratio": Measure(("algorithm", "over", "column"), ("round", "over_round"), _ratio),
+    "lead": Measure(("algorithm", "over", "column"), ("round", "over_round"), _lead),
     "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
     "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
     "order": Measure(("algorithms", "column"), ("round",), _order),

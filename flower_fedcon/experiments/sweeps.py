@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.schema import Table, check_type, write_value
+from flower_fedcon.experiments.schema import Table, check_type
 from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:

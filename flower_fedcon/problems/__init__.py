@@ -31,6 +31,7 @@ from flower_fedcon.problems.fmri import fmri
 from flower_fedcon.problems.l1_logistic import l1_logistic
 from flower_fedcon.problems.lasso import lasso
 from flower_fedcon.problems.low_rank import low_rank
+from flower_fedcon.problems.mixture import mixture
 from flower_fedcon.problems.mnist import mnist
 from flower_fedcon.problems.movielens import movielens
 from flower_fedcon.problems.multitask import multitask
@@ -52,6 +53,7 @@ BUILDERS: dict[str, Builder] = {
     "l1_logistic": l1_logistic,
     "lasso": lasso,
     "low_rank": low_rank,
+    "mixture": mixture,
     "mnist": mnist,
     "movielens": movielens,
     "multitask": multitask,
@@ -75,6 +77,7 @@ __all__ = [
     "l1_logistic",
     "lasso",
     "low_rank",
+    "mixture",
     "mnist",
     "movielens",
     "multitask",

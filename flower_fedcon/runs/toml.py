@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.participation import Bernoulli, Full, Participation, Sample
+from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.wire import settings
 
@@ -104,6 +104,7 @@ _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
     "sample": lambda size: Sample(count=size),
     "fraction": lambda fraction: Sample(fraction=fraction),
     "bernoulli": lambda p: Bernoulli(p),
+    "only": lambda client: Only(client),
 }
 
 
@@ -138,8 +139,8 @@ def _participation(value: Any) -> Participation:
             return _PARTICIPATION[rule](number)
         raise ConfigError(f"unknown participation {rule!r}: {nearest(rule, _PARTICIPATION)}")
     raise ConfigError(
-        'participation must be "full", {sample = 3}, {fraction = 0.3} or {bernoulli = 0.5}, '
-        f"got {value!r}"
+        'participation must be "full", {sample = 3}, {fraction = 0.3}, {bernoulli = 0.5} or '
+        f"{{only = 0}}, got {value!r}"
     )
 
 
@@ -159,6 +160,8 @@ def tabled(value: Any) -> Any:
         return {"fraction": value.fraction} if value.count is None else {"sample": value.count}
     if isinstance(value, Bernoulli):
         return {"bernoulli": value.p}
+    if isinstance(value, Only):
+        return {"only": value.client}
     if isinstance(value, Full):
         return "full"
     if isinstance(value, np.ndarray | np.generic):
