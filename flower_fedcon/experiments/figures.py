@@ -172,7 +172,8 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
         )
         axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
         axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xticks(members[0].x, [f"{x:.3g}" for x in members[0].x], minor=False)
+        ticks = [f"{float(f'{x:.3g}'):g}" for x in members[0].x]
+        axis.set_xticks(members[0].x, ticks, minor=False)
         axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axis.legend(
             title="fitted exponents", loc="upper center", bbox_to_anchor=(0.5, -0.16),

@@ -101,7 +101,8 @@ class Scaling(NamedTuple):
         """Name the axes of a claim."""
         power, column = claim.get("power", 1.0), claim["column"].replace("_", " ")
         abscissa = sweep.name.rpartition(".")[-1].replace("_", " ")
-        abscissa = f"{abscissa}^{power:g}" if power != 1 else abscissa
+        if power != 1:
+            abscissa = f"sqrt({abscissa})" if power == 0.5 else f"{abscissa}^{power:g}"
         if "level" in claim:
             level = listed(claim["level"])
             ordinate = f"rounds to {column} {level[0]:g}" + (" ..." if len(level) > 1 else "")
