@@ -53,7 +53,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
         D, bounded, with a linear minimization oracle.
     local_steps : int (default: 1)
         K >= 1.
-    participation, batch_size, min_replies : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
@@ -67,7 +67,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     >>> from flower_fedcon import simulate
     >>> from flower_fedcon.problems import counterexample
     >>> problem = counterexample()
-    >>> simulate(AveragedFW(problem.constraint, local_steps=3), problem, num_rounds=100).x
+    >>> simulate(AveragedFW(problem.constraint), problem, num_rounds=100).x
     array([0.])
     """
 
