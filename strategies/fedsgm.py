@@ -79,8 +79,8 @@ class FedSGM(Switching[FedSGMState]):
 
     The objectives need `constraint_value(x)` and `constraint_gradient(x)` (`NeymanPearson` has
     them). A history has the columns "constraint_estimate" (ghat of the round), "sigma",
-    "violations" (rounds so far that began with ghat > eps) and "tolerance" (eps), and the output
-    "average" (w_bar).
+    "violations" (rounds so far that began with ghat > eps) and, where it is the theorem's,
+    "tolerance" (eps), and the output "average" (w_bar).
 
     Parameters
     ----------
@@ -180,10 +180,10 @@ class FedSGM(Switching[FedSGMState]):
         return state.w if self.output == "last" else state.average.value(state.w)
 
     def report(self, state: FedSGMState) -> dict[str, float]:
-        """Return ghat and sigma of the round, the number of violating rounds so far, and eps."""
+        """Return ghat and sigma of the round, and the number of violating rounds so far."""
         estimate, sigma, violations = state.switch
         found = {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
-        return found | {"tolerance": self.constants.tolerance}
+        return found | ({"tolerance": self.constants.tolerance} if self.by_theorem else {})
 
     def outputs(self, state: FedSGMState) -> dict[str, Array]:
         """Return w_bar, or the last w if no round counts."""
