@@ -31,7 +31,7 @@ def test_plot(fedcon: Command) -> None:
     assert ".png, .pdf, .svg" in refusal(fedcon, "plot", "one", "-o", "a.gif")
     assert "new holds no run" in refusal(fedcon, "plot", "new", "-o", "a.png")
     Path("one/history.csv").write_text("round,objective\n1,x\n")
-    assert "cannot read one/history.csv" in refusal(fedcon, "plot", "one", "-o", "a.png")
+    assert "one/history.csv is damaged in line 2" in refusal(fedcon, "plot", "one", "-o", "a.png")
 
 
 def test_plot_labels_runs_of_one_algorithm_apart(
