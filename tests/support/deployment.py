@@ -61,6 +61,10 @@ class Run:
         """What the command printed so far, with the streamed log of the ServerApp."""
         return self._process.log()
 
+    def alive(self) -> bool:
+        """Return whether the command still follows the run."""
+        return self._process.alive()
+
     @property
     def run_id(self) -> str | None:
         """Flower's id of the run, None as long as it is not known."""

@@ -10,17 +10,18 @@ from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 
 ORACLES = {"constraint": L1Ball(radius=5.0), "regularizer": L1(weight=0.1)}
-HOLD: list[Path] = []  # while this file exists, rounds from the sixth on wait for it to go
+HOLD: list[tuple[Path, int]] = []  # while this file exists, rounds from this one on wait
 
 
 def hold(row):
-    while row["round"] >= 6 and any(file.exists() for file in HOLD):
+    while any(row["round"] >= last and file.exists() for file, last in HOLD):
         time.sleep(0.1)
 
 
 def make_strategy(context):
     config = context.run_config
-    HOLD.append(Path(str(config["run-dir"])) / ".." / "hold")
+    file = Path(str(config["run-dir"])) / ".." / "hold"
+    HOLD.append((file, int(config["num-server-rounds"]) - 4))
     arguments = json.loads(str(config["arguments"]).replace("'", '"'))
     cohort = arguments.pop("sample", None)
     participation = Full() if cohort is None else Sample(count=cohort)
