@@ -21,7 +21,6 @@ def test_every_run_ends_where_the_undisturbed_one_does(tmp_path):
             "a node dies twice",
             "a stranger joins",
             "the ServerApps die",
-            "a node dies",
             "the server's machine goes down",
         ],
     )
