@@ -107,4 +107,4 @@ def test_composite_has_no_floor_on_digits():
     errors = (np.array(history["objective"]) - best) / best
     assert all(np.diff(errors) < 0)
     assert errors[2] < 1e-2
-    assert errors[-1] == pytest.approx(1.22e-3, rel=0.05)
+    assert errors[-1] == pytest.approx(4.34e-4, rel=0.05)
