@@ -134,22 +134,22 @@ class FastFedDA(DualAveraging[FastFedDAState]):
         self.weight_power = nonnegative("weight_power", weight_power)
         self.weight_shift = optional(nonnegative, "weight_shift", weight_shift)
         self.output = choice("output", output, ("last", "average"))
-        self.average = self.output == "average"
         if self.local_steps is None and (self.weight_power or self.average):
             raise ConfigError(
                 "FastFedDA with weights, or with the average as output, counts its steps: give "
                 "local_steps"
             )
 
+    @property
+    def average(self) -> bool:
+        """Whether the weighted average is the output."""
+        return self.output == "average"
+
     def derive(self) -> Weights:
         """Return gamma and a: as given, else 5 L (1 + a)^q and 2 q L/mu."""
-        q, a = self.weight_power, self.weight_shift
-        if a is None:
-            a = (
-                2 * q * self.known_smoothness("weight_shift", 2 * q) / self.strong_convexity
-                if q
-                else 0.0
-            )
+        q, a = self.weight_power, self.weight_shift or 0.0
+        if self.weight_shift is None and q:
+            a = 2 * q * self.known_smoothness("weight_shift", 2 * q) / self.strong_convexity
         gamma = self.damping or 5 * self.known_smoothness("damping", 5) * step_weight(1, q, a)
         return Weights(gamma, a)
 
@@ -165,9 +165,9 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     def broadcast(self, state: FastFedDAState) -> Payload:
         """Step 1."""
         down: Payload = {"w": state.w, "z": state.z, "steps": state.A}
-        return (
-            {**down, "t": (state.r - 1) * self.unit} if self.weight_power or self.average else down
-        )
+        if self.weight_power or self.average:
+            down["t"] = (state.r - 1) * self.unit
+        return down
 
     def aggregate(self, state: FastFedDAState, uploads: Uploads) -> FastFedDAState:
         """Step 4."""

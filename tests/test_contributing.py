@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LINE = "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg\n"
-COPIED = ("strategies", "clients", "flower_fedcon", "tests", "sims", "README.md", "pyproject.toml",
-          "Makefile", "CONTRIBUTING.md")  # fmt: skip
+COPIED = ("strategies", "clients", "flower_fedcon", "tests", "sims", "docs", "examples",
+          "README.md", "pyproject.toml", "Makefile", "CONTRIBUTING.md")  # fmt: skip
 
 
 def blocks() -> dict[str, str]:

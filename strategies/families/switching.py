@@ -112,7 +112,6 @@ class Switching(CompressedMessages[State]):
         self.switching = choice("switching", switching, ("soft", "hard"))
         self.sharpness = optional(positive, "sharpness", sharpness)
         self.output = choice("output", output, ("last", "average"))
-        self.by_theorem = client_lr is None or tolerance is None
         self.uses_num_rounds = self.by_theorem
         if self.by_theorem and (distance is None or lipschitz is None):
             lacking = "client_lr" if client_lr is None else "tolerance"
@@ -120,6 +119,11 @@ class Switching(CompressedMessages[State]):
                 f"{self.title} needs {lacking}, or distance and lipschitz (||w_0 - w*|| and the "
                 "Lipschitz constant of every f_j and g_j), from which its theorem gives one"
             )
+
+    @property
+    def by_theorem(self) -> bool:
+        """Whether the theorem gives the step or the tolerance."""
+        return self.client_lr is None or self.tolerance is None
 
     def derive(self) -> SwitchingConstants:  # type: ignore[override]
         """Settle the compressors, and what is left to the theorem."""
