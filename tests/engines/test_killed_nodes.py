@@ -14,7 +14,7 @@ from chaos import Chaos
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_every_run_ends_where_the_undisturbed_one_does(tmp_path):
-    chaos = Chaos(tmp_path, seed=0, rounds=12)
+    chaos = Chaos(tmp_path, seed=0, rounds=8)
     chaos.play(
         8,
         misfortunes=[
