@@ -69,7 +69,7 @@ def flower(quick: bool = False) -> Iterator[Result]:
     """Time a round of FedAvg through Ray against that of Flower's own FedAvg, arrays alike."""
     for d in (400, 1_000_000)[: 1 if quick else 2]:
         clients, rounds = (2, 4) if quick else (10, 25)
-        problem = small_clients(clients, d)
+        problem = FederatedProblem(small_clients(clients, d).objectives)  # no constraint
         ours = _ClockedFedAvg(client_lr=1e-9, local_steps=1)
         middle = statistics.median(_bare_flower(problem, rounds))
         simulate(ours, problem, rounds, engine="ray", evaluate_every=0)
