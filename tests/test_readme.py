@@ -221,6 +221,7 @@ def test_app_and_deployment(tmp_path):
     write_app(tmp_path)
     home, deployed = tmp_path / "home", tmp_path / "runs" / "app-deployed"
     (script,) = blocks("bash")[3:]
+    script = script.replace("resume=true", "resume=true checkpoint-every=1")  # not ten seconds
     try:
         first = Pasted(script, tmp_path, home)
         assert wait_until(lambda: "[ROUND 2/5]" in first.log(), 180), first.log()
