@@ -30,9 +30,9 @@ from __future__ import annotations
 from typing import NamedTuple, Unpack
 
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.strategies.base import Common, FedConStrategy
+from flower_fedcon.strategies.families.frank_wolfe import with_oracle
 from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
 
@@ -78,12 +78,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
         self, constraint: ConstraintSet, *, local_steps: int = 1, **common: Unpack[Common]
     ) -> None:
         super().__init__(**common)
-        if not isinstance(constraint, ConstraintSet):
-            raise ConfigError(
-                f"{self.title} needs a constraint set with a linear minimization oracle "
-                f"(flower_fedcon.sets), got {constraint!r}"
-            )
-        self.constraint = constraint
+        self.constraint = with_oracle(self.title, constraint)
         self.local_steps = count("local_steps", local_steps)
 
     def initialize(self, x0: Array) -> AveragedFWState:

@@ -28,6 +28,16 @@ class HasIterates(HasMirror, Protocol):
 State = TypeVar("State", bound=HasIterates)
 
 
+def with_oracle(title: str, constraint: object) -> ConstraintSet:
+    """Return `constraint` if it is a set, which has a linear minimization oracle; else raise."""
+    if isinstance(constraint, ConstraintSet):
+        return constraint
+    raise ConfigError(
+        f"{title} needs a constraint set with a linear minimization oracle (flower_fedcon.sets), "
+        f"got {constraint!r}"
+    )
+
+
 class FrankWolfe(Mirrored[State]):
     """What FedFW and FedFWPlus share: arguments, schedules, the mean of the iterates.
 
@@ -56,12 +66,7 @@ class FrankWolfe(Mirrored[State]):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        if not isinstance(constraint, ConstraintSet):
-            raise ConfigError(
-                f"{self.title} needs a constraint set with a linear minimization oracle "
-                f"(flower_fedcon.sets), got {constraint!r}"
-            )
-        self.constraint = constraint
+        self.constraint = with_oracle(self.title, constraint)
         self.penalty = positive("penalty", penalty)
         self.schedule = choice("schedule", schedule, ("convex", "nonconvex"))
         self.uses_num_rounds = self.schedule == "nonconvex"
