@@ -120,7 +120,7 @@ class LocalDeployment:
         self._started.clear()
 
     def _start(self) -> None:
-        link, *ports = _free_ports(1 + self._nodes)
+        link, *ports = free_ports(1 + self._nodes)
         home = self.folder / "flwr"
         home.mkdir(parents=True, exist_ok=True)
         connection = f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
@@ -189,7 +189,8 @@ def family_of(home: Path) -> set[int]:
     return family - {os.getpid()}
 
 
-def _free_ports(number: int) -> list[int]:
+def free_ports(number: int) -> list[int]:
+    """Return different TCP ports which are free on loopback."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for sock in sockets:  # all held until all are found, else two could be the same

@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from flower_fedcon.flower.deployment import family_of as processes_of
+from flower_fedcon.flower.deployment import free_ports as free_ports
 
 Value = bool | int | float | str
 SCRIPTS = Path(sysconfig.get_path("scripts"))
@@ -43,18 +45,6 @@ def environment(home: Path) -> dict[str, str]:
     return env
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports which are free on loopback."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:  # all held until all are found, else two could be the same
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
 def key_value_pairs(config: Mapping[str, Value]) -> str:
     """Return `config` as the ``key=value`` pairs which Flower's command line takes."""
     for value in config.values():
@@ -72,30 +62,6 @@ def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def processes_of(home: Path) -> set[int]:
-    """Return the live processes whose FLWR_HOME is `home`, and their descendants (Linux only).
-
-    The environment alone would miss the SuperExec, which hides its own from other users; the
-    process group alone would miss the SuperLink's SuperExec and Ray, which leave it.
-    """
-    marker = b"FLWR_HOME=" + os.fsencode(home)
-    parents: dict[int, int] = {}
-    family: set[int] = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if state == "Z":
-                continue
-            parents[int(entry.name)] = int(parent)
-            if marker in (entry / "environ").read_bytes().split(b"\0"):
-                family.add(int(entry.name))
-        except OSError:  # gone meanwhile, or not ours to read
-            continue
-    while more := {p for p, parent in parents.items() if parent in family} - family:
-        family |= more
-    return family - {os.getpid()}
 
 
 class FlowerProcess:
