@@ -31,7 +31,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.experiment import Experiment
 from flower_fedcon.experiments.folders import labels_of
 from flower_fedcon.experiments.histories import histories_of
-from flower_fedcon.experiments.runner import _ended
+from flower_fedcon.experiments.runner import Job, _ended
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore
 from flower_fedcon.layout import Layout
@@ -137,13 +137,16 @@ def test_fuzz_signed_checkpoints(folder, tmp_path):
 
 
 def test_fuzz_results(folder, tmp_path):
+    job = Job("experiment", (folder / "config.toml").read_text())
+    seen = set()
     for name in ("config.toml", "result.json"):
         for data in fuzzing.cases([(folder / name).read_bytes()], seed=3, share=0.1):
             for other in ("history.csv", "config.toml", "result.json"):
                 (tmp_path / other).write_bytes((folder / other).read_bytes())
             (tmp_path / name).write_bytes(data)
-            refused(lambda: _ended(tmp_path, (folder / "config.toml").read_text()))
+            seen.add(refused(lambda: _ended(tmp_path, job)))
             labels_of(tmp_path)
+    assert seen == {True, False}
 
 
 # --- what a node keeps ----------------------------------------------------------------------------
