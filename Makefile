@@ -17,10 +17,10 @@ lint:  ## ruff and mypy
 	$(BIN)/mypy
 
 test:  ## all tests: about twelve minutes on two cores
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 quick:  ## the tests that do not start Flower: about six minutes
-	$(BIN)/pytest $(QUICK)
+	$(BIN)/pytest -n 2 $(QUICK)
 
 fuzz:  ## 100,000 hostile messages of nodes, and damaged files of each kind, through what parses them
 	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py tests/test_fuzz_disk.py

@@ -79,8 +79,8 @@ def test_first_command(folder):
 
 
 def test_second_command():
-    assert blocks("bash")[1].strip() == ".venv/bin/pytest"
-    assert "/bin/pytest" in (ROOT / ".ci" / "run").read_text()
+    assert blocks("bash")[1].strip() == ".venv/bin/pytest -n 2"
+    assert '/bin/pytest" -n 2' in (ROOT / ".ci" / "run").read_text()
 
 
 def test_python_block(capsys):
