@@ -71,8 +71,8 @@ class GridEngine(Engine):
         self._patience.check_expected(self._expected)
         self.max_retries = self._patience.max_retries
         self.round_deadline = self._patience.round_deadline
-        self._post = Post(grid)
-        self._nodes = Nodes(grid, self._post, strategy.name, authenticated=authenticated)
+        self._post = Post(grid, self._patience.round_deadline)
+        self._nodes = Nodes(self._post, strategy.name, authenticated=authenticated)
         after, rounds = self._patience.quarantine_after, self._patience.quarantine_rounds
         self._quarantine = Quarantine(after, rounds)
         self._sent: list[Message] = []

@@ -27,7 +27,8 @@ class Patience:
         default for its whole timeout.
     round_deadline : float
         How long after its beginning a round without enough replies is asked again, with pauses
-        that grow to a minute; then the run ends.
+        that grow to a minute; then the run ends. It also bounds the wait for a SuperLink that does
+        not answer.
     max_retries : int, optional
         How often it is asked again at most; by default as often as the deadline allows.
     quarantine_after, quarantine_rounds : int

@@ -6,14 +6,18 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flower_fedcon.errors import RoundError
 from flower_fedcon.flower.incoming import Fault, readable
 
 _log = logging.getLogger("flwr")
+_Answer = TypeVar("_Answer")
 POLL = 0.05, 0.5  # seconds between polls for replies: at first, and at most
+OUTAGE = 1.0, 30.0  # seconds between attempts to reach the SuperLink: at first, and at most
 _WATCH = 5.0  # seconds between checks of which nodes are still online
 _OUTAGE = 3  # replies that cannot be read, and no other: it is not the nodes
 
@@ -63,19 +67,67 @@ class Waiting:
 class Post:
     """Sends messages over a grid and collects what comes back.
 
+    A SuperLink that is away, because it restarts, say, ends nothing: what was to be done is done
+    once it is back.
+
     Parameters
     ----------
     grid : flwr.serverapp.Grid
+    deadline : float
+        How many seconds it may be away.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, deadline: float) -> None:
+        self._grid, self._deadline = grid, deadline
+
+    def node_ids(self) -> set[int]:
+        """Return the nodes that are online."""
+        return self._patiently(lambda: set(self._grid.get_node_ids()))
+
+    def node_keys(self) -> dict[int, bytes]:
+        """Return the public keys of the nodes that are online."""
+        return self._patiently(lambda: {n.node_id: n.public_key for n in self._grid.get_nodes()})
+
+    def _push(self, messages: Sequence[Message]) -> list[str]:
+        """Send messages, and return the ids of those sent; Flower sends none of them twice."""
+        return self._patiently(lambda: list(self._grid.push_messages(messages)))
+
+    def _patiently(self, ask: Callable[[], _Answer]) -> _Answer:
+        """Return what the SuperLink answers; wait for it where it does not.
+
+        Raises
+        ------
+        RoundError
+            If it has not answered by the deadline.
+        """
+        began, failures = time.monotonic(), 0
+        while True:
+            try:
+                answer = ask()
+            except Exception as error:  # a grid may raise anything here, and each grid its own
+                reason = readable(repr(error))
+                away = time.monotonic() - began
+                if away >= self._deadline:
+                    raise RoundError(
+                        f"the SuperLink has not answered for {away:.0f} s ({reason}): start it "
+                        "again, then this run with resume=True; round_deadline says how long to "
+                        "wait for it"
+                    ) from error
+            else:
+                if failures:
+                    _log.info("the SuperLink answers again")
+                return answer
+            if not failures:
+                _log.warning("waiting for the SuperLink, at most %.0f s: %s",
+                             self._deadline, reason)  # fmt: skip
+            failures += 1
+            time.sleep(min(pause(failures, *OUTAGE), max(0.0, self._deadline - away)))
 
     def send(self, messages: Sequence[Message]) -> tuple[dict[str, int], list[Arrival]]:
         """Send messages; return who is to answer which, and those that cannot be sent."""
-        sent = list(self._grid.push_messages(messages)) if messages else []
+        sent = self._push(messages) if messages else []
         if not sent:  # too much at once, as Flower's log then says
-            sent = [key for message in messages for key in self._grid.push_messages([message])]
+            sent = [key for message in messages for key in self._push([message])]
         waiting, unsent = {}, []
         for message in messages:
             key, node = message.metadata.message_id, message.metadata.dst_node_id
@@ -112,15 +164,22 @@ class Post:
         found: list[Message | tuple[str, Fault]] = []
         heard = len(waiting) == 1
         for key in waiting:
-            try:
-                found += self._grid.pull_messages([key])
-                heard = True
-            except Exception as error:
-                fault = Fault(f"its reply cannot be read: {readable(repr(error))}")
-                found.append((key, fault))
+            one = self._pull_one(key)
+            heard |= not isinstance(one, Fault)
+            found += [(key, one)] if isinstance(one, Fault) else one
             if not heard and len(found) == _OUTAGE:
                 break
         return found if heard else []  # else it is the grid: perhaps it comes back
+
+    def _pull_one(self, key: str) -> list[Message] | Fault:
+        """Return what has come for one message; a fault if twice it is not to be had."""
+        for _ in range(2):
+            self.node_ids()  # of the SuperLink: until it is back
+            try:
+                return list(self._grid.pull_messages([key]))
+            except Exception as error:
+                fault = Fault(f"its reply cannot be read: {readable(repr(error))}")
+        return fault
 
     def exchange(self, messages: Sequence[Message], how: Waiting) -> list[Arrival]:
         """Send messages and return what came of each: in time, or why not.

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
-from flwr.serverapp import Grid
-
 from flower_fedcon.core.protocol import ClientInfo, RunInfo
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, incoming, mail, messages
@@ -59,7 +57,6 @@ class Nodes:
 
     Parameters
     ----------
-    grid : flwr.serverapp.Grid
     post : Post
     algorithm : str
     authenticated : bool
@@ -72,8 +69,8 @@ class Nodes:
         How often a node was not accepted under the name that it claimed.
     """
 
-    def __init__(self, grid: Grid, post: Post, algorithm: str, *, authenticated: bool) -> None:
-        self._grid, self._post, self._authenticated = grid, post, authenticated
+    def __init__(self, post: Post, algorithm: str, *, authenticated: bool) -> None:
+        self._post, self._authenticated = post, authenticated
         self._question: codec.Config = {
             "action": codec.DESCRIBE, "algorithm": algorithm, "round": 0, "client": 0
         }  # fmt: skip
@@ -92,8 +89,8 @@ class Nodes:
     def online(self) -> dict[str, int]:
         """Return the node of each client that is online; ask new nodes who they are."""
         if self._authenticated:
-            self._key_of = {node.node_id: node.public_key for node in self._grid.get_nodes()}
-        ids = set(self._key_of if self._authenticated else self._grid.get_node_ids())
+            self._key_of = self._post.node_keys()
+        ids = set(self._key_of) if self._authenticated else self._post.node_ids()
         self._nodes = {node: self._nodes.get(node) or _Node() for node in sorted(ids)}
         self._asked = {key: node for key, node in self._asked.items() if node in ids}
         self._ask()

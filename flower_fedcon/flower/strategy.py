@@ -117,7 +117,8 @@ class FlowerStrategy(Strategy):
             evaluation likewise; by default they wait for all, until the timeout.
         round_deadline : float (default: 3600)
             Seconds after its beginning until which a round with too few replies is asked again,
-            with pauses that grow to a minute; then the run ends, and can be resumed.
+            with pauses that grow to a minute; then the run ends, and can be resumed. A SuperLink
+            that does not answer is waited for as long.
         max_retries : int, optional
             How often it is asked again at most; by default as often as the deadline allows.
         quarantine_after, quarantine_rounds : int (default: 3, 10)

@@ -14,7 +14,7 @@ from strangers import error, garbage, says, silence, with_stranger
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.flower import nodes
+from flower_fedcon.flower import mail, nodes
 from flower_fedcon.strategies import FedDyn
 
 SIX = {"num_clients": 6}
@@ -276,3 +276,72 @@ def test_a_moments_failure_of_everyone_does_not_end_a_run(monkeypatch):
 
     history = avg(min_replies=6).start(FakeGrid(q6_objectives(), alter=alter), num_rounds=2).history
     assert history.x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
+
+
+# --- the SuperLink -----------------------------------------------------------------------------
+
+
+class Restarting(FakeGrid):
+    """A grid whose SuperLink fails five calls in a row, time and again."""
+
+    calls = 0
+
+    def call(self):
+        self.calls += 1
+        if self.calls % 13 > 7:
+            raise ConnectionError("502 Bad Gateway")
+
+    def get_node_ids(self):
+        self.call()
+        return super().get_node_ids()
+
+    def push_messages(self, messages):
+        self.call()
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        self.call()
+        return super().pull_messages(message_ids)
+
+
+@on_grid
+def test_a_superlink_that_restarts_is_waited_for(monkeypatch, log):
+    """Whatever is under way: the handshake, a look at who is there, sending, or collecting."""
+    monkeypatch.setattr(mail, "OUTAGE", (0.0, 0.0))
+    grid, options = Restarting(q6_objectives()), {"num_rounds": 6, "evaluate_every": 1}
+    history = avg().start(grid, **options).history
+    assert grid.calls > 60
+    calm = avg().start(FakeGrid(q6_objectives()), **options).history
+    assert history.x.tobytes() == calm.x.tobytes()
+    for column in ("objective", "replies", "dropped", "retries"):
+        assert history[column].tolist() == calm[column].tolist()
+    told = "waiting for the SuperLink, at most 3600 s: ConnectionError('502 Bad Gateway')"
+    assert told in log.messages
+    assert "the SuperLink answers again" in log.messages
+
+
+@on_grid
+def test_a_superlink_that_stays_away_ends_the_run_at_the_deadline():
+    grid, rounds = FakeGrid(q6_objectives()), []
+
+    def disturb(record):
+        rounds.append(record["round"])
+        if record["round"] == 2:
+            grid.get_node_ids = lambda: 1 / 0
+
+    with pytest.raises(FedConError, match=r"the SuperLink has not answered for .* \(ZeroDivision"):
+        avg().start(grid, num_rounds=4, evaluate_every=1, round_deadline=0.3, callbacks=[disturb])
+    assert rounds == [1, 2]
+
+
+@on_grid
+def test_a_run_that_is_stopped_ends_at_once():
+    """Flower then raises what is no Exception."""
+    grid = FakeGrid(q6_objectives())
+
+    def stopped(messages):
+        raise SystemExit
+
+    grid.pull_messages = stopped
+    with pytest.raises(SystemExit):
+        avg().start(grid, num_rounds=2)
