@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import state_before
+from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
@@ -239,6 +240,7 @@ class FedConClient(FlowerClient, Generic[State]):
             objective = Scaled(objective, run.factor)
         self.objective = as_seen(objective, run.layout)
         # Looked up once, not in each step.
+        self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged
         self._adds = hasattr(self.objective, "add_gradient")
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
 
@@ -311,10 +313,11 @@ class FedConClient(FlowerClient, Generic[State]):
         """
         versions, server_round, phase = self.versions, request.round, request.phase
         if phase == CERTIFY:
-            return self._certify(down["x"], versions.at(acknowledged))
+            gradient = self.objective.gradient(down["x"])
+            return {"gradient": gradient, **own_distance(versions.at(acknowledged), down["x"])}
         if versions.outdated(server_round, self._incarnation):
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")
-        if client in request.held:
+        if request.held and client in request.held:
             if versions.held_round != server_round:
                 return None
             down = {**versions.held, **down}
@@ -324,11 +327,12 @@ class FedConClient(FlowerClient, Generic[State]):
         before: Any = None
         state: Any = None
         if self.state_type is not None:
-            before = state = state_before(self, acknowledged, down, given, versions.at)
+            before = versions.at(acknowledged)
+            if given is not None or not acknowledged:  # rarely: the call is saved
+                before = state_before(self, acknowledged, down, given, versions.at)
             if before is None:
                 return None
-            if acknowledged:
-                state = self.on_acknowledged(before, down)
+            state = self.on_acknowledged(before, down) if acknowledged and self._follows else before
         if phase == QUERY:
             payload, held = self.query(state, down)
             self.versions = versions.after_query(
@@ -339,12 +343,4 @@ class FedConClient(FlowerClient, Generic[State]):
             self.versions = versions.after_step(
                 acknowledged, before, server_round, after, kept, self._incarnation
             )
-        return payload
-
-    def _certify(self, x: Array, state: Any) -> Payload:
-        """Return the gradient at x and, with an iterate of one's own, its distance from x."""
-        payload: Payload = {"gradient": self.objective.gradient(x)}
-        own = getattr(state, "x", None)
-        if own is not None:
-            payload["distance"] = float(np.linalg.norm((own - x).ravel()))
         return payload

@@ -15,12 +15,12 @@ from threadpoolctl import threadpool_limits
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give -n 2 whole files; one worker begins with everything that starts nodes."""
+    """Give the workers of -n 2 whole files, and one of them, at the end, all that starts nodes."""
 
     def starts_nodes(item: pytest.Item) -> bool:
         return any(item.iter_markers("ray")) or any(item.iter_markers("deployment"))
 
-    items.sort(key=starts_nodes, reverse=True)
+    items.sort(key=starts_nodes)
     for item in items:
         group = "nodes" if starts_nodes(item) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))

@@ -10,7 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.errors import ConfigError, RoundError, printable
+from flower_fedcon.validation import Array
 
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
@@ -76,6 +79,12 @@ def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, float]:
     if not usable(loss):
         raise DivergedError(f"its objective is {printable(repr(loss), 100)}")
     return {"objective": float(loss), **{k: float(v) for k, v in metrics.items()}}  # type: ignore[arg-type]
+
+
+def own_distance(state: Any, x: Array) -> dict[str, float]:
+    """Return how far a client's own iterate lies from the model, if its state has one."""
+    own = getattr(state, "x", None)
+    return {} if own is None else {"distance": float(np.linalg.norm((own - x).ravel()))}
 
 
 def mean(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -162,7 +162,7 @@ class Gate:
             if isinstance(value, np.ndarray):
                 if not np.vdot(value, value) < most:
                     _check_norms(name, value if lead else value[None], most)
-            elif isinstance(value, Compressed) and most < math.inf:
+            elif most < math.inf and isinstance(value, Compressed):
                 _check_norms(name, value.dense()[None], most)
 
 
@@ -219,4 +219,4 @@ def column_bytes(column: Any) -> int:
         return len(column) * array_bytes(first.shape, first.dtype)
     if isinstance(first, float | int):
         return len(column) * SCALAR_BYTES
-    return sum(value.nbytes for value in column)
+    return sum([value.nbytes for value in column])

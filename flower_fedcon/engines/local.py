@@ -93,7 +93,7 @@ def in_columns(
     if not clients:
         return []
     names = payloads[0].keys()
-    if all(payload.keys() == names for payload in payloads):
+    if all([payload.keys() == names for payload in payloads]):  # noqa: C419  (faster)
         columns = {name: [payload[name] for payload in payloads] for name in names}
         return [Reply(clients, server_round, columns, work=work)]
     return [

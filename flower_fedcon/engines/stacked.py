@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions, state_before
+from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.engines.base import InProcess
@@ -252,11 +253,9 @@ class StackedEngine(InProcess):
         ):
             group, place = self._groups[self._group_of[client]], int(self._place[client])
             payload: Payload = {"gradient": [group.stack.gradient(x, slice(place, place + 1))[0]]}
-            own = None
             if self._states is not None:
-                own = getattr(self._states.acknowledged(client, acknowledged), "x", None)
-            if own is not None:
-                payload["distance"] = [float(np.linalg.norm((own - x).ravel()))]
+                found = own_distance(self._states.acknowledged(client, acknowledged), x)
+                payload |= {name: [value] for name, value in found.items()}
             replies.append(Reply([client], request.round, payload))
         return replies
 

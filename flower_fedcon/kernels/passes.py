@@ -17,7 +17,7 @@ def pulled(x: Array, center: Array, pull: float) -> Array:
     >>> pulled(np.array([3.0, 1.0]), np.ones(2), 0.5)
     array([1., 0.])
     """
-    compiled = _kernels(x, center)
+    compiled = _kernels(x, center) if x.ndim == 2 else None
     if compiled is None:
         g: Array = x - center
         g *= pull
@@ -31,7 +31,7 @@ def pulled_twice(x: Array, center: Array, pull: float, y: Array, step: float) ->
     >>> pulled_twice(np.array([3.0]), np.ones(1), 0.5, np.array([1.0]), 2.0)
     (array([1.]), array([5.]))
     """
-    compiled = _kernels(x, center, y)
+    compiled = _kernels(x, center, y) if x.ndim == 2 else None
     if compiled is None:
         g = x - center
         moved = y + step * g
@@ -46,14 +46,14 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array | None:
     >>> mix_outer(np.eye(2), 0.5, np.ones(2), np.ones(2)) is None
     True
     """
-    if not u.dtype == v.dtype == x.dtype or (compiled := _kernels(x)) is None:
+    if x.ndim != 2 or not u.dtype == v.dtype == x.dtype or (compiled := _kernels(x)) is None:
         return None
     return compiled.mix_outer(x, rest, u, v)  # type: ignore[no-any-return]
 
 
 def _kernels(x: Array, *others: Array) -> ModuleType | None:
-    """Return the compiled kernels where all of these are matrices alike, and large."""
-    compiled = kernels(x) if x.ndim == 2 else None
+    """Return the compiled kernels where these matrices are alike, and large."""
+    compiled = kernels(x)
     if compiled is None:  # first: this is asked in each step of each client
         return None
     alike = all(other.shape == x.shape and other.dtype == x.dtype for other in others)
