@@ -12,13 +12,18 @@ from flower_fedcon.objectives.completion import MatrixCompletion
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson
+from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
+from flower_fedcon.objectives.survival import CoxRegression
 
 __all__ = [
+    "CoxRegression",
+    "HuberRegression",
     "LeastSquares",
     "LogisticRegression",
     "MatrixCompletion",
     "NeymanPearson",
     "Objective",
+    "PoissonRegression",
     "Quadratic",
     "QuadraticAssignment",
     "Scaled",

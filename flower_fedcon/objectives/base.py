@@ -1,4 +1,4 @@
-"""The interface of an objective, linear models over rows of data, and scaled objectives."""
+"""The interface of an objective, and scaled objectives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import Array, count, float_array, nonnegative
+from flower_fedcon.validation import Array, count, nonnegative
 
 
 class SmoothFunction(Protocol):
@@ -30,7 +30,8 @@ class Objective(ABC):
     `num_examples` and defines `batch_gradient`. Where it is faster, it may also define
     `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place. With
     `metrics(x)`, a dict of numbers by name (a test accuracy, say), histories have the mean over
-    the clients of each number, here and on nodes.
+    the clients of each number, here and on nodes. Where it defines `hessian(x, columns=None)`,
+    second-order methods take it.
 
     Attributes
     ----------
@@ -114,103 +115,6 @@ class Objective(ABC):
         return f"<{type(self).__name__}: {self.num_examples} examples, shape {self.shape}>"
 
 
-class LinearModel(Objective):
-    """The mean over rows a_i of loss(<a_i, x>, target_i), plus l2/2 ||x||^2.
-
-    A subclass sets `targets` and defines the two private functions of the scores <a_i, x>.
-    """
-
-    targets: Array
-    l2: float = 0.0
-
-    def __init__(self, A: object) -> None:
-        name = f"{type(self).__name__}(A)"
-        array = float_array(name, A)
-        if array.ndim < 2 or array.size == 0:
-            raise ConfigError(
-                f"{name} must have shape (examples, *model shape), all >= 1, got {array.shape}"
-            )
-        self.num_examples = len(array)
-        self.shape = self._row_shape = array.shape[1:]
-        self.dtype = array.dtype
-        self.rows = array.reshape(len(array), -1)
-
-    @property
-    def A(self) -> Array:  # noqa: N802
-        """The data, in the shape in which they were given."""
-        return self.rows.reshape((self.num_examples, *self._row_shape))
-
-    def _match(self, name: str, targets: Array) -> Array:
-        if targets.shape != (self.num_examples,):
-            raise ConfigError(
-                f"{type(self).__name__}: A has {self.num_examples} rows, so {name} must have "
-                f"shape ({self.num_examples},), got {targets.shape}"
-            )
-        return targets
-
-    @abstractmethod
-    def _scores(self, x: Array, rows: Array) -> Array:
-        """Return <a_i, x> for each row in a new array."""
-
-    @abstractmethod
-    def _loss(self, scores: Array) -> float:
-        """Return the mean loss over all rows."""
-
-    @abstractmethod
-    def _pull_back(self, scores: Array, rows: Array, targets: Array) -> Array:
-        """Return the gradient of the mean loss in the shape of x; may overwrite `scores`."""
-
-    def value(self, x: Array) -> float:
-        """Return f(x)."""
-        self._expect(x)
-        return self._loss(self._scores(x, self.rows)) + self._ridge(x)
-
-    def gradient(self, x: Array) -> Array:
-        """Return the gradient at x, in the shape of x."""
-        return self._gradient(x, self.rows, self.targets)
-
-    def batch_gradient(self, x: Array, rows: Array) -> Array:
-        """Return the gradient at x of the mean over `rows` (integers), l2 included."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
-            raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
-        return self._gradient(x, self.rows[rows], self.targets[rows])
-
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Return f(x) and the gradient at x, which share a product with the data."""
-        self._expect(x)
-        scores = self._scores(x, self.rows)
-        value = self._loss(scores) + self._ridge(x)
-        gradient = self._pull_back(scores, self.rows, self.targets)
-        if self.l2:
-            gradient += self.l2 * x
-        return value, gradient
-
-    def _gradient(self, x: Array, rows: Array, targets: Array) -> Array:
-        self._expect(x)
-        gradient = self._pull_back(self._scores(x, rows), rows, targets)
-        if self.l2:
-            gradient += self.l2 * x
-        return gradient
-
-    def _ridge(self, x: Array) -> float:
-        return 0.5 * self.l2 * float(np.vdot(x, x)) if self.l2 else 0.0
-
-    def _expect(self, x: Array) -> None:
-        if x.shape != self.shape:
-            raise ConfigError(f"{type(self).__name__} takes x of shape {self.shape}, got {x.shape}")
-
-    def _singular_squares(self) -> tuple[float, float]:
-        """Return sigma_max^2 and sigma_min^2 of the rows (0 with fewer rows than entries of x)."""
-        rows = self.rows.astype(np.float64, copy=False)
-        m, d = rows.shape
-        squares = np.linalg.eigvalsh(rows @ rows.T if m < d else rows.T @ rows)
-        top = max(float(squares[-1]), 0.0)
-        # Below the product's rounding errors the smallest one cannot be told from 0.
-        known = m >= d and squares[0] > d * np.finfo(np.float64).eps * top
-        return top, float(squares[0]) if known else 0.0
-
-
 class Scaled(Objective):
     """The function factor * f.
 
@@ -273,6 +177,12 @@ class Scaled(Objective):
         """The `add_gradient` of f, times factor; missing if f has none."""
         add = self.objective.add_gradient
         return lambda x, out, scale: add(x, out, self.factor * scale)
+
+    @property
+    def hessian(self) -> Callable[..., Array]:
+        """The `hessian` of f, times factor; missing if f has none."""
+        hessian = self.objective.hessian
+        return lambda x, columns=None: self.factor * hessian(x, columns)
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives.base import LinearModel, Objective
+from flower_fedcon.objectives.base import Objective
 from flower_fedcon.objectives.packed import PackedObjective
+from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array
 
 _VALUES = ("value", "constraint_value")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.base import LinearModel, Objective
+from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.rows import LinearModel, pull
 from flower_fedcon.validation import Array, float_array, positive
 
 
@@ -14,11 +17,13 @@ class LeastSquares(LinearModel):
 
     Parameters
     ----------
-    A : array, shape (m, *model shape)
+    A : array of shape (m, *model shape), or sparse matrix
         With more than two axes this is trace regression: (A x)_i = <A_i, X>.
     b : array, shape (m,)
     scale : float
         > 0.
+    sample_weight, intercept
+        As for `LogisticRegression`.
 
     Raises
     ------
@@ -35,8 +40,16 @@ class LeastSquares(LinearModel):
     (2.0, 0.5)
     """
 
-    def __init__(self, A: object, b: object, scale: float = 1.0) -> None:
-        super().__init__(A)
+    def __init__(
+        self,
+        A: object,
+        b: object,
+        scale: float = 1.0,
+        *,
+        sample_weight: object = None,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(A, sample_weight=sample_weight, intercept=intercept)
         self.targets = self._match("b", float_array("LeastSquares(b)", b))
         self.scale = positive("LeastSquares(scale)", scale)
         self.dtype = np.result_type(self.rows, self.targets)
@@ -63,7 +76,7 @@ class LeastSquares(LinearModel):
             self._expect(x)
         rows = self.rows
         scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
-        return self._pull_back(scores, rows, self.targets)
+        return self._pull_back(scores, rows, self.targets, self.weights)
 
     def add_gradient(self, x: Array, out: Array, scale: float) -> None:
         """Add scale times the gradient at x to `out` in place; the factor adds no pass."""
@@ -71,26 +84,29 @@ class LeastSquares(LinearModel):
             self._expect(x)
         rows = self.rows
         scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
-        out += self._pull_back(scores, rows, self.targets, scale)
-
-    def _scores(self, x: Array, rows: Array) -> Array:
-        scores: Array = rows.dot(x.reshape(-1))
-        return scores
+        out += self._pull_back(scores, rows, self.targets, self.weights, scale)
 
     def _loss(self, scores: Array) -> float:
         residual = scores - self.targets
-        return 0.5 * self.scale / len(residual) * float(residual.dot(residual))
+        return 0.5 * self.scale / len(residual) * float(residual.dot(self._weighted(residual)))
 
-    def _pull_back(self, scores: Array, rows: Array, targets: Array, scale: float = 1.0) -> Array:
+    def _pull_back(
+        self, scores: Array, rows: Any, targets: Array, weights: Array | None, scale: float = 1.0
+    ) -> Array:
         m, d = rows.shape
         scores -= targets
+        if weights is not None:
+            scores *= weights
         # The factor multiplies the smaller of the two arrays.
         if m < d:
             scores *= scale * self.scale / m
-        gradient: Array = scores.dot(rows)
+        gradient = pull(scores, rows)
         if m >= d:
             gradient *= scale * self.scale / m
         return gradient if gradient.shape == self.shape else gradient.reshape(self.shape)
+
+    def _curvatures(self, scores: Array) -> Array:
+        return np.full(len(scores), self.scale, self.dtype)
 
     def _curvature(self) -> tuple[float, float]:
         top, bottom = self._singular_squares()
@@ -137,6 +153,10 @@ class Quadratic(Objective):
         self.Q = Q.astype(self.dtype, copy=False)
         self.b = b.astype(self.dtype, copy=False)
         self.shape = self.b.shape
+
+    def hessian(self, x: Array, columns: Array | None = None) -> Array:
+        """Return Q, or its rows and columns with these numbers."""
+        return self.Q if columns is None else self.Q[np.ix_(columns, columns)]
 
     def value(self, x: Array) -> float:
         """Return f(x)."""

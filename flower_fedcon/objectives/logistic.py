@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.base import LinearModel
+from flower_fedcon.objectives.rows import LinearModel, pull
 from flower_fedcon.validation import Array, count, float_array, nonnegative
 
 
@@ -14,12 +16,17 @@ class LogisticRegression(LinearModel):
 
     Parameters
     ----------
-    A : array, shape (m, *model shape)
-        The dtype of A is the objective's.
+    A : array of shape (m, *model shape), or sparse matrix
+        The dtype of A is the objective's. A SciPy sparse matrix is kept as CSR.
     y : array, shape (m,)
         Labels, -1 or +1.
     l2 : float
         >= 0.
+    sample_weight : array, shape (m,), optional
+        Weights >= 0 of the rows, of any positive sum: the mean is then the weighted one.
+    intercept : bool (default: False)
+        Give the model one entry more, the last, that is added to all scores; l2 leaves it free.
+        `WithIntercept` does the same for a regularizer.
 
     Raises
     ------
@@ -36,8 +43,16 @@ class LogisticRegression(LinearModel):
     0.625
     """
 
-    def __init__(self, A: object, y: object, l2: float = 0.0) -> None:
-        super().__init__(A)
+    def __init__(
+        self,
+        A: object,
+        y: object,
+        l2: float = 0.0,
+        *,
+        sample_weight: object = None,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(A, sample_weight=sample_weight, intercept=intercept)
         labels = self._match("y", float_array("LogisticRegression(y)", y))
         wrong = labels[np.abs(labels) != 1]
         if wrong.size:
@@ -54,24 +69,25 @@ class LogisticRegression(LinearModel):
         """The labels, shape (m,)."""
         return self.targets
 
-    def _scores(self, x: Array, rows: Array) -> Array:
-        scores: Array = rows.dot(x.reshape(-1))
-        return scores
-
     def _loss(self, scores: Array) -> float:
-        return float(np.logaddexp(0, -self.targets * scores).mean())
+        return float(self._weighted(np.logaddexp(0, -self.targets * scores)).mean())
 
-    def _pull_back(self, scores: Array, rows: Array, targets: Array) -> Array:
+    def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
         # -y / (1 + exp(y t)) = (tanh(t/2) - y) / 2, which cannot overflow.
         scores *= 0.5
         np.tanh(scores, out=scores)
         scores -= targets
-        scores *= 0.5 / len(rows)
-        gradient: Array = scores.dot(rows)
-        return gradient.reshape(self.shape)
+        scores *= 0.5 / len(targets)
+        if weights is not None:
+            scores *= weights
+        return pull(scores, rows).reshape(self.shape)
+
+    def _curvatures(self, scores: Array) -> Array:
+        tanh = np.tanh(0.5 * scores)
+        return 0.25 * (1.0 - tanh * tanh)
 
     def _curvature(self) -> tuple[float, float]:
-        return self._singular_squares()[0] / (4 * self.num_examples) + self.l2, self.l2
+        return self._singular_squares()[0] / (4 * self.num_examples) + self.l2, self._mu
 
 
 class SoftmaxRegression(LinearModel):
@@ -79,7 +95,7 @@ class SoftmaxRegression(LinearModel):
 
     Parameters
     ----------
-    A : array, shape (m, features)
+    A : array of shape (m, features), or sparse matrix
         The dtype of A is the objective's.
     y : array of int, shape (m,)
         Classes, 0 to num_classes - 1.
@@ -87,6 +103,8 @@ class SoftmaxRegression(LinearModel):
         >= 2. X has shape (features, num_classes).
     l2 : float
         >= 0.
+    sample_weight, intercept
+        As for `LogisticRegression`; the intercepts are a last row of X.
 
     Raises
     ------
@@ -101,8 +119,17 @@ class SoftmaxRegression(LinearModel):
     ((1, 2), 0.693147, array([[ 0.25, -0.25]]))
     """
 
-    def __init__(self, A: object, y: object, num_classes: int, l2: float = 0.0) -> None:
-        super().__init__(A)
+    def __init__(
+        self,
+        A: object,
+        y: object,
+        num_classes: int,
+        l2: float = 0.0,
+        *,
+        sample_weight: object = None,
+        intercept: bool = False,
+    ) -> None:
+        super().__init__(A, sample_weight=sample_weight, intercept=intercept)
         if len(self.shape) != 1:
             raise ConfigError(
                 f"SoftmaxRegression(A) must have shape (examples, features), got {self.A.shape}"
@@ -129,24 +156,46 @@ class SoftmaxRegression(LinearModel):
 
     # Scores have shape (classes, rows), so that sums over the classes read memory in order.
 
-    def _scores(self, x: Array, rows: Array) -> Array:
-        scores: Array = x.T.dot(rows.T)
+    def _scores(self, x: Array, rows: Any) -> Array:
+        scores: Array = rows.dot(x).T if self.sparse else x.T.dot(rows.T)
         return scores
 
     def _loss(self, scores: Array) -> float:
         shifted = scores - scores.max(axis=0)
         own = shifted[self.targets, np.arange(len(self.targets))]
-        return float((np.log(np.exp(shifted).sum(axis=0)) - own).mean())
+        return float(self._weighted(np.log(np.exp(shifted).sum(axis=0)) - own).mean())
 
-    def _pull_back(self, scores: Array, rows: Array, targets: Array) -> Array:
+    def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
         m = len(targets)
-        scores -= scores.max(axis=0)
-        np.exp(scores, out=scores)
-        scores /= scores.sum(axis=0)
+        scores = _probabilities(scores)
         scores[targets, np.arange(m)] -= 1
         scores *= 1 / m
+        if weights is not None:
+            scores *= weights
         gradient: Array = rows.T.dot(scores.T)
         return gradient
 
+    def hessian(self, x: Array, columns: Array | None = None) -> Array:
+        """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
+        self._expect(x)
+        p = _probabilities(self._scores(x, self.rows))
+        d, classes = self.shape
+        hessian = np.empty((d, classes, d, classes), self.dtype)
+        for k in range(classes):
+            for j in range(k + 1):
+                curvatures = p[k] * ((k == j) - p[j]) / self.num_examples
+                block = self._gram(self._weighted(curvatures), None)
+                hessian[:, k, :, j] = hessian[:, j, :, k] = block
+        flat = hessian.reshape(d * classes, d * classes)
+        return self._add_l2(flat if columns is None else flat[np.ix_(columns, columns)], columns)
+
     def _curvature(self) -> tuple[float, float]:
-        return self._singular_squares()[0] / (2 * self.num_examples) + self.l2, self.l2
+        return self._singular_squares()[0] / (2 * self.num_examples) + self.l2, self._mu
+
+
+def _probabilities(scores: Array) -> Array:
+    """Return the classes' probabilities, shape (classes, rows); overwrites the scores."""
+    scores -= scores.max(axis=0)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=0)
+    return scores

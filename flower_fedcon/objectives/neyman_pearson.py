@@ -51,12 +51,14 @@ class NeymanPearson(LogisticRegression):
     @property
     def A0(self) -> Array:  # noqa: N802
         """The rows of f."""
-        return self.A
+        rows: Array = self.A
+        return rows
 
     @property
     def A1(self) -> Array:  # noqa: N802
         """The rows of g."""
-        return self._constraint.A
+        rows: Array = self._constraint.A
+        return rows
 
     def constraint_value(self, x: Array) -> float:
         """Return g(x)."""

@@ -16,6 +16,7 @@ from flower_fedcon.objectives.client_axis import Which, per_client, places, toge
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression, ScoreLoss
 from flower_fedcon.validation import Array
 
 __all__ = ["Stack", "Which", "key", "stack"]
@@ -34,8 +35,11 @@ def key(objective: Any) -> Hashable | None:
     if kind is Quadratic:
         return kind.__name__, objective.shape, objective.dtype
     if kind in _KINDS:
+        if objective.sparse or objective.weights is not None:
+            return None
         rows, targets = objective.rows, objective.targets
-        return kind.__name__, objective.shape, rows.shape, rows.dtype, targets.dtype
+        own = objective.parameters if isinstance(objective, ScoreLoss) else ()
+        return kind.__name__, *own, objective.shape, rows.shape, rows.dtype, targets.dtype
     return None
 
 
@@ -170,6 +174,9 @@ class StackedRows(Table):
         first = objectives[0]
         self.shape, self.num_examples = first.shape, first.num_examples
         self.l2 = per_client([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
+        if any(o.intercept for o in objectives):
+            self.l2 = np.array([np.full(o.shape, o.l2, o.dtype) for o in objectives])
+            self.l2[[o.intercept for o in objectives], -1] = 0.0
 
     @abstractmethod
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
@@ -272,6 +279,19 @@ class StackedLogisticRegression(CompilableRows):
         return scores
 
 
+class StackedScoreLoss(StackedRows):
+    """A stack of `HuberRegression` or `PoissonRegression`, with the same loss."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        super().__init__(objectives)
+        self._slopes = objectives[0].slopes
+
+    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
+        slopes: Array = self._slopes(scores, targets)
+        slopes *= scale / scores.shape[1]
+        return slopes
+
+
 class StackedSoftmaxRegression(StackedRows):
     """A stack of `SoftmaxRegression`."""
 
@@ -341,6 +361,8 @@ class StackedScaled(Stack):
 _KINDS: dict[type[Any], type[Any]] = {
     LeastSquares: StackedLeastSquares,
     LogisticRegression: StackedLogisticRegression,
+    HuberRegression: StackedScoreLoss,
+    PoissonRegression: StackedScoreLoss,
     SoftmaxRegression: StackedSoftmaxRegression,
     Quadratic: StackedQuadratic,
 }

@@ -159,14 +159,21 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     known = (LeastSquares, LogisticRegression, SoftmaxRegression)
     if kinds or kind not in known or len({f.shape for f in cores}) > 1:
         return None
+    weighted = any(f.weights is not None for f in cores)
+    if any(f.sparse or (f.l2 and f.intercept) for f in cores):
+        return None
+    if weighted and kind is not LeastSquares:
+        return None
     sizes = np.array([f.num_examples for f in cores])
     # The mean is a weighted sum over all rows; these are the weights of each client's rows.
     weights = np.array(factors) / sizes / len(cores)
-    A = np.concatenate([f.A.astype(np.float64) for f in cores])
+    shape = cores[0].A.shape[1:] if not cores[0].intercept else cores[0].rows.shape[1:]
+    A = np.concatenate([f.rows.astype(np.float64).reshape(-1, *shape) for f in cores])
     targets = np.concatenate([f.targets for f in cores])
     if kind is LeastSquares:
         weights = weights * [f.scale for f in cores]
-        root = np.sqrt(np.repeat(weights, sizes))
+        own = [np.ones(f.num_examples) if f.weights is None else f.weights for f in cores]
+        root = np.sqrt(np.repeat(weights, sizes) * np.concatenate(own))
         A *= root.reshape((-1, *[1] * (A.ndim - 1)))
         return LeastSquares(A, root * targets, scale=len(A))
     total = float(weights[0]) * len(A)
@@ -180,6 +187,8 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
 
 def _direct(parts: Sequence[Any], ridge: float, x: Array) -> tuple[Array, str] | None:
     """Solve the linear system of a quadratic problem; None if it is not one."""
+    if any(isinstance(f, LeastSquares) and f.sparse for f in parts):
+        return None
     if len(parts) == 1 and isinstance(parts[0], LeastSquares):
         f = parts[0]
         weight = math.sqrt(f.scale / f.num_examples)
@@ -193,13 +202,8 @@ def _direct(parts: Sequence[Any], ridge: float, x: Array) -> tuple[Array, str] |
     hessian = ridge * np.eye(x.size)
     linear = np.zeros(x.size)
     for f in parts:
-        if isinstance(f, Quadratic):
-            hessian += f.Q / len(parts)
-            linear += f.b / len(parts)
-        else:
-            weight = f.scale / f.num_examples / len(parts)
-            hessian += weight * f.rows.T @ f.rows
-            linear += weight * f.rows.T @ f.targets
+        hessian += f.hessian(x) / len(parts)
+        linear -= f.gradient(np.zeros_like(x)).ravel() / len(parts)
     eigenvalues = np.linalg.eigvalsh(hessian)
     if eigenvalues[0] < -1e-12 * np.abs(eigenvalues).max():
         raise FedConError(

@@ -3,6 +3,7 @@
 from flower_fedcon.regularizers.base import Regularizer
 from flower_fedcon.regularizers.elementwise import L1, ElasticNet, L2Squared, Nonnegative, Zero
 from flower_fedcon.regularizers.grouped import GroupLasso, L2Norm, SparseGroupLasso
+from flower_fedcon.regularizers.intercept import WithIntercept
 from flower_fedcon.regularizers.matrix import NuclearNorm
 from flower_fedcon.regularizers.variation import TotalVariation1D
 from flower_fedcon.regularizers.wrap import Foreign, Indicator, Separable, as_regularizer
@@ -21,6 +22,7 @@ __all__ = [
     "Separable",
     "SparseGroupLasso",
     "TotalVariation1D",
+    "WithIntercept",
     "Zero",
     "as_regularizer",
 ]

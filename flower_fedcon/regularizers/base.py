@@ -60,6 +60,10 @@ class Regularizer(ABC):
         """
         return norm(x - self.prox(x - grad, 1.0))
 
+    def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+        """Return l1 and l2 of `shape` if psi(x) = sum_i l1_i |x_i| + l2_i x_i^2 / 2; else None."""
+        return None
+
     def check_shape(self, shape: tuple[int, ...]) -> None:  # noqa: B027  (of any shape)
         """Raise if models of `shape` do not fit this regularizer."""
 

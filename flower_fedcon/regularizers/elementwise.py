@@ -32,6 +32,12 @@ class _Penalty(ByValue, Regularizer):
     def _weights(self) -> tuple[float | Array, float]:
         """Return l1 and l2."""
 
+    def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return the weights of each entry."""
+        self.check_shape(shape)
+        l1, l2 = self._weights()
+        return np.broadcast_to(l1, shape).astype(float), np.full(shape, l2)
+
     def value(self, x: Array) -> float:
         """Return psi(x)."""
         l1, l2 = self._weights()

@@ -8,7 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
 from flower_fedcon.sets.arrays import ByValue, each, size_of
 from flower_fedcon.sets.grouped import (
     Groups,
@@ -21,11 +22,11 @@ from flower_fedcon.validation import Array, nonnegative
 
 
 class _GroupPenalty(ByValue, Regularizer):
-    """psi(x) = sum_g weight ||x_g||_2 + l1 ||x||_1, over groups g that do not overlap."""
+    """psi(x) = sum_g weight_g ||x_g||_2 + l1 ||x||_1, over groups g that do not overlap."""
 
     @abstractmethod
-    def _weights(self) -> tuple[float, float]:
-        """Return the weight of the norms, and l1."""
+    def _weights(self) -> tuple[float | Array, float]:
+        """Return the weight of the norms, or one for each group, and l1."""
 
     @abstractmethod
     def _labels(self, shape: tuple[int, ...]) -> Array:
@@ -40,6 +41,8 @@ class _GroupPenalty(ByValue, Regularizer):
         weight, l1 = self._weights()
         norms = group_norms(x.reshape(-1), self._labels(x.shape))
         absolute = l1 * float(np.abs(x).sum()) if l1 else 0.0
+        if isinstance(weight, np.ndarray):
+            return float(weight.dot(norms)) + absolute
         return weight * float(norms.sum()) + absolute
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
@@ -62,8 +65,8 @@ class _GroupPenalty(ByValue, Regularizer):
         weight, l1 = self._weights()
         labels = self._labels(x.shape)
         norms = group_norms(x.reshape(-1), labels)
-        directions = rescale_groups(x, labels, norms, np.ones_like(norms))
-        return weight * directions + l1 * np.sign(x)
+        directions = rescale_groups(x, labels, norms, weight * np.ones_like(norms))
+        return directions + l1 * np.sign(x)
 
     def subdifferential_distance(self, x: Array, grad: Array) -> float:
         """Return the least ||grad + q|| over the subdifferential at x."""
@@ -71,7 +74,7 @@ class _GroupPenalty(ByValue, Regularizer):
         labels = self._labels(x.shape)
         norms = group_norms(x.reshape(-1), labels)
         # In each entry, with the subgradient of the l1 part that brings the sum nearest to 0.
-        smooth = grad + weight * rescale_groups(x, labels, norms, np.ones_like(norms))
+        smooth = grad + rescale_groups(x, labels, norms, weight * np.ones_like(norms))
         rest = np.where(x == 0, soft(smooth, l1), smooth + l1 * np.sign(x)).reshape(-1)
         left = group_norms(rest, labels)
         left = np.where(norms > 0, left, np.maximum(left - weight, 0.0))
@@ -110,11 +113,20 @@ class _Grouped(_GroupPenalty):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        for field in ("weight", "l1"):
+        groups = check_groups(f"{name}(groups)", self._groups)
+        object.__setattr__(self, "groups", groups)
+        for field, check in (("weight", weight_or_weights), ("l1", nonnegative)):
             if hasattr(self, field):
-                weight = nonnegative(f"{name}({field})", getattr(self, field))
+                weight = check(f"{name}({field})", getattr(self, field))
                 object.__setattr__(self, field, weight)
-        object.__setattr__(self, "groups", check_groups(f"{name}(groups)", self._groups))
+        weights = getattr(self, "weight", 0.0)
+        if isinstance(weights, np.ndarray) and (
+            not isinstance(groups, np.ndarray) or weights.shape != (int(groups.max()) + 1,)
+        ):
+            raise ConfigError(
+                f"{name}(weight) with a weight for each group needs groups=labels of as many "
+                f"groups, got weights of shape {weights.shape} and groups={groups!r}"
+            )
 
     @property
     def _groups(self) -> Any:
@@ -136,8 +148,9 @@ class GroupLasso(_Grouped):
 
     Parameters
     ----------
-    weight : float
-        >= 0, the same for groups of all sizes.
+    weight : float, or array of one for each group
+        >= 0; a float is the same for groups of all sizes. `np.sqrt(np.bincount(labels))` times a
+        weight makes up for the groups' sizes; then groups must be an array of labels.
     groups : int, "rows" or array of int
         An int is the size of equal, contiguous groups of the flattened model. With "rows", each
         index of the first axis is a group. An array of the model's shape holds the label 0, 1, 2,
@@ -149,10 +162,10 @@ class GroupLasso(_Grouped):
     array([3., 4., 0., 0.])
     """
 
-    weight: float
+    weight: float | Array
     groups: Groups
 
-    def _weights(self) -> tuple[float, float]:
+    def _weights(self) -> tuple[float | Array, float]:
         return self.weight, 0.0
 
 
@@ -162,9 +175,9 @@ class SparseGroupLasso(_Grouped):
 
     Parameters
     ----------
-    l1, weight : float
+    l1 : float
         >= 0.
-    groups : int, "rows" or array of int
+    weight, groups
         As for `GroupLasso`.
 
     Examples
@@ -176,8 +189,8 @@ class SparseGroupLasso(_Grouped):
     """
 
     l1: float
-    weight: float
+    weight: float | Array
     groups: Groups
 
-    def _weights(self) -> tuple[float, float]:
+    def _weights(self) -> tuple[float | Array, float]:
         return self.weight, self.l1

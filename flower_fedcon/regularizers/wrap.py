@@ -163,6 +163,17 @@ class Separable(ByValue, Regularizer):
         layers = zip(self._layers(x), self._layers(grad), strict=True)
         return math.hypot(*(part.subdifferential_distance(y, g) for (part, y), (_, g) in layers))
 
+    def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+        """Return the layers' weights, one after another."""
+        found = [part.entrywise(own) for part, own in self.parts]
+        known = [weights for weights in found if weights is not None]
+        if len(known) < len(found):
+            return None
+        l1, l2 = (
+            np.concatenate([each.ravel() for each in one]) for one in zip(*known, strict=True)
+        )
+        return l1, l2
+
     def scaled(self, factor: float) -> Separable:
         """Return factor * psi."""
         return Separable(tuple((part.scaled(factor), shape) for part, shape in self.parts))

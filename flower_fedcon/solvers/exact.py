@@ -98,7 +98,11 @@ def _quadratic(f: Quadratic, factor: float, shift: float) -> Solve:
 
 
 def _least_squares(f: LeastSquares, factor: float, shift: float) -> Solve | None:
-    rows = f.rows.astype(np.float64, copy=False)
+    if f.sparse:
+        return None
+    rows: Array = f.rows.astype(np.float64, copy=False)
+    if f.weights is not None:
+        rows = rows * np.sqrt(f.weights.astype(np.float64))[:, None]
     m, d = rows.shape
     weight = factor * f.scale / m
     if m >= d:
@@ -108,9 +112,11 @@ def _least_squares(f: LeastSquares, factor: float, shift: float) -> Solve | None
 
         def flat(g: Array) -> Array:
             # Woodbury: (s I + w A'A)^-1 = (I - A' (s/w I + A A')^-1 A) / s.
-            return (g - small(rows @ g) @ rows) / shift
+            solution: Array = (g - small(rows @ g) @ rows) / shift
+            return solution
     else:
         return None
+
     return lambda g: flat(g.reshape(-1)).reshape(g.shape)
 
 

@@ -1,0 +1,174 @@
+"""Cox's proportional hazards: the partial likelihood of one stratum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.validation import Array, choice, float_array, nonnegative
+
+_TIES = ("efron", "breslow")
+
+
+class CoxRegression(LinearModel):
+    """The negative log partial likelihood of proportional hazards / sum w_i, plus l2/2 ||x||^2.
+
+    With the risk set R(t) of the rows whose time is at least t, it is the sum over rows i with an
+    event of w_i (log sum_{j in R(t_i)} w_j exp(<a_j, x>) - <a_i, x>), divided by the sum of the
+    weights. There is no intercept: the baseline hazard takes it. Each client is a stratum with a
+    baseline of its own, so the stratified likelihood is exactly the sum over the clients; with
+    `FederatedProblem(..., weights=[f.total_weight for f in objectives])`, its mean over all rows.
+
+    Parameters
+    ----------
+    A : array of shape (m, features), or sparse matrix
+    time : array, shape (m,)
+        Until the event, or until the row was last seen.
+    event : array, shape (m,)
+        1 or True for an event, 0 or False for a censored row.
+    l2 : float
+        >= 0.
+    ties : {"efron", "breslow"} (default: "efron")
+        How events at one time are treated: Efron's way is nearer to the exact likelihood, and
+        that of lifelines and R; Breslow's is scikit-survival's default. Without ties both are the
+        same.
+    sample_weight : array, shape (m,), optional
+        As for `LogisticRegression`. Tied events count with the mean of their weights, as in R.
+
+    Raises
+    ------
+    ConfigError
+        If A is empty, its rows do not match time and event, or a value is not finite.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import CoxRegression
+    >>> f = CoxRegression(np.array([[1.0], [0.0]]), time=[1.0, 2.0], event=[1, 1])
+    >>> f.value(np.zeros(1)).__round__(6), f.gradient(np.zeros(1))  # log(2) / 2
+    (0.346574, array([-0.25]))
+    """
+
+    def __init__(
+        self,
+        A: object,
+        time: object,
+        event: object,
+        l2: float = 0.0,
+        *,
+        ties: str = "efron",
+        sample_weight: object = None,
+    ) -> None:
+        super().__init__(A, sample_weight=sample_weight)
+        if len(self.shape) != 1:
+            raise ConfigError(f"CoxRegression(A) must have 2 axes, got {self.A.shape}")
+        times = self._match("time", float_array("CoxRegression(time)", time))
+        events = self._match("event", float_array("CoxRegression(event)", event))
+        other = events[(events != 0) & (events != 1)]
+        if other.size:
+            raise ConfigError(f"CoxRegression(event) must be 0 or 1, got {other[0]:g}")
+        self.l2 = nonnegative("CoxRegression(l2)", l2)
+        self.ties = choice("CoxRegression(ties)", ties, _TIES)
+        # Longest time first: a risk set is then the first rows, and a sum over it a running one.
+        order = np.argsort(-times, kind="stable")
+        self.rows = self.rows[order]
+        self.times, self.events = times[order], events[order] == 1
+        self.targets = self.events
+        self._w = np.ones(self.num_examples, self.dtype)
+        if self.weights is not None:
+            self._w = self.weights = self.weights[order]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Find each event's risk set and its share of the ties, which do not depend on x."""
+        m = self.num_examples
+        _, group = np.unique(-self.times, return_inverse=True)  # groups of one time
+        last = np.searchsorted(group, np.arange(group[-1] + 1), side="right") - 1
+        self._group, self._last = group, last
+        own = np.flatnonzero(self.events)
+        self._own = group[own]  # the group of each event
+        deaths = np.bincount(self._own, minlength=len(last))
+        first = np.searchsorted(self._own, self._own, side="left")
+        within = np.arange(len(own)) - first
+        self._share = np.zeros(len(own)) if self.ties == "breslow" else within / deaths[self._own]
+        total = np.bincount(self._own, self._w[own], minlength=len(last))
+        self._mean = (total / np.maximum(deaths, 1))[self._own]  # the weight of each event's term
+        self._size = float(m)
+
+    def _terms(self, scores: Array) -> tuple[Array, Array, Array, float]:
+        """Return the risks r_i, each event's sum over its risk set, its logarithm, and a shift."""
+        shift = float(scores.max())
+        # Not to 0, by which a later risk set of small risks alone would be divided.
+        least = -60.0 if scores.dtype == np.float32 else -300.0
+        risks = self._w * np.exp(np.maximum(scores - shift, least))
+        tied = np.bincount(self._group, risks * self.events, minlength=len(self._last))
+        sums = np.cumsum(risks)[self._last][self._own] - self._share * tied[self._own]
+        return risks, sums, tied, shift + math.log(self.total_weight / self.num_examples)
+
+    def _loss(self, scores: Array) -> float:
+        _, sums, _, shift = self._terms(scores)
+        own = float(self._w[self.events].dot(scores[self.events]))
+        tiny = np.finfo(sums.dtype).tiny
+        return float(self._mean.dot(np.log(np.maximum(sums, tiny)) + shift) - own) / self._size
+
+    def _expected(self, risks: Array, sums: Array) -> Array:
+        """Return, for each row, the events that it is expected to have: r_i times its hazard."""
+        hazards = self._mean / np.maximum(sums, np.finfo(sums.dtype).tiny)
+        groups = len(self._last)
+        # A row meets the events at its own time and before: those of its group and later groups.
+        met = np.cumsum(np.bincount(self._own, hazards, minlength=groups)[::-1])[::-1]
+        shared = np.bincount(self._own, self._share * hazards, minlength=groups)
+        expected: Array = risks * (met[self._group] - self.events * shared[self._group])
+        return expected
+
+    def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
+        risks, sums, _, _ = self._terms(scores)
+        residuals = self._expected(risks, sums) - self._w * self.events
+        residuals = (residuals / self._size).astype(self.dtype, copy=False)
+        gradient: Array = residuals.dot(rows) if not self.sparse else rows.T.dot(residuals)
+        return gradient
+
+    def batch_gradient(self, x: Array, rows: Array) -> Array:
+        """Raise: a row's term depends on all rows at risk."""
+        raise ConfigError(
+            "CoxRegression has no minibatches: each event is compared with all rows at risk; leave "
+            "batch_size out"
+        )
+
+    def stochastic_gradient(
+        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
+    ) -> Array:
+        """Return the gradient; `batch_size` must be None or all rows."""
+        return super().stochastic_gradient(x, rng, batch_size)
+
+    def hessian(self, x: Array, columns: Array | None = None) -> Array:
+        """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
+        self._expect(x)
+        risks, sums, _, _ = self._terms(self._scores(x, self.rows))
+        hessian = self._gram(self._expected(risks, sums) / self._size, columns)
+        rows = self.rows if columns is None else self.rows[:, columns]
+        dense = rows.toarray() if self.sparse else rows
+        moments = risks[:, None] * dense
+        running = np.cumsum(moments, axis=0)[self._last][self._own]
+        if self._share.any():
+            tied = np.zeros((len(self._last), dense.shape[1]))
+            np.add.at(tied, self._group[self.events], moments[self.events])
+            running -= self._share[:, None] * tied[self._own]
+        means = running / np.maximum(sums, np.finfo(sums.dtype).tiny)[:, None]
+        hessian -= (self._mean[:, None] * means).T @ means / self._size
+        return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
+
+    def _curvature(self) -> tuple[float, float]:
+        # A covariance over a risk set is at most the largest squared distance from any point.
+        rows = self.rows.astype(np.float64)
+        mean = np.asarray(rows.mean(axis=0)).reshape(-1)
+        if self.sparse:
+            squares = np.asarray(rows.multiply(rows).sum(axis=1)).reshape(-1)
+            far = float((squares - 2 * rows.dot(mean) + mean.dot(mean)).max())
+        else:
+            far = float(((rows - mean) ** 2).sum(axis=1).max())
+        events = float(self._w[self.events].sum()) / self._size
+        return max(events * far, 0.0) + self.l2, self.l2
