@@ -1,6 +1,8 @@
 """Objectives of many clients, stacked in arrays with a leading client axis: one pass serves all.
 
 Each class repeats, for a stack, the gradient of the objective that it is named after.
+
+Length: the kinds of objectives that can be stacked stand side by side.
 """
 
 from __future__ import annotations
