@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers import LocalSolver
-from flower_fedcon.solvers.extrapolation import extrapolate
+from flower_fedcon.clients.families.dual import DualClient
+from flower_fedcon.solvers.extrapolation import catch_up, extrapolate, move
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -18,36 +15,37 @@ from flower_fedcon.wire.payloads import Payload
 class DualFLClientState(NamedTuple):
     """A client's state.
 
-    c_j and zeta_j of the coming round follow from it and the new theta, which the server makes of
-    the round: `step` therefore finds them at its beginning, when the reply is known to be used.
+    In the paper's form c_j and zeta_j of the coming round follow from it and the new theta, which
+    the server makes of the round: `step` therefore finds them at its beginning, when the reply is
+    known to be used.
     """
 
-    v: Array  # v_j, shape (..., *model)
-    c: Array | None  # c_j, shape of v; None is 0, and under sampling
-    x: Array  # the last minimiser, where the next solve starts, shape of v
+    z: Array  # z_j, shape (..., *model)
+    c: Array | None  # the paper's form: c_j, shape of z; None is 0, and in the block form
+    e: Array | None  # the accelerated form: e_j, shape of z
+    x: Array  # the last minimiser, shape of z
 
 
-class DualFLClient(FedConClient[DualFLClientState]):
-    """The local step of DualFL; v_j and c_j live on the client."""
+class DualFLClient(DualClient[DualFLClientState]):
+    """The local step of DualFL; z_j, and c_j or e_j, live on the client."""
 
     algorithm = "dualfl"
     state_type = DualFLClientState
 
-    nu: float
+    form: str
     ratio: float
-    regularization: float
-    regularizer: Regularizer | None
-    local_solver: LocalSolver
 
     def initialize(self, down: Payload) -> DualFLClientState:
-        """Start at v = -x0, c = 0."""
-        return DualFLClientState(v=-down["origin"], c=None, x=down["theta"])
+        """Start at z = x0, c = e = 0."""
+        z = down["origin"]
+        e = np.zeros_like(z) if self.form == "accelerated" else None
+        return DualFLClientState(z, c=None, e=e, x=down["theta"])
 
     def restore(self, down: Payload, given: Payload) -> DualFLClientState:
-        """Take v and c from the server's mirror, or start again."""
+        """Take z, and c or e, from the server's mirror, or start again."""
         if not given:
             return self.initialize(down)
-        return DualFLClientState(v=given["v"], c=given.get("c"), x=down["theta"])
+        return DualFLClientState(given["z"], given.get("c"), given.get("e"), x=down["theta"])
 
     def on_acknowledged(self, state: DualFLClientState, down: Payload) -> DualFLClientState:
         """Follow a collective reset."""
@@ -55,30 +53,25 @@ class DualFLClient(FedConClient[DualFLClientState]):
 
     def step(self, state: DualFLClientState, down: Payload) -> tuple[Payload, DualFLClientState]:
         """Do steps 2 and 3."""
+        if self.form == "accelerated":
+            return self._accelerated(state, down)
         r, beta = self.ratio, down.get("beta", 0.0)
-        zeta, c = extrapolate(state.v, state.c, down["theta"], r, beta)
-        x, theta_j = self._solve(state.x, zeta, down.get("tolerance"))
+        zeta, c = extrapolate(state.z, state.c, down["theta"], r, beta)
+        x, theta_j = self.minimizer(state.x, zeta, r, self.nu, down.get("tolerance"))
         kept = c if "beta" in down else None
-        return {"theta": theta_j}, DualFLClientState(v=zeta - r * theta_j, c=kept, x=x)
+        return {"theta": theta_j}, DualFLClientState(r * theta_j - zeta, kept, None, x)
 
-    def _solve(self, start: Array, zeta: Array, tolerance: float | None) -> tuple[Array, Array]:
-        """Return the minimiser of the local energy, and what to upload for it."""
-        nu, linear = self.nu, -self.nu * zeta
-        shift = (self.ratio - 1) * nu + self.regularization
-
-        def certified(x: Array, gradient: Array) -> bool:
-            terms = _norm(linear) + _norm(gradient - linear)
-            rounding = 50 * float(np.finfo(x.dtype).eps) * terms
-            return _norm(gradient) <= max(math.sqrt(2 * nu * (tolerance or 0.0)), rounding)
-
-        stop = None if tolerance is None else certified
-        x = self.minimize(
-            start, linear=linear, shift=shift, regularizer=self.regularizer, stop=stop
-        )
-        if tolerance is None:
-            return x, x
-        return x, x - (self.gradient(x) + shift * x + linear) / nu
-
-
-def _norm(x: Array) -> float:
-    return float(np.linalg.norm(x.reshape(-1)))
+    def _accelerated(
+        self, state: DualFLClientState, down: Payload
+    ) -> tuple[Payload, DualFLClientState]:
+        """Do steps 2 and 3 of the accelerated form."""
+        theta, r, a = down["theta"], down["r"], down["a"]
+        assert state.e is not None  # noqa: S101  (this form's)
+        z, e = catch_up(state.z, state.e, down.get("drift", 0.0), down.get("left", 1.0))
+        m, tolerance = z - down["chi"] * e, down.get("tolerance")
+        # The plain minimiser goes with a start at theta, the gap's matching point with the last x.
+        start = theta if tolerance is None else state.x
+        x, theta_j = self.minimizer(start, r * theta - m, r, r * self.nu, tolerance)
+        delta = m + r * (theta_j - theta) - (z + a * e)
+        z, e = move(z, e, delta, a, down["b"], down["k"])
+        return {"delta": delta}, DualFLClientState(z, None, e, x)

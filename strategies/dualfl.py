@@ -2,65 +2,68 @@ r"""DualFL: accelerated proximal gradient on the dual problem, one local minimis
 
     min_x (1/N) sum_j f_j(x) + psi(x),   f_j convex, mu-strongly convex, L-smooth or not smooth
 
-Round n = 0, 1, ..., for a cohort S:
+Round, for a cohort S, in the paper's form (r = 1) and the block form (r > 1, beta = 0):
     1. broadcast theta and beta
-    2. client j:  c := v_j + r theta;  zeta := (1 + beta) c - beta c_j;  c_j := c
+    2. client j:  c := r theta - z_j;  zeta := (1 + beta) c - beta c_j;  c_j := c
                   theta_j = argmin f_j(x) + psi(x) + ((r - 1) nu/2) ||x||^2 - nu <zeta, x>
-                  v_j := zeta - r theta_j
+                  z_j := r theta_j - zeta
     3. upload theta_j
     4. server:    theta := theta - (r/N) sum_S (theta - theta_j)
                   t' = [1 - rho t^2 + sqrt((1 - rho t^2)^2 + 4 t^2)] / 2
                   beta := ((t - 1)/t') (1 - rho t')/(1 - rho);  t := t'
-Start: theta = x0, v_j = -x0, c_j = 0, t = 1, beta = 0. Always theta = -(1/N) sum_j v_j.
+    and in the accelerated form:
+    1. broadcast theta = prox(z + sigma e, 1/nu), r, chi, a, b and k; to client j also A_j and B_j
+    2. client j:  z_j := z_j + A_j e_j;  e_j := B_j e_j;  m = z_j - chi e_j;  zeta = r theta - m
+                  theta_j = argmin f_j(x) + ((r - 1) nu/2) ||x||^2 - nu <zeta, x>, from theta
+                  delta_j = m + r (theta_j - theta) - z_j - a e_j
+                  z_j := z_j + a e_j + delta_j;  e_j := b e_j - k delta_j
+    3. upload delta_j
+    4. server:    z := z + a e + D;  e := b e - k D,  with D = (1/N) sum_S delta_j
+                  A_j := 0, B_j := 1 for j in S;  A_j := A_j + a B_j, B_j := b B_j for the others
+                  t := [p (1 - q t^2) + sqrt(p^2 (1 - q t^2)^2 + 4 t^2)] / 2
+                  sigma = (1 - p/t)/(1 - p^2 q);  r = K (1 - q) t/(1 - q t);  k = 1 - 1/t
+                  chi = (1 - p) q t sigma/(1 - q t);  a = p q t sigma;  b = (1 - p q t) sigma
 
-Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L] (above that, up to 1, nothing
-is proved), psi = regularizer (rho = 0), nu v_j = the dual variable xi_j of the paper, nu zeta_j ->
-grad f_j(theta*).
+Start: theta = z = z_j = x0, c_j = e = e_j = 0, t = 1, beta = 0. theta, or z, is mean z_j.
 
-State: v_j and c_j on the client; theta on the server, and a mirror of both.
-Wire: 1 vector and 1 number down (2 vectors at first contact); 1 vector up.
-Participation: any; sampled, r > 1 and no momentum. With everyone present r = 1, and this is the
-paper's algorithm (step 4 is then the mean of the theta_j; x0 is but a warm start). Under sampling
-it is proximal gradient on a random block of the dual, without momentum: rho = beta = 0, and r =
-s/nu with the dual step s = N nu/C for cohorts of C, s = N nu/(pN + 1 - p) for Bernoulli(p). A reply
-that is missing drops its term.
+Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L], psi = regularizer;
+z_j -> theta* - grad f_j(theta*)/nu. For cohorts of C p = reply_rate C/N and K = N/C, for
+Bernoulli(b) p = reply_rate b/(1 - (1 - b)^N) and K = N/(bN + 1 - b); q = K rho/(K rho + 1 - rho).
+The model is theta, or prox(z + e, 1/nu). rho above nu/L: the paper's form only, nothing is proved.
+
+State: z_j, and c_j or e_j, on the client; their means, and a mirror of both, on the server.
+Wire: 1 vector and 1 number down (accelerated: 7 numbers; 2 vectors at first contact); 1 vector up.
+Participation: any. Everyone, without psi: the paper's form. Under sampling, and with psi, which is
+then at the server: the accelerated form, the paper's method where clients may be absent. Its rate
+needs p to be each client's probability of being used. In the block form, proximal gradient on a
+random block of the dual, rho = beta = 0 and r = K. A reply that is missing drops its term; the
+paper's form asks again.
 
 Gap rule (stopping="gap"): a local solve ends once its primal-dual gap is below tol_n, and theta_j
 is the primal point of the dual one whose gap this is: see `flower_fedcon.solvers.gap_tolerance`.
-Lost state: v_j and c_j come back from a mirror (2 N d numbers; N d under sampling). Without it all
-start again at v_j = -theta, c_j = 0, t = 1 (a collective reset): exact, but what the v_j knew is
-lost. A client that alone starts again breaks theta = -mean v_j forever: a wrong limit.
+Lost state: the mirror (2 N d numbers; N d in the block form) gives it back. Without it all start
+again, at z_j = theta or z + e, c_j = e_j = 0, t = 1 (a collective reset): exact, but what the z_j
+knew is lost. A client that alone starts again breaks theta = mean z_j forever: a wrong limit.
 
 Source: Park and Xu, "DualFL: A Duality-Based Federated Learning Algorithm with Communication
-Acceleration in the General Convex Regime", 2023, Algorithm 1, Theorems 3.2, 3.3, 4.2. The sampled
-form (from their dual problem 6.4), psi, and the computable form of their gap are reconstructed.
+Acceleration in the General Convex Regime", 2023, Algorithm 1, Theorems 3.2, 3.3, 4.2. The block
+and accelerated forms (of their dual problem 6.4; docs/dualfl_sampling.md proves the rate), psi, and
+the computable form of their gap are reconstructed.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 
-from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.solvers import gap_tolerance
-from flower_fedcon.solvers.extrapolation import extrapolate
-from flower_fedcon.strategies.families.dual import DualProximalGradient, momentum_step
+from flower_fedcon.strategies.families.dual import DualProximalGradient
+from flower_fedcon.strategies.families.dual_states import AcceleratedState, PlainState
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-
-class DualFLState(NamedTuple):
-    """The server's state."""
-
-    theta: Array  # global model, shape of x0
-    n: int  # rounds done
-    t: float  # t_n of the momentum
-    beta: float  # for the coming round
-    origin: Array  # where the clients started: x0, or theta at a collective reset, shape of x0
-    start: int  # rounds that were done then
-    mirror: Mirror | None  # the clients' v_j and, without sampling, c_j, by the names "v" and "c"
+DualFLState: TypeAlias = PlainState | AcceleratedState
 
 
 class DualFL(DualProximalGradient[DualFLState]):
@@ -71,98 +74,87 @@ class DualFL(DualProximalGradient[DualFLState]):
     strong_convexity : float, optional
         nu > 0, at most the clients' mu (plus `regularization`), which is the default.
     momentum : float, optional
-        rho. By default nu/L, and 0 if L is unknown, with a `regularizer` and under sampling, where
-        it must be 0. From nu/L to 1 it runs with a warning: no rate, and no convergence, is proved.
+        rho. By default nu/L, and 0 if L is unknown, in the block form and with psi in the clients'
+        problems, where it must be 0. From nu/L to 1 the paper's form runs with a warning: no rate,
+        and no convergence, is proved. For large L/mu 0 is often faster to a low accuracy.
     regularizer : Regularizer, optional
-        psi, in each client's problem. The local solver must know its prox.
+        psi: at the server in the accelerated form, else in each client's problem, where the local
+        solver must know its prox.
+    form : {"paper", "accelerated", "block"}, optional
+        By default the paper's with everyone present and no `regularizer`, else the accelerated.
+    reply_rate : float (default: 1.0)
+        In (0, 1]: the share of its rounds in which a client's reply is used, that of the worst
+        client. A smaller one than the true one is slower; a larger one has no rate proved.
     local_solver : str or LocalSolver (default: "exact")
         How step 2 is solved.
     stopping : {"solver", "gap"} (default: "solver")
-        When a local solve ends: as its solver says, or earlier by the gap rule, which needs
-        everyone present and no `regularizer`.
+        When a local solve ends: as its solver says, or earlier by the gap rule, which the block
+        form has not, nor psi in the clients' problems.
     gap_gamma : float (default: 0.1)
         gamma > 0 of the gap rule.
     regularization : float (default: 0.0)
         alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for those that are not strongly convex.
     mirror : bool (default: True)
-        Keep the clients' v_j and c_j on the server; False resets all clients when one is lost.
+        Keep the clients' states on the server; False resets all clients when one is lost.
     participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
     ------
     ConfigError
-        If an argument is out of range, or nu is not known.
+        If an argument is out of range or not this form's, or nu is not known.
     ParticipationError
-        If a momentum or the gap rule is asked for under sampling.
+        If the paper's form is asked for under sampling.
 
     Examples
     --------
-    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon import FederatedProblem, Sample, simulate
     >>> from flower_fedcon.objectives import Quadratic
     >>> clients = [Quadratic(q * np.eye(1), np.array([b])) for q, b in ((1.0, 4.0), (2.0, 2.0))]
     >>> history = simulate(DualFL(), FederatedProblem(clients), num_rounds=40)
     >>> history.x.round(9)  # 6/3
     array([2.])
+    >>> sampled = DualFL(participation=Sample(count=1))
+    >>> simulate(sampled, FederatedProblem(clients), num_rounds=80).x.round(9)
+    array([2.])
     """
 
     name = "dualfl"
     uplink = ("theta",)
-    needs_mean = "theta must stay the mean of all -v_j, the dual variables"
+    needs_mean = "theta must stay the mean of all z_j, the dual variables"
 
     def initialize(self, x0: Array) -> DualFLState:
         """Start at x0."""
-        start = {"v": -x0} if self.setup.sampled else {"v": -x0, "c": np.zeros_like(x0)}
+        form, n, zero = self.constants.form, self.setup.num_clients, np.zeros_like(x0)
+        start = {"z": x0} | {"paper": {"c": zero}, "accelerated": {"e": zero}, "block": {}}[form]
         mirror = self.mirrored(self.mirror, **start)
-        return DualFLState(x0, n=0, t=1.0, beta=0.0, origin=x0, start=0, mirror=mirror)
+        if form == "accelerated":
+            return AcceleratedState(x0, zero, x0, np.zeros(n), np.ones(n), mirror)
+        return PlainState(x0, x0, mirror)
+
+    def expects(self, state: DualFLState) -> tuple[str, ...]:
+        """Return what step 3 uploads."""
+        return ("delta",) if self.constants.accelerated else self.uplink
 
     def broadcast(self, state: DualFLState) -> Payload:
-        """Step 1, and the tolerance of the gap rule."""
-        down: Payload = {"theta": state.theta}
-        if not self.setup.sampled:
-            down["beta"] = state.beta
-        if self.stopping == "gap":
-            down["tolerance"] = gap_tolerance(
-                state.n - state.start,
-                num_clients=self.setup.num_clients,
-                strong_convexity=self.constants.nu,
-                momentum=self.constants.rho,
-                gamma=self.gap_gamma,
-            )
-        return down
+        """Step 1."""
+        return state.broadcast(self.constants)
 
     def personal(self, state: DualFLState, client: int, ack: int) -> Payload:
         """Tell a client where to start, at its first round since the start or a reset."""
-        return {"origin": state.origin} if ack <= state.start else {}
+        return {"origin": state.origin} if ack <= state.start else state.personal(client)
 
     def aggregate(self, state: DualFLState, uploads: Uploads) -> DualFLState:
-        """Step 4; and step 2 once more, for the mirror."""
-        before, r = state.theta, self.constants.ratio
-        t, beta = momentum_step(state.t, self.constants.rho)
-        if self.setup.sampled:
-            moved = len(uploads) * before - uploads.sum("theta")
-            theta = before - (r / uploads.num_clients) * moved
-        else:
-            theta = uploads.mean("theta")
-        if state.mirror is not None:
-            self._follow(state.mirror, uploads, before, state.beta)
-        return state._replace(theta=theta, n=state.n + 1, t=t, beta=beta)
-
-    def _follow(self, mirror: Mirror, uploads: Uploads, theta: Array, beta: float) -> None:
-        """Move v_j and c_j as the clients have."""
-        r, sampled = self.constants.ratio, self.setup.sampled
-        for j, theta_j in uploads.items("theta"):
-            before = None if sampled else mirror["c"][j]
-            zeta, c = extrapolate(mirror["v"][j], before, theta, r, beta)
-            mirror.put(j, v=zeta - r * theta_j, **({} if sampled else {"c": c}))
+        """Step 4."""
+        return state.after(self.constants, uploads)
 
     def model(self, state: DualFLState) -> Array:
-        """Return theta."""
-        return state.theta
+        """Return theta, or prox(z + e, 1/nu)."""
+        return state.model(self.constants)
 
     def needs_whole_cohort(self) -> bool:
-        """Without sampling step 4 is the mean of all theta_j."""
-        return not self.setup.sampled
+        """In the paper's form step 4 is the mean of all theta_j."""
+        return self.constants.form == "paper"
 
     def reset(self, state: DualFLState) -> DualFLState:
-        """Start again, all from theta."""
-        return state._replace(t=1.0, beta=0.0, origin=state.theta, start=state.n)
+        """Start again, all from the same vector."""
+        return state.again()

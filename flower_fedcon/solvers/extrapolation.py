@@ -1,4 +1,4 @@
-"""The extrapolated dual point of DualFL, on client and server."""
+"""How DualFL's dual variables move, on client and server, bit for bit alike."""
 
 from __future__ import annotations
 
@@ -6,21 +6,51 @@ from flower_fedcon.validation import Array
 
 
 def extrapolate(
-    v: Array, c: Array | None, theta: Array, ratio: float, beta: float
+    z: Array, c: Array | None, theta: Array, r: float, beta: float
 ) -> tuple[Array, Array]:
-    """Return zeta and the new c_j: c := v_j + r theta, zeta := (1 + beta) c - beta c_j.
+    """Return zeta and the new c_j: c := r theta - z_j, zeta := (1 + beta) c - beta c_j.
 
     Parameters
     ----------
-    v, theta : array, shape (..., *model)
+    z, theta : array, shape (..., *model)
     c : array, optional
         c_j of the round before; None for 0.
-    ratio, beta : float
+    r, beta : float
 
-    >>> extrapolate(np.ones(1), np.ones(1), np.ones(1), 1.0, 0.5)
-    (array([2.5]), array([2.]))
+    >>> extrapolate(np.ones(1), np.ones(1), np.ones(1), 2.0, 0.5)
+    (array([1.]), array([1.]))
     """
-    new = v + ratio * theta
+    new = r * theta - z
     if not beta or c is None:
         return new, new
     return (1 + beta) * new - beta * c, new
+
+
+def catch_up(z: Array, e: Array, drift: float, left: float) -> tuple[Array, Array]:
+    """Return z_j and e_j after the rounds that a client has missed: z_j + A_j e_j, B_j e_j.
+
+    Parameters
+    ----------
+    z, e : array, shape (..., *model)
+    drift, left : float
+        A_j and B_j.
+
+    >>> catch_up(np.ones(1), np.ones(1), 0.5, 0.25)
+    (array([1.5]), array([0.25]))
+    """
+    return z + drift * e, left * e
+
+
+def move(z: Array, e: Array, delta: Array, a: float, b: float, k: float) -> tuple[Array, Array]:
+    """Return the next z and e, of a client or their means: z + a e + delta, b e - k delta.
+
+    Parameters
+    ----------
+    z, e, delta : array, shape (..., *model)
+    a, b, k : float
+        Of the round.
+
+    >>> move(np.ones(1), np.ones(1), np.ones(1), 0.5, 0.25, 0.5)
+    (array([2.5]), array([-0.25]))
+    """
+    return z + a * e + delta, b * e - k * delta

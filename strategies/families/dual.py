@@ -10,21 +10,50 @@ from flower_fedcon.core.participation import Bernoulli, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.solvers import gap_tolerance
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
 from flower_fedcon.validation import choice, nonnegative, optional, positive
+from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State", bound=HasMirror)
 _log = logging.getLogger("flwr.strategies")
 _SLACK = 1 + 1e-9  # mu and L are known to rounding
+FORMS = ("paper", "accelerated", "block")
+LARGEST = 0.999  # rho of the accelerated form
 
 
 class DualConstants(NamedTuple):
     """What follows from the setup."""
 
+    form: str
     nu: float
     rho: float
-    ratio: float  # r = s/nu of the dual step s
+    num_clients: int
+    ratio: float = 1.0  # r = s/nu of the block form's dual step s, and K of the accelerated form
+    regularizer: Any = None  # psi in the clients' problems
+    psi: Any = None  # psi at the server
+    p: float = 1.0  # each client's probability of being used in a round
+    q: float = 0.0  # of the accelerated form
+    gap_gamma: float | None = None  # of the gap rule, where it is in use
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether the form is the accelerated one."""
+        return self.form == "accelerated"
+
+    def tolerance(self, n: int, modulus: float, momentum: float) -> Payload:
+        """Return what the gap rule adds to the broadcast of a round, by name."""
+        if self.gap_gamma is None:
+            return {}
+        found = gap_tolerance(
+            n,
+            num_clients=self.num_clients,
+            strong_convexity=modulus,
+            momentum=momentum,
+            gamma=self.gap_gamma,
+        )
+        return {"tolerance": found}
 
 
 class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
@@ -32,7 +61,8 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
 
     Parameters
     ----------
-    strong_convexity, momentum, regularizer, stopping, gap_gamma, regularization, mirror
+    strong_convexity, momentum, regularizer, form, reply_rate, stopping, gap_gamma, regularization,
+    mirror
         See `flower_fedcon.strategies.DualFL`.
     """
 
@@ -44,6 +74,8 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         strong_convexity: float | None = None,
         momentum: float | None = None,
         regularizer: Any = None,
+        form: str | None = None,
+        reply_rate: float = 1.0,
         stopping: str = "solver",
         gap_gamma: float = 0.1,
         regularization: float = 0.0,
@@ -54,30 +86,55 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
         self.momentum = optional(nonnegative, "momentum", momentum)
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
+        self.form = None if form is None else choice("form", form, FORMS)
+        self.reply_rate = positive("reply_rate", reply_rate)
         self.stopping = choice("stopping", stopping, ("solver", "gap"))
         self.gap_gamma = positive("gap_gamma", gap_gamma)
         self.regularization = nonnegative("regularization", regularization)
         self.mirror = bool(mirror)
-        if self.regularizer is not None and (self.momentum or self.stopping == "gap"):
-            raise ConfigError(
-                f'with a regularizer {self.title} has momentum=0 and stopping="solver", got '
-                f"momentum={momentum!r} and stopping={stopping!r}"
-            )
+        if self.reply_rate > 1:
+            raise ConfigError(f"reply_rate must be in (0, 1], got {reply_rate!r}")
 
     def derive(self) -> DualConstants:
-        """Settle nu, rho and r."""
-        setup, alpha = self.setup, self.regularization
+        """Settle the form, nu, rho and what goes with them."""
+        setup, alpha, psi = self.setup, self.regularization, self.regularizer
+        form = self.form or ("accelerated" if setup.sampled or psi is not None else "paper")
         nu = choose_modulus(setup, self.strong_convexity, alpha)
-        if not setup.sampled:
-            plain = self.regularizer is None
-            rho = choose_momentum(setup, self.momentum, nu, alpha, by_default=plain)
-            return DualConstants(nu, rho, 1.0)
-        if self.momentum or self.stopping == "gap":
-            self.refuse_participation(
-                "has neither momentum nor a gap rule without some clients",
-                'momentum=0 and stopping="solver", or Full()',
+        gamma = self.gap_gamma if self.stopping == "gap" else None
+        found = DualConstants(form, nu, 0.0, setup.num_clients, gap_gamma=gamma)
+        if form == "accelerated":
+            rho = choose_momentum(setup, self.momentum, nu, alpha, strict=True)
+            p, ratio = self._used_rate(), block_ratio(setup, self.participation)
+            rho = min(rho, LARGEST)
+            q = ratio * rho / (ratio * rho + 1 - rho)
+            return found._replace(rho=rho, ratio=ratio, psi=psi, p=p, q=q)
+        if self.reply_rate != 1:
+            raise ConfigError(
+                f'reply_rate is for form="accelerated", got {self.reply_rate!r} with form={form!r}'
             )
-        return DualConstants(nu, 0.0, block_ratio(setup, self.participation))
+        plain = psi is None and form == "paper"
+        if not plain and (self.momentum or gamma is not None):
+            clients = "" if psi is None else " and a regularizer in the clients' problems"
+            raise ConfigError(
+                f'with form="{form}"{clients} {self.title} has momentum=0 and stopping="solver", '
+                f"got momentum={self.momentum!r} and stopping={self.stopping!r}: use "
+                'form="accelerated"'
+            )
+        if form == "paper":
+            if setup.sampled:
+                self.refuse_participation(
+                    "needs everyone in its paper's form", 'form="accelerated", or Full()'
+                )
+            rho = choose_momentum(setup, self.momentum, nu, alpha) if plain else 0.0
+            return found._replace(rho=rho, regularizer=psi)
+        return found._replace(ratio=block_ratio(setup, self.participation), regularizer=psi)
+
+    def _used_rate(self) -> float:
+        """Return the probability with which a client's reply is used in a round."""
+        rate, n = self.setup.rate, self.setup.num_clients
+        if isinstance(self.participation, Bernoulli):
+            rate /= -math.expm1(n * math.log1p(-rate)) if rate < 1 else 1.0
+        return self.reply_rate * rate
 
 
 def choose_modulus(setup: Setup, given: float | None, regularization: float) -> float:
@@ -105,23 +162,29 @@ def choose_modulus(setup: Setup, given: float | None, regularization: float) -> 
 
 
 def choose_momentum(
-    setup: Setup, given: float | None, nu: float, regularization: float, *, by_default: bool
+    setup: Setup, given: float | None, nu: float, regularization: float, *, strict: bool = False
 ) -> float:
-    """Return rho: by default nu/(L + alpha), or 0; a larger one, up to 1, is used with a warning.
+    """Return rho: by default nu/(L + alpha), and 0 where L is unknown.
+
+    A larger one, up to 1, is used with a warning, or refused (`strict`).
 
     Raises
     ------
     ConfigError
-        If it is above 1.
+        If it is too large.
     """
     smoothness = setup.smoothness
     most = 1.0 if smoothness is None else min(1.0, nu / (smoothness + regularization))
     if given is None:
-        return 0.0 if smoothness is None or not by_default else most
+        return 0.0 if smoothness is None else most
     if given > _SLACK:
         raise ConfigError(f"momentum must be at most 1, got {given!r}")
     if given > 0 and smoothness is None:
         _log.warning("the clients' smoothness L is unknown: momentum must be at most nu/L")
+    elif strict and given > most * _SLACK:
+        raise ConfigError(
+            f'with form="accelerated" momentum must be at most nu/L = {most:.6g}, got {given!r}'
+        )
     elif given > most * _SLACK:
         _log.warning(
             "DualFL's momentum %g is above nu/L = %.6g: neither its linear rate nor that it "
@@ -132,19 +195,6 @@ def choose_momentum(
 
 
 def block_ratio(setup: Setup, participation: Participation) -> float:
-    """Return r under sampling: N/C for cohorts of C, N/(pN + 1 - p) for Bernoulli(p)."""
+    """Return the block form's r: N/C for cohorts of C, N/(bN + 1 - b) for Bernoulli(b)."""
     n, p = setup.num_clients, setup.rate
     return n / (p * (n - 1) + 1) if isinstance(participation, Bernoulli) else 1 / p
-
-
-def momentum_step(t: float, rho: float) -> tuple[float, float]:
-    """Return t_{n+1} and beta_n from t_n.
-
-    >>> [round(x, 6) for x in momentum_step(1.0, 0.0)]
-    [1.618034, 0.0]
-    """
-    a = 1 - rho * t * t
-    after = (a + math.sqrt(a * a + 4 * t * t)) / 2
-    if rho == 1:
-        return after, 0.0
-    return after, (t - 1) / after * (1 - rho * after) / (1 - rho)

@@ -21,9 +21,10 @@ from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.problems import digits
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent, gap_tolerance
-from flower_fedcon.strategies import DualFL, dualfl
+from flower_fedcon.strategies import DualFL
+from flower_fedcon.strategies.families import dual
 
-HALF = Sample(count=3)
+HALF, ONE = Sample(count=3), Sample(count=1)
 RULES = pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
 STEPS = GradientDescent(steps=100_000)
 
@@ -47,8 +48,12 @@ def rounds_to(run, tolerance=1e-10, most=2500):
     [
         ({}, (88, 88)),
         ({"momentum": 0.0}, (445, 445)),
-        ({"participation": HALF}, (337, 505)),
-        ({"participation": Sample(count=1)}, (423, 635)),
+        ({"form": "block"}, (356, 360)),
+        ({"form": "block", "participation": HALF}, (337, 505)),
+        ({"form": "block", "participation": Sample(count=1)}, (423, 635)),
+        ({"form": "accelerated"}, (78, 78)),
+        ({"participation": HALF}, (130, 185)),
+        ({"participation": Sample(count=1)}, (300, 430)),
     ],
     ids=repr,
 )
@@ -56,30 +61,19 @@ def test_rounds_to_ten_digits(settings, rounds):
     assert rounds[0] <= rounds_to(OpenRun(DualFL(**settings), q6())) <= rounds[1]
 
 
-def as_sampled(run):
-    """Tell a run in which everyone takes part that some may not."""
-    server = run.server
-    setup = type(server.setup)(**{**vars(server.setup), "sampled": True})
-    server.strategy.setup = setup
-    server.strategy.constants = server.strategy.derive()
-    server.state = server.strategy.initialize(run.problem.start)
-    return run
-
-
-def test_block_form_with_everyone_present_is_the_full_form_without_momentum():
+def test_block_form_with_everyone_present_is_the_papers_without_momentum():
     full = OpenRun(DualFL(momentum=0.0), q6())
-    block = as_sampled(OpenRun(DualFL(momentum=0.0), q6()))
+    block = OpenRun(DualFL(form="block"), q6())
     assert block.server.strategy.constants.ratio == 1.0
     for _ in range(2):  # beta_0 = 0: the same until then
         assert block.play().x == pytest.approx(full.play().x, abs=1e-14)
-    assert 356 <= 2 + rounds_to(block) <= 360
 
 
 def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
-    right = rounds_to(OpenRun(DualFL(participation=Sample(count=1)), q6()))
+    right = rounds_to(OpenRun(DualFL(form="block", participation=ONE), q6()))
     derive = DualFL.derive
     monkeypatch.setattr(DualFL, "derive", lambda self: derive(self)._replace(ratio=1.0))
-    run = OpenRun(DualFL(participation=Sample(count=1)), q6())
+    run = OpenRun(DualFL(form="block", participation=ONE), q6())
     assert run.clients[0].ratio == run.server.strategy.constants.ratio == 1.0
     assert rounds_to(run, most=3 * right) == 3 * right
 
@@ -102,7 +96,8 @@ def test_digits():
 @pytest.mark.usefixtures("one_thread")
 def test_digits_with_few_labels_and_l1():
     problem = digits(l1=1e-3, l2=1e-3, test_size=0)
-    strategy = DualFL(regularizer=problem.regularizer, local_solver=AOGM(tolerance=1e-4))
+    solver = AOGM(tolerance=1e-4)
+    strategy = DualFL(regularizer=problem.regularizer, form="paper", local_solver=solver)
     history = simulate(strategy, problem, 100, evaluate_every=10)
     energy = np.array(history["objective"]) / problem.optimum.value - 1
     found = energy[np.searchsorted(history["round"], [10, 20, 50, 100])]
@@ -132,15 +127,15 @@ def test_gap_rule_needs_few_inner_steps():
 
 
 def test_gap_rule_must_upload_the_matching_point(monkeypatch):
-    solve = DualFLClient._solve
-    monkeypatch.setattr(DualFLClient, "_solve", lambda *args: (solve(*args)[0],) * 2)
+    solve = DualFLClient.minimizer
+    monkeypatch.setattr(DualFLClient, "minimizer", lambda *args: (solve(*args)[0],) * 2)
     run = gap_run()
     assert errors_at(run, 50, 100, 150) == pytest.approx([3.4e-5, 5.6e-9, 1e-12], rel=0.1)
     assert run.server.work["iterations"] == pytest.approx(9297, rel=0.02)
 
 
 def test_gap_rule_with_looser_tolerances(monkeypatch):
-    monkeypatch.setattr(dualfl, "gap_tolerance", lambda n, **kw: 1000 * gap_tolerance(n, **kw))
+    monkeypatch.setattr(dual, "gap_tolerance", lambda n, **kw: 1000 * gap_tolerance(n, **kw))
     assert errors_at(gap_run(), 50, 100, 150) == pytest.approx([1.8e-4, 2.7e-9, 2e-13], rel=0.2)
 
 
@@ -173,12 +168,12 @@ def test_momentum_tends_to_its_limit(rho):
         assert run.state.t == pytest.approx(t, rel=1e-12)
 
 
-@RULES
-def test_dual_variables_are_the_gradients_at_the_optimum(rule):
-    run = OpenRun(DualFL(participation=rule), q6()).play(1000)
+@pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
+@pytest.mark.parametrize("form", [None, "block"])
+def test_dual_variables_are_the_gradients_at_the_optimum(rule, form):
+    run = OpenRun(DualFL(participation=rule, form=form), q6()).play(1000 if form else 500)
     optimum = q6().optimum.x
-    # xi_j = nu v_j = grad f_j(theta*) - nu theta*, and nu = 1
-    expected = [f.gradient(optimum) - optimum for f in q6_objectives()]
+    expected = [optimum - f.gradient(optimum) for f in q6_objectives()]  # nu = 1
     assert states(run) == pytest.approx(np.array(expected), abs=1e-12)
 
 
@@ -205,24 +200,24 @@ def test_start_does_not_enter_the_full_form():
 @pytest.mark.parametrize("rule", [HALF, Sample(count=1), Bernoulli(0.4)], ids=repr)
 def test_sampled_start_is_a_shift(rule):
     x0 = np.linspace(-1, 3, 8)
-    strategy = DualFL(participation=rule)
+    strategy = DualFL(participation=rule)  # accelerated
     shifted = FederatedProblem([Quadratic(f.Q, f.b - f.Q @ x0) for f in q6_objectives()])
     run = OpenRun(strategy, FederatedProblem(q6_objectives(), x0=x0)).play(60)
     assert run.x == pytest.approx(x0 + OpenRun(strategy, shifted).play(60).x, abs=1e-12)
-    assert error(run.play(940).x) <= 1e-14
+    assert error(run.play(540).x) <= 1e-14
 
 
-def test_sampled_first_round():
-    # r = 2, nu = 1, x0 = 1: v = -1, c = 1: f_j + x^2/2 - x.  2x - 4 + x - 1 = 0 -> 5/3 = theta;
+def test_first_round_of_the_block_form():
+    # r = 2, nu = 1, x0 = 1: z = 1, c = 1: f_j + x^2/2 - x.  2x - 4 + x - 1 = 0 -> 5/3 = theta;
     # x + 1 + x - 1 = 0 -> 0 = theta
-    strategy = DualFL(participation=Sample(count=1))
+    strategy = DualFL(participation=Sample(count=1), form="block")
     seen = {round(simulate(strategy, two_clients(), 1, seed=s).x.item(), 12) for s in range(20)}
     assert seen == {0.0, round(5 / 3, 12)}
 
 
 def test_missing_reply_drops_its_term():
     """The dual step stays that of the cohort that was asked."""
-    run = OpenRun(DualFL(participation=HALF), q6()).play(5)
+    run = OpenRun(DualFL(participation=HALF, form="block"), q6()).play(5)
     before, asked, got = run.x, [], []
 
     def alter(request, reply):
@@ -237,7 +232,7 @@ def test_missing_reply_drops_its_term():
     expected = before - (2 / 6) * sum(before - theta for theta in got)
     assert len(got) == 2
     assert run.x == pytest.approx(expected, abs=1e-15)
-    assert run.x == pytest.approx(-states(run).mean(axis=0), abs=1e-13)
+    assert run.x == pytest.approx(states(run).mean(axis=0), abs=1e-13)
 
 
 @RULES
@@ -250,8 +245,7 @@ def test_clients_that_are_not_strongly_convex(rule):
     run = OpenRun(DualFL(regularization=0.1, participation=rule), problem).play(250)
     constants = run.server.strategy.constants
     assert constants.nu == 0.1
-    if rule == Full():
-        assert constants.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
+    assert constants.rho == pytest.approx(0.1 / max(f.smoothness for f in regular.objectives))
     assert error(run.x, regular) <= 1e-9
 
 
@@ -280,19 +274,26 @@ def test_refusals():
     refuse("strong_convexity must be at most 1, the clients' mu plus", strong_convexity=1.01)
     refuse(r"momentum must be at most 1, got 1\.5", momentum=1.5)
     refuse(r"momentum must be at most 1, got 1\.5", unknown, momentum=1.5, strong_convexity=1.0)
-    refuse("with a regularizer DualFL has momentum=0", momentum=0.01, regularizer=L1(1.0))
-    refuse('with a regularizer DualFL has .*stopping="solver"', stopping="gap", regularizer=L1(1))
+    for form, wrong in itertools.product(
+        ("paper", "block"), ({"momentum": 0.01}, {"stopping": "gap"})
+    ):
+        refuse("in the clients' problems DualFL", q6(0.6), form=form, regularizer=L1(0.6), **wrong)
+        refuse(r"with form=.block. DualFL .*: use form=.accelerated", form="block", **wrong)
+    refuse("momentum must be at most nu/L = 0.05, got 0.06", form="accelerated", momentum=0.06)
+    refuse("form must be one of 'paper', 'accelerated', 'block'", form="fast")
+    refuse(r"reply_rate must be in \(0, 1\], got 1.5", reply_rate=1.5)
+    refuse("reply_rate must be finite and > 0", reply_rate=0.0)
+    refuse("reply_rate is for form=.accelerated., got 0.5 with form='paper'", reply_rate=0.5)
+    refuse(
+        r"DualFL needs everyone in its paper's form, got Sample\(count=3.*: use form=.accelerated",
+        kind=ParticipationError,
+        participation=HALF,
+        form="paper",
+    )
     refuse("takes no batch_size, got 5", batch_size=5)
     refuse("stopping must be one of 'solver', 'gap'", stopping="energy")
     refuse("gap_gamma must be finite and > 0", gap_gamma=0)
     refuse("regularization must be finite and >= 0", regularization=-1)
-    for wrong in ({"momentum": 0.01}, {"stopping": "gap"}):
-        refuse(
-            r"without some clients, got Sample\(count=3.*: use momentum=0 and stopping=",
-            kind=ParticipationError,
-            participation=HALF,
-            **wrong,
-        )
 
 
 def test_a_momentum_beyond_the_theory_is_warned_of(caplog):

@@ -5,17 +5,27 @@ from __future__ import annotations
 import contract  # noqa: F401  (before the cases, which import it)
 import numpy as np
 import pytest
-from cases.dualfl import states
+from cases.dualfl import pairs, states
 from harness import OpenRun
 from problems import q6, q6_objectives
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample
-from flower_fedcon.clients.dualfl import DualFLClient, DualFLClientState
+from flower_fedcon.clients.dualfl import DualFLClient
 from flower_fedcon.core.participation import Full
 from flower_fedcon.strategies import DualFL
 
 HALF = Sample(count=3)
-RULES = pytest.mark.parametrize("rule", [Full(), HALF, Bernoulli(0.4)], ids=repr)
+RULES = pytest.mark.parametrize(
+    ("rule", "form"),
+    [
+        (Full(), "paper"),
+        (HALF, "block"),
+        (Full(), "accelerated"),
+        (HALF, "accelerated"),
+        (Bernoulli(0.4), "accelerated"),
+    ],
+    ids=repr,
+)
 
 
 def error(x):
@@ -28,40 +38,45 @@ def lose(run, client=1):
 
 @RULES
 @pytest.mark.parametrize("mirror", [True, False])
-@pytest.mark.parametrize("x0", [0.0, 3.0])
-def test_re_entry_ends_at_the_optimum(rule, mirror, x0):
-    problem = FederatedProblem(q6_objectives(), x0=np.full(8, x0))
-    run = OpenRun(DualFL(participation=rule, mirror=mirror), problem).play(40)
+def test_re_entry_ends_at_the_optimum(rule, form, mirror):
+    problem = FederatedProblem(q6_objectives(), x0=np.full(8, 3.0))
+    run = OpenRun(DualFL(participation=rule, form=form, mirror=mirror), problem).play(40)
     lose(run)
     lose(run, 4)
     run.play(10)
     assert run.server.counts["lost"] == 2
     lose(run)
-    for _ in range(950):
+    for _ in range(950 if form == "block" else 600):
         run.play()
-        assert run.x == pytest.approx(-states_after_reset(run).mean(axis=0), abs=1e-12)
+        means(run)
     assert run.server.counts["lost"] == 3
     assert error(run.x) <= 2e-14
 
 
-def states_after_reset(run):
-    """Return the v_j; those of clients that have not yet heard of a reset are -origin."""
-    v, state = states(run), run.state
-    late = np.array(run.acknowledged) <= state.start
-    v[late] = -state.origin
-    return v
+def means(run):
+    """The server's vectors are the means of the clients', also after a reset."""
+    z, e = zip(*pairs(run), strict=True)
+    state = run.state
+    if run.server.strategy.constants.accelerated:
+        drift, left = state.drift[:, None], state.left[:, None]
+        assert state.z == pytest.approx((z + drift * e).mean(axis=0), abs=1e-12)
+        assert state.e == pytest.approx((left * e).mean(axis=0), abs=1e-12)
+    else:
+        assert state.theta == pytest.approx(np.mean(z, axis=0), abs=1e-12)
 
 
 @RULES
-def test_mirror_returns_the_very_state(rule):
-    strategy = DualFL(participation=rule)
+def test_mirror_returns_the_very_state(rule, form):
+    strategy = DualFL(participation=rule, form=form)
     calm, run = (OpenRun(strategy, q6()).play(40) for _ in range(2))
     lose(run)
     calm.play(20)
     run.play(20)
-    # only the local solver's start differs
-    assert run.x == pytest.approx(calm.x, abs=1e-13)
-    assert np.array_equal(states(run), run.state.mirror["v"])
+    if form == "accelerated":  # its local solves start at theta
+        assert np.array_equal(run.x, calm.x)
+    else:  # only the local solver's start differs
+        assert run.x == pytest.approx(calm.x, abs=1e-13)
+    assert np.array_equal(states(run), run.state.mirror["z"])
     assert run.server.counts["lost"] == 1
 
 
@@ -74,20 +89,20 @@ def test_collective_reset_is_a_new_start():
     assert error(run.x) > 100 * error(OpenRun(DualFL(), q6()).play(70).x)  # what the reset costs
 
 
-@pytest.mark.parametrize("rule", [Full(), HALF], ids=repr)
-def test_client_that_alone_starts_again_spoils_the_limit(rule, monkeypatch):
-    monkeypatch.setattr(
-        DualFLClient,
-        "restore",
-        lambda self, down, given: DualFLClientState(-down["theta"], None, down["theta"]),
-    )
-    run = OpenRun(DualFL(participation=rule), q6()).play(400)
+@pytest.mark.parametrize("form", ["paper", "block", "accelerated"])
+def test_client_that_alone_starts_again_spoils_the_limit(form, monkeypatch):
+    def alone(self, down, given):
+        return self.initialize(down | {"origin": np.zeros_like(down["theta"])})
+
+    monkeypatch.setattr(DualFLClient, "restore", alone)
+    rule = Full() if form == "paper" else HALF
+    run = OpenRun(DualFL(participation=rule, form=form), q6()).play(300)
     lose(run)
-    assert error(run.play(800).x) > 0.05
+    assert error(run.play(600).x) > 0.05
 
 
 def test_server_keeps_no_mirror_without_being_asked():
     assert OpenRun(DualFL(mirror=False), q6()).state.mirror is None
-    sampled = OpenRun(DualFL(participation=HALF), q6()).state.mirror.to_tree()
-    assert sampled["v"].shape == (6, 8)
-    assert "c" not in sampled
+    for form, names in (("block", {"z"}), ("accelerated", {"z", "e"})):
+        sampled = OpenRun(DualFL(participation=HALF, form=form), q6()).state.mirror.to_tree()
+        assert {name: rows.shape for name, rows in sampled.items()} == dict.fromkeys(names, (6, 8))

@@ -5,18 +5,41 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 from contract import Case, Contract, about
 from problems import HALF, q6, q6_l1, two_clients
 
 from flower_fedcon import Bernoulli, Sample
+from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import DualFL
+from flower_fedcon.strategies.families.dual_states import round_numbers
 
 ONE = {"strong_convexity": 1.0}
 PLAIN = {**ONE, "momentum": 0.0}
 GAP = {**ONE, "stopping": "gap", "local_solver": GradientDescent(steps=100_000)}
 L1_06 = {**ONE, "regularizer": L1(0.6)}
+PAPER, BLOCK, FAST = ({"form": form} for form in ("paper", "block", "accelerated"))
+
+
+class Replay(Sample):
+    """Given cohorts, one after another."""
+
+    def __init__(self, cohorts) -> None:
+        first, *others = cohorts
+        super().__init__(count=len(first))
+        object.__setattr__(self, "cohorts", iter([first, *others]))
+
+    def draw(self, num_clients, rng):
+        return next(self.cohorts)
+
+
+def drawn(size, seed=0, clients=6, rounds=1000):
+    """Return the cohorts of the card's figures: a generator of their own, one call a round."""
+    rng = np.random.default_rng(seed)
+    draws = (rng.choice(clients, size, replace=False) for _ in range(rounds))
+    return Replay([sorted(cohort.tolist()) for cohort in draws])
 
 
 def fista(n: int) -> float:
@@ -47,35 +70,116 @@ def dualfl_regularizer():
     # with .5 |x|.  n=0: 2x - 4 + .5 = 0 -> 1.75;  x + 1 - .5 = 0 -> -.5;  mean .625
     # n=1: zeta = -+1.125: 2x - 3.5 = -1.125 -> 1.1875;  |x + 1 - 1.125| <= .5 at 0;  mean .59375
     problem = two_clients(regularizer=L1(0.5))
-    return DualFL(regularizer=problem.regularizer), problem, [0.625, 0.59375]
+    return DualFL(regularizer=problem.regularizer, form="paper"), problem, [0.625, 0.59375]
+
+
+def by_hand(cohorts, l1=0.0):
+    """Return the models of the accelerated form on the two clients, with x_j for all, from 1.
+
+    nu = 1, rho = 1/2; soft(v, l1) is the prox. The sequences are those of the papers: all x_j and
+    z_j, y between them, and w.
+    """
+    Q, b, x, z, t = np.array([2.0, 1.0]), np.array([4.0, -1.0]), np.ones(2), np.ones(2), 1.0
+    size, models = len(cohorts[0]), []
+    p, K = size / 2, 2 / size
+    q = K / (K + 1)
+    for cohort in cohorts:
+        sigma = (1 - p / t) / (1 - p * p * q)
+        y = z + sigma * (x - z)
+        theta, r = soft(y.mean(), l1), K * (1 - q) * t / (1 - q * t)
+        w = z + p * q * t * (y - z)
+        m = z - (1 - p) * q * t * sigma / (1 - q * t) * (x - z)
+        theta_j = (b + r * theta - m) / (Q + r - 1)
+        after = w.copy()
+        after[cohort] = (m + r * (theta_j - theta))[cohort]
+        x, z = y + (after - w) / t, after
+        h = p * (1 - q * t * t)
+        t = (h + math.sqrt(h * h + 4 * t * t)) / 2
+        models.append(soft(x.mean(), l1))
+    return models
+
+
+def soft(v, level):
+    return math.copysign(max(abs(v) - level, 0.0), v)
+
+
+def accelerated():
+    # t = 1: sigma = 0, theta = z = 1, r = 1: the minimisers 2 and -1, mean .5; the second .875
+    models = by_hand([[0, 1]] * 4)
+    assert models == pytest.approx([0.5, 0.875, 0.980747488269, 0.999399589728], abs=1e-12)
+    return DualFL(form="accelerated"), two_clients(), models
+
+
+def accelerated_sampled():
+    # p = 1/2, K = 2, q = 2/3: r = 2, theta = 1.  2x - 4 + x - 1 = 0 at 5/3, x + 1 + x - 1 = 0 at 0;
+    # delta = 4/3 or -2
+    one = Sample(count=1)
+    cohorts = [one.draw(2, stream(0, COHORT, r)) for r in range(1, 7)]
+    return DualFL(participation=one), two_clients(), by_hand(cohorts)
+
+
+def accelerated_regularizer():
+    # the same from theta = prox(1) = 1/2, and prox at the end
+    one, problem = Sample(count=1), two_clients(regularizer=L1(0.5))
+    cohorts = [one.draw(2, stream(0, COHORT, r)) for r in range(1, 7)]
+    strategy = DualFL(regularizer=problem.regularizer, participation=one)
+    return strategy, problem, by_hand(cohorts, 0.5)
 
 
 def states(run):
-    """Return the v_j as the next message will find them; -x0 before the first contact."""
+    """Return the z_j as the next message will find them; x0 before the first contact."""
+    return np.array([z for z, _ in pairs(run)])
+
+
+def pairs(run):
+    """Return z_j and e_j of each client, as of its last reply that was used."""
     found = []
     for client, ack in zip(run.clients, run.acknowledged, strict=True):
-        versions = client.versions
-        state = versions.pending if versions.pending_round == ack else versions.acknowledged
-        found.append(-run.problem.start if ack == 0 else state.v)
-    return np.array(found)
+        state = client.versions.at(ack)
+        zero = np.zeros_like(run.problem.start)
+        known = ack > run.state.start  # else it has not heard of the start, or of a reset
+        found.append((state.z, state.e) if known else (run.state.origin, zero))
+    return found
 
 
 def invariant(run):
-    """theta = -mean v_j (so that sum zeta_j = sum c_j = 0), and the mirror is the clients'."""
-    v, state = states(run), run.state
+    """theta = mean z_j (so that sum zeta_j = sum c_j = 0), and the mirror is the clients'."""
+    z, state, form = states(run), run.state, run.server.strategy.constants.form
     mirror = state.mirror.to_tree()
-    assert mirror.keys() == ({"v"} if run.server.setup.sampled else {"v", "c"})
-    assert np.array_equal(v, mirror["v"])
-    assert np.abs(state.theta + v.mean(axis=0)).max() <= 1e-12 * np.abs(v).max()
-    if "c" in mirror:
-        c = mirror["v"] + state.theta
+    second = {"paper": {"c"}, "block": set(), "accelerated": {"e"}}
+    assert mirror.keys() == {"z"} | second[form]
+    assert np.array_equal(z, mirror["z"])
+    if form == "accelerated":
+        return accelerated_invariant(run)
+    assert np.abs(state.theta - z.mean(axis=0)).max() <= 1e-12 * np.abs(z).max()
+    if form == "paper":
+        c = state.theta - mirror["z"]
         zeta = (1 + state.beta) * c - state.beta * mirror["c"]
         for vectors in (mirror["c"], c, zeta):
-            assert np.abs(vectors.sum(axis=0)).max() <= 1e-11 * np.abs(v).max()
+            assert np.abs(vectors.sum(axis=0)).max() <= 1e-11 * np.abs(z).max()
+    return None
 
 
-def sampled(rule, problem=q6, settings=ONE, high=2e-15):
-    return Case(repr(rule), problem, {**settings, "participation": rule}, 1000, 0, high)
+def accelerated_invariant(run):
+    """z = mean (z_j + A_j e_j), e = mean B_j e_j, and a round's numbers lie where they must."""
+    state, known = run.state, run.server.strategy.constants
+    z, e = (np.array(vectors) for vectors in zip(*pairs(run), strict=True))
+    assert np.array_equal(e, state.mirror["e"])
+    shape = (-1,) + (1,) * state.z.ndim
+    drift, left = state.drift.reshape(shape), state.left.reshape(shape)
+    size = 1e-12 * np.abs(z).max()
+    assert np.abs(state.z - (z + drift * e).mean(axis=0)).max() <= size
+    assert np.abs(state.e - (left * e).mean(axis=0)).max() <= size
+    now = round_numbers(state.t, known.p, known.q, known.ratio)
+    assert 0 <= now.b < 1
+    assert 0 <= now.a < 1
+    assert now.r >= known.ratio * (1 - 1e-12)
+    assert state.t >= 1
+    assert state.t**2 * known.q <= 1 + 1e-12
+
+
+def sampled(rule, problem=q6, settings=ONE, rounds=600, high=1e-15):
+    return Case(repr(rule), problem, {**settings, "participation": rule}, rounds, 0, high)
 
 
 CONTRACT = Contract(
@@ -88,16 +192,29 @@ CONTRACT = Contract(
         Case("gap rule, after 50", q6, GAP, 50, **about(1.44e-6)),
         Case("gap rule, after 100", q6, GAP, 100, **about(5.48e-11)),
         Case("gap rule, after 150", q6, GAP, 150, 0, 1e-14),
-        Case("regularizer", q6_l1, L1_06, 1000, 0, 1e-10),
+        Case("regularizer in the clients", q6_l1, {**L1_06, **PAPER}, 1000, 0, 1e-10),
+        Case("regularizer at the server", q6_l1, L1_06, 100, 0, 2e-11),
+        Case("accelerated form", q6, {**ONE, **FAST}, 200, 0, 4e-15),
+        Case("accelerated form, after 50", q6, {**ONE, **FAST}, 50, **about(1.3424e-7, 1e-3)),
+        Case("the same without rho", q6, {**PLAIN, **FAST}, 50, **about(2.9885e-9, 1e-3)),
     ],
     sampled=[
-        Case("half", q6, {**ONE, **HALF}, 1000, 0, 4e-15),
-        sampled(Sample(count=1)),
-        sampled(Bernoulli(0.5)),
-        sampled(Bernoulli(0.2)),
-        sampled(Sample(count=2), q6_l1, L1_06, 1e-10),
+        Case("half", q6, {**ONE, **HALF}, 600, 0, 4e-15),
+        sampled(Sample(count=1), high=4e-15),
+        sampled(Bernoulli(0.5), high=4e-15),
+        sampled(Bernoulli(0.2), high=4e-15),
+        sampled(Sample(count=2), q6_l1, L1_06, 300, 2e-11),
+        Case("block form", q6, {**ONE, **HALF, **BLOCK}, 1000, 0, 4e-15),
+        sampled(Bernoulli(0.4), q6_l1, {**L1_06, **BLOCK}, 1000, 1e-10),
     ],
-    first_rounds=[dualfl, dualfl_momentum, dualfl_regularizer],
+    first_rounds=[
+        dualfl,
+        dualfl_momentum,
+        dualfl_regularizer,
+        accelerated,
+        accelerated_sampled,
+        accelerated_regularizer,
+    ],
     small=ONE,
     oracle="regularizer",
     lost="heals",

@@ -1,0 +1,283 @@
+"""DualFL's accelerated form: the figures of its card, absent clients, and its rate."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import contract  # noqa: F401  (before the cases, which import it)
+import numpy as np
+import pytest
+from cases.dualfl import Replay, by_hand, drawn, invariant, pairs
+from harness import OpenRun, values
+from problems import q6, q6_l1, q6_objectives, two_clients
+
+from flower_fedcon import Bernoulli, FederatedProblem, Sample
+from flower_fedcon.clients import dualfl
+from flower_fedcon.core.participation import Full
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.regularizers import L1
+from flower_fedcon.solvers import GradientDescent
+from flower_fedcon.solvers.extrapolation import move
+from flower_fedcon.strategies import DualFL
+from flower_fedcon.strategies.families.dual_states import next_t, round_numbers
+from flower_fedcon.wire.payloads import payload_bytes
+
+HALF = Sample(count=3)
+
+
+def optimum(l1=0.0):
+    """Return the minimiser to rounding; with l1, from the independent solver's signs."""
+    Q, b = np.mean([f.Q for f in q6_objectives()], 0), np.mean([f.b for f in q6_objectives()], 0)
+    if not l1:
+        return np.linalg.solve(Q, b)
+    signs = np.sign(q6_l1().optimum.x)
+    used = signs != 0
+    x = np.zeros(8)
+    x[used] = np.linalg.solve(Q[np.ix_(used, used)], b[used] - l1 * signs[used])
+    return x
+
+
+def errors(rounds, l1=0.0, **settings):
+    """Return ||x - x*|| after these rounds."""
+    psi = L1(l1) if l1 else None
+    run = OpenRun(DualFL(form="accelerated", regularizer=psi, **settings), q6(l1))
+    best, done, found = optimum(l1), 0, []
+    for r in rounds:
+        found.append(float(np.linalg.norm(run.play(r - done).x - best)))
+        done = r
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, {5: 0.12272, 10: 1.8644e-2, 25: 1.3108e-4, 50: 1.3424e-7, 100: 2.5694e-13}),
+        ({"momentum": 0.0}, {25: 2.2262e-5, 50: 2.9885e-9, 100: 5.96e-13}),
+        (
+            {"participation": drawn(3)},
+            {10: 6.2922e-2, 50: 3.0640e-4, 100: 1.7646e-7, 150: 2.831e-11, 200: 2.0e-14},
+        ),
+        (
+            {"participation": drawn(1)},
+            {
+                10: 0.76084,
+                50: 4.1317e-2,
+                100: 2.5039e-3,
+                200: 6.1372e-6,
+                300: 5.175e-9,
+                400: 3.05e-11,
+            },
+        ),
+        ({"l1": 0.6}, {10: 4.0625e-2, 50: 1.6631e-7, 100: 1.84e-13}),
+        (
+            {"l1": 0.6, "participation": drawn(2)},
+            {10: 0.1198, 50: 3.2703e-3, 100: 2.6779e-5, 200: 6.43e-10, 300: 8.9e-15},
+        ),
+    ],
+    ids=["full", "without rho", "half", "one", "l1", "l1 with two"],
+)
+def test_figures_of_the_card(settings, expected):
+    found = errors(expected, **settings)
+    for error, (r, value) in zip(found, expected.items(), strict=True):
+        assert error == pytest.approx(value, rel=2e-3, abs=2e-15), r
+
+
+@pytest.mark.parametrize(
+    ("l1", "expected"),
+    [
+        (0.0, [1.666666666667, 0.746533785101, 1.035900657085, 1.028987530606, 1.001920755517]),
+        (0.5, [1.333333333333, 0.413200451767, 0.702567323751, 0.695654197272, 0.668587422184]),
+    ],
+)
+def test_two_clients_in_turn(l1, expected):
+    problem = two_clients(regularizer=L1(l1) if l1 else None)
+    cohorts = [[0], [1], [0], [0], [1]]
+    run = OpenRun(DualFL(regularizer=problem.regularizer, participation=Replay(cohorts)), problem)
+    found = [run.play().x.item() for _ in cohorts]
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert found == pytest.approx(by_hand(cohorts, l1), abs=1e-14)
+
+
+# --- absent clients -------------------------------------------------------------------------------
+
+
+def lossy(rate, seed=0):
+    """Return what drops a share of the replies, never all of a round."""
+    rng = np.random.default_rng(seed)
+    last = {}
+
+    def alter(request, reply):
+        first = last.get("round") != request.round
+        last["round"] = request.round
+        return [] if not first and rng.random() < rate else [reply]
+
+    return alter
+
+
+@pytest.mark.parametrize("rule", [Full(), HALF], ids=repr)
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_lost_replies(rule, rate):
+    strategy = DualFL(form="accelerated", participation=rule, reply_rate=1 - rate)
+    run = OpenRun(strategy, q6(), alter=lossy(rate))
+    for _ in range(12):
+        run.play(50)
+        invariant(run)
+    assert np.linalg.norm(run.x - optimum()) <= 2e-15
+
+
+def test_lost_reply_leaves_its_client_as_one_that_was_not_sampled():
+    alter = [lambda request, reply: [] if request.client == 2 else [reply]]
+    run = OpenRun(DualFL(form="accelerated"), q6()).play(5)
+    before, state = pairs(run)[2], run.state
+    known = run.server.strategy.constants
+    run.alter = alter[0]
+    now = [round_numbers(state.t, known.p, known.q, known.ratio)]
+    run.play()
+    now.append(round_numbers(run.state.t, known.p, known.q, known.ratio))
+    run.play()
+    after, state = pairs(run)[2], run.state
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+    assert state.drift.tolist() == [0, 0, now[0].a + now[1].a * now[0].b, 0, 0, 0]
+    assert state.left.tolist() == [1, 1, now[1].b * now[0].b, 1, 1, 1]
+    invariant(run)
+
+
+def test_round_without_a_reply_changes_nothing():
+    run = OpenRun(DualFL(participation=HALF), q6()).play(5)
+    state = run.state
+    lost = []
+
+    def alter(request, reply):
+        lost.append(reply)
+        return [] if len(lost) <= 3 else [reply]
+
+    run.alter = alter
+    calm = OpenRun(DualFL(participation=HALF), q6()).play(6)
+    assert run.play().state.t == calm.state.t > state.t
+    assert len(lost) == 6
+    assert np.array_equal(run.x, calm.x)
+
+
+def test_absent_clients_cost_two_numbers_each():
+    """7 numbers down beside the vector, the origin at first contact; one vector up."""
+    asked, got = [], []
+
+    def alter(request, reply):
+        asked.append(request.down)
+        got.append(values(reply))
+        return [reply]
+
+    run = OpenRun(DualFL(participation=HALF), q6(), alter=alter).play(30)
+    common = {"theta", "r", "chi", "a", "b", "k"}
+    firsts = [down for down in asked if "origin" in down]
+    assert len(firsts) == 6
+    assert all(set(down) == common | {"origin"} for down in firsts)
+    assert all(set(d) == common | {"drift", "left"} for d in asked if "origin" not in d)
+    assert all(set(payload) == {"delta"} for payload in got)
+    vector, number = payload_bytes({"": np.zeros(8)}), payload_bytes({"": 0.0})
+    assert run.server.uplink_bytes == 90 * vector
+    assert run.server.downlink_bytes == 96 * vector + (90 * 5 + 84 * 2) * number
+
+
+def test_freezing_absent_clients_is_another_method(monkeypatch):
+    """They move with the map of every round: without it the server's means are not theirs."""
+    monkeypatch.setattr(dualfl, "catch_up", lambda z, e, drift, left: (z, e))
+    run = OpenRun(DualFL(participation=HALF, mirror=False), q6()).play(400)
+    assert np.linalg.norm(run.x - optimum()) > 1e-3
+
+
+def test_one_client_needs_one_round():
+    problem = FederatedProblem(q6_objectives()[:1])
+    run = OpenRun(DualFL(form="accelerated"), problem).play()
+    assert run.x == pytest.approx(problem.optimum.x, abs=1e-14)
+
+
+def test_perfectly_conditioned_clients():
+    """mu = L: rho is cut to 0.999, where q < 1."""
+    problem = FederatedProblem([Quadratic(2 * np.eye(3), b * np.ones(3)) for b in (1.0, 5.0)])
+    run = OpenRun(DualFL(participation=Sample(count=1)), problem)
+    assert run.server.strategy.constants.rho == 0.999
+    assert run.play(120).x == pytest.approx(np.full(3, 1.5), abs=1e-14)
+
+
+def test_fixed_point_stays():
+    """From z_j = theta* - grad f_j(theta*)/nu, e_j = 0 nothing moves."""
+    run = OpenRun(DualFL(participation=HALF), q6()).play(600)
+    before = run.x
+    z, e = (np.array(vectors) for vectors in zip(*pairs(run), strict=True))
+    expected = [optimum() - f.gradient(optimum()) for f in q6_objectives()]
+    assert z == pytest.approx(np.array(expected), abs=1e-13)
+    assert e == pytest.approx(np.zeros_like(e), abs=1e-13)
+    assert run.play(20).x == pytest.approx(before, abs=1e-15)
+
+
+# --- the gap rule ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [Full(), HALF], ids=repr)
+def test_gap_rule(rule):
+    """A fraction of the inner steps, and about as many rounds."""
+    common = {"form": "accelerated", "participation": rule}
+    solver = GradientDescent(steps=100_000)
+    gap = OpenRun(DualFL(stopping="gap", local_solver=solver, **common), q6()).play(120)
+    tight = OpenRun(DualFL(local_solver=GradientDescent(tolerance=1e-10), **common), q6())
+    tight.play(120)
+    best = optimum()
+    assert np.linalg.norm(gap.x - best) <= max(1e-12, 20 * np.linalg.norm(tight.x - best))
+    assert gap.server.work["iterations"] < 0.5 * tight.server.work["iterations"]
+    assert np.linalg.norm(gap.play(180).x - best) <= 1e-13
+
+
+# --- the rate -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("q", [0.0, 1e-4, 0.1, 0.999])
+def test_points_are_averages_of_past_ones(p, q):
+    """What the proof needs: x_j = z_j + e_j has weights >= 0 on what was found before."""
+    rng, t, rounds = np.random.default_rng(0), 1.0, 150
+    z, e = np.zeros(rounds + 1), np.zeros(rounds + 1)
+    z[0] = 1.0  # the start
+    for k in range(1, rounds + 1):
+        now, t = round_numbers(t, p, q, 1.0), next_t(t, p, q)
+        delta = np.zeros_like(z)
+        if k == 1 or rng.random() < p:
+            delta = np.eye(rounds + 1)[k] - (z + now.a * e)
+        z, e = move(z, e, delta, now.a, now.b, now.k)
+        assert (z + e).min() >= -1e-13
+        assert (z + e).sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_the_notes_code():
+    """It is the package's method, and the bound of its theorem holds in the mean of ten runs."""
+    note = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "dualfl_sampling.py"))
+    Q, b = (np.array([getattr(f, name) for f in q6_objectives()]) for name in "Qb")
+    for rule in (3, 1, 6):
+        models = note["dualfl"](Q, b, rule, 1.0, 0.05, 30, np.random.default_rng(0))
+        *_, x = models
+        cohorts = np.random.default_rng(0)
+        replay = Replay([note["cohort"](rule, 6, cohorts).tolist() for _ in range(30)])
+        run = OpenRun(DualFL(form="accelerated", participation=replay), q6())
+        assert run.play(30).x == pytest.approx(x, abs=1e-12)
+    for rule in (3, 1, 0.3):
+        found = [
+            [np.sum((x - optimum()) ** 2) for x in note["dualfl"](Q, b, rule, 0.5, 0.025, 40, rng)]
+            for rng in map(np.random.default_rng, range(10))
+        ]
+        share = np.mean(found, axis=0) / note["bound"](Q, b, rule, 0.5, 0.025, 40)
+        assert 1e-6 < share.max() < 1
+    assert note["least_weight"](0.3, 0.1, 1000) >= -1e-14
+
+
+def test_constants_of_the_rules():
+    """Bernoulli's probability of being used counts that empty draws are repeated."""
+    b, n, rho = 0.3, 6, 0.05
+    run = OpenRun(DualFL(participation=Bernoulli(b), reply_rate=0.8), q6())
+    known = run.server.strategy.constants
+    assert known.p == pytest.approx(0.8 * b / (1 - (1 - b) ** n), rel=1e-14)
+    assert known.ratio == pytest.approx(n / (b * n + 1 - b), rel=1e-14)
+    K = known.ratio
+    assert known.q == pytest.approx(K * rho / (K * rho + 1 - rho), rel=1e-14)
+    known = OpenRun(DualFL(participation=HALF), q6()).server.strategy.constants
+    assert (known.p, known.ratio) == (0.5, 2.0)
