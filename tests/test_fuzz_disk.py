@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import random
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from typing import Any
 import fuzzing
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from problems import l1ls
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, Sample, server_app, simulate
 from flower_fedcon.clients.scaffold import ScaffoldClientState
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo, Setup
@@ -36,8 +39,11 @@ from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.files import load_file
+from flower_fedcon.problems.image_files import read_cifar, read_idx
+from flower_fedcon.problems.movielens import movielens
+from flower_fedcon.registry import client_class
 from flower_fedcon.runs import checkpoint
-from flower_fedcon.runs.history import History
+from flower_fedcon.runs.history import History, HistoryFile
 from flower_fedcon.strategies import FedFW
 from flower_fedcon.wire import settings as wire_settings
 from flower_fedcon.wire import state_files
@@ -46,7 +52,7 @@ from flower_fedcon.wire.payloads import load_array
 SIMS = Path(__file__).parents[1] / "sims"
 RUN = RunInfo("scaffold", 0, Layout(((3,),), "float64", layered=False), 2, run_id="ab" * 16)
 EXAMPLES = settings(
-    max_examples=max(1, fuzzing.CASES // 4),
+    max_examples=max(50, fuzzing.CASES // 4),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -90,14 +96,34 @@ def test_fuzz_histories(folder, tmp_path):
 
 
 def test_fuzz_checkpoints(folder, tmp_path):
-    """Damaged, and damaged with a checksum that fits: read as far as resuming goes."""
-    whole = (folder / "checkpoint").read_bytes()
-    (tmp_path / "history.csv").write_bytes((folder / "history.csv").read_bytes())
+    """As far as a resumption reads them; some through the whole of it."""
+    whole, history = (folder / "checkpoint").read_bytes(), (folder / "history.csv").read_bytes()
     strategy, problem = fedfw()
-    for data in fuzzing.cases([whole], seed=1, share=0.3):
+    setup, now = described(strategy, problem)
+    for data in fuzzing.cases([whole], seed=1):
         (tmp_path / "checkpoint").write_bytes(data)
+        refused(lambda: checkpoint.load(tmp_path, strategy, setup, now))
+    for data in fuzzing.cases([whole], seed=11, share=0.1):
+        (tmp_path / "checkpoint").write_bytes(data)
+        (tmp_path / "history.csv").write_bytes(history)
         refused(lambda: simulate(strategy, problem, 6, run_dir=tmp_path, resume=True))
-        (tmp_path / "history.csv").write_bytes((folder / "history.csv").read_bytes())
+
+
+def described(strategy: FedFW, problem: FederatedProblem) -> tuple[Setup, checkpoint.Fingerprint]:
+    """Return what a checkpoint is compared with."""
+    engine = LocalEngine(problem)
+    setup = Setup.of(engine.describe(), 7, problem.layout, strategy.participation, 0)
+    return setup, checkpoint.fingerprint(strategy, setup, problem.start, engine)
+
+
+def test_fuzz_resumed_histories(folder, tmp_path):
+    """What is cut to the rows of a checkpoint."""
+    whole, file = (folder / "history.csv").read_bytes(), tmp_path / "history.csv"
+    seen = set()
+    for data in fuzzing.cases([whole], seed=12):
+        file.write_bytes(data)
+        seen.add(refused(lambda: HistoryFile(file, keep=4).close()))
+    assert seen == {True, False}
 
 
 def resigned(data: bytes, text: Callable[[str], str]) -> bytes:
@@ -113,12 +139,10 @@ def resigned(data: bytes, text: Callable[[str], str]) -> bytes:
 
 
 def test_fuzz_signed_checkpoints(folder, tmp_path):
-    """Another program's, say: what is written in them is no checkpoint of this run."""
+    """With a checksum that fits: another program's, say."""
     whole = (folder / "checkpoint").read_bytes()
     strategy, problem = fedfw()
-    engine = LocalEngine(problem)
-    setup = Setup.of(engine.describe(), 7, problem.layout, strategy.participation, 0)
-    now = checkpoint.fingerprint(strategy, setup, problem.start, engine)
+    setup, now = described(strategy, problem)
     rng = random.Random(2)
     values = (
         "null", "-1", "1e999", "[]", "{}", '""', '"x"', '{"a": 0}', '{"a": 99}', '{"d": 3}',
@@ -131,7 +155,7 @@ def test_fuzz_signed_checkpoints(folder, tmp_path):
         start, end = rng.choice(places)
         return text[:start] + rng.choice(values) + text[end:]
 
-    for _ in range(max(1, int(fuzzing.CASES * 0.3))):
+    for _ in range(fuzzing.CASES):
         (tmp_path / "checkpoint").write_bytes(resigned(whole, change))
         refused(lambda: checkpoint.load(tmp_path, strategy, setup, now))
 
@@ -140,7 +164,7 @@ def test_fuzz_results(folder, tmp_path):
     job = Job("experiment", (folder / "config.toml").read_text())
     seen = set()
     for name in ("config.toml", "result.json"):
-        for data in fuzzing.cases([(folder / name).read_bytes()], seed=3, share=0.1):
+        for data in fuzzing.cases([(folder / name).read_bytes()], seed=3, share=0.5):
             for other in ("history.csv", "config.toml", "result.json"):
                 (tmp_path / other).write_bytes((folder / other).read_bytes())
             (tmp_path / name).write_bytes(data)
@@ -161,6 +185,53 @@ def test_fuzz_client_states(tmp_path):
     for data in fuzzing.cases([whole], seed=4):
         file.write_bytes(data)
         refused(lambda: store.load(RUN, ScaffoldClientState))
+        file.with_name("pass").write_bytes(data[:33])
+        assert store.known_pass(RUN.run_id) == ""
+
+
+KEYS = [f"policy.{f.name.replace('_', '-')}" for f in fields(Policy)]
+VALUES = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans(), st.text(max_size=20),
+    st.sampled_from(["train", "train,query", "private", 0, 1, 32, 0.5]),
+)  # fmt: skip
+
+
+@EXAMPLES
+@given(st.dictionaries(st.sampled_from([*KEYS, "policy.x", "name", "partition-id"]), VALUES))
+def test_fuzz_node_configurations(config):
+    """Of what a node's operator writes, a client that describes itself, or a sentence."""
+    context = Context(1, 1, config, RecordDict(), {})
+
+    def answer() -> None:
+        client = client_class("scaffold")(l1ls(1).objectives[0], context=context)
+        told = client.fit([], {"action": "describe", "algorithm": "scaffold"})[2]
+        assert told.get("error", "refused").startswith("refused")
+
+    refused(answer)
+
+
+OPTIONS = [
+    "num-server-rounds", "seed", "evaluate-every", "run-dir", "weighting", "num-clients", "timeout",
+    "resume", "checkpoint-every", "allow-changes", "certificates", "audit", "grace",
+    "min-clients-to-start", "start-timeout", "evaluate-timeout", "round-deadline", "max-retries",
+    "quarantine-after", "quarantine-rounds", "authenticated",
+]  # fmt: skip
+
+
+@EXAMPLES
+@given(st.dictionaries(st.sampled_from(OPTIONS), VALUES, min_size=1))
+def test_fuzz_run_configurations(config):
+    """What reaches a run is of the kind that it wants."""
+    told: dict[str, Any] = {}
+
+    class Strategy:
+        def start(self, grid: None, x0: None, **options: Any) -> None:
+            told.update(options)
+
+    app = server_app(Strategy)
+    if not refused(lambda: app(None, Context(1, 1, {}, RecordDict(), config))):  # type: ignore[arg-type]
+        assert type(told["num_rounds"]) is type(told["seed"]) is int
+        assert type(told["resume"]) is type(told["authenticated"]) is bool
 
 
 JSON = st.recursive(
@@ -222,6 +293,27 @@ def test_fuzz_data_files(tmp_path):
     for data in fuzzing.cases([whole, file.read_bytes()], seed=7):
         file.write_bytes(data)
         refused(lambda: load_file(file))
+
+
+def test_fuzz_image_files(tmp_path):
+    images = bytes([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(2 * 28 * 28)
+    file, seen = tmp_path / "file", set()
+    for data in fuzzing.cases([images, gzip.compress(images)], seed=9):
+        file.write_bytes(data)
+        seen.add(refused(lambda: read_idx(file, (28, 28))))
+    for data in fuzzing.cases([b"\x03" + bytes(3072)], seed=10, share=0.1):
+        file.write_bytes(data)
+        refused(lambda: read_cifar(file))
+    assert seen == {True, False}
+
+
+def test_fuzz_rating_files(tmp_path):
+    table = "".join(f"{user}\t{item}\t4\t881250949\n" for user in (1, 2) for item in (1, 2, 3))
+    file, seen = tmp_path / "u.data", set()
+    for data in fuzzing.cases([table.encode()], seed=13):
+        file.write_bytes(data)
+        seen.add(refused(lambda: movielens(data=str(file), radius=1.0, clients=2)))
+    assert seen == {True, False}
 
 
 def test_fuzz_arrays():

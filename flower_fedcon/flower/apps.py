@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flower_fedcon.errors import ConfigError, FedConError
 
@@ -133,20 +133,20 @@ def server_app(
         strategy.start(
             grid,
             x0,
-            num_rounds=int(_option(config, "num-server-rounds", 3)),
-            timeout=float(_option(config, "timeout", 3600)),
-            seed=int(_option(config, "seed", 0)),
-            evaluate_every=int(_option(config, "evaluate-every", 10)),
-            num_clients=int(_option(config, "num-clients", 0)) or None,
+            num_rounds=_option(config, "num-server-rounds", 3),
+            timeout=_option(config, "timeout", 3600.0),
+            seed=_option(config, "seed", 0),
+            evaluate_every=_option(config, "evaluate-every", 10),
+            num_clients=_option(config, "num-clients", 0) or None,
             **_patience(config),
-            authenticated=bool(config.get("authenticated", False)),
-            run_dir=str(_option(config, "run-dir", "")) or None,
-            weighting=str(_option(config, "weighting", "uniform")),
-            resume=bool(config.get("resume", False)),
-            certificates=bool(config.get("certificates", False)),
-            audit=bool(config["audit"]) if "audit" in config else None,
-            checkpoint_every=int(_option(config, "checkpoint-every", 0)) or None,
-            allow_changes=[x for x in str(config.get("allow-changes", "")).split(",") if x],
+            authenticated=_option(config, "authenticated", False),
+            run_dir=_option(config, "run-dir", "") or None,
+            weighting=_option(config, "weighting", "uniform"),
+            resume=_option(config, "resume", False),
+            certificates=_option(config, "certificates", False),
+            audit=_option(config, "audit", False) if "audit" in config else None,
+            checkpoint_every=_option(config, "checkpoint-every", 0) or None,
+            allow_changes=[x for x in _option(config, "allow-changes", "").split(",") if x],
             callbacks=callbacks,
         )
 
@@ -155,18 +155,25 @@ def server_app(
 
 def _patience(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run configuration says of slow and failing nodes, for `start`."""
-    optional = ("min-clients-to-start", "start-timeout", "evaluate-timeout")
-    others = ("grace", "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds")
-    given = {key: _option(config, key, 0) for key in (*optional, *others) if key in config}
+    optional = {"min-clients-to-start": 0, "start-timeout": 0.0, "evaluate-timeout": 0.0}
+    others = {"grace": 0.0, "round-deadline": 0.0, "max-retries": 0,
+              "quarantine-after": 0, "quarantine-rounds": 0}  # fmt: skip
+    kinds: dict[str, Any] = {**optional, **others}
+    given = {key: _option(config, key, kind) for key, kind in kinds.items() if key in config}
     return {key.replace("-", "_"): value for key, value in given.items() if value or key in others}
 
 
-def _option(config: Mapping[str, Any], key: str, default: int | float | str) -> Any:
-    value = config.get(key, default)
-    numeric = not isinstance(default, str)
-    if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ConfigError(f"run configuration: {key} must be a number, got {value!r}")
-    return value
+_Option = TypeVar("_Option", bool, int, float, str)
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def _option(config: Mapping[str, Any], key: str, default: _Option) -> _Option:
+    """Return a value of the run configuration, which must be of its default's kind."""
+    value, kind = config.get(key, default), type(default)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        wanted = _KINDS[kind]
+        raise ConfigError(f"run configuration: {key} must be {wanted}, got {value!r:.99}")
+    return cast("_Option", value)
 
 
 def _with_context(function: Callable[..., Any], name: str) -> Callable[[Context], Any]:

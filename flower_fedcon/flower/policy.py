@@ -94,6 +94,9 @@ class Policy:
         for name in ("algorithms", "phases"):
             value = getattr(self, name)
             listed = value.split(",") if isinstance(value, str) else value
+            if not isinstance(listed, Sequence):
+                key = _PREFIX + name
+                raise ConfigError(f"{key} must be names with commas between, got {value!r}")
             object.__setattr__(self, name, tuple(str(v).strip().lower() for v in listed if v))
         for phase in self.phases:
             choice("policy.phases", phase, PHASES)

@@ -192,9 +192,18 @@ def test_app_refusals():
     context = Context(1, 1, {}, RecordDict(), {})
     with pytest.raises(ConfigError, match="returned 'fedavg', which is not a strategy"):
         app(FakeGrid(()), context)
-    context.run_config = {"num-server-rounds": "three"}
-    with pytest.raises(ConfigError, match="num-server-rounds must be a number, got 'three'"):
-        server_app(lambda: avg())(FakeGrid(()), context)
+    for key, value, wanted in (
+        ("num-server-rounds", "three", "a whole number"),
+        ("num-server-rounds", float("inf"), "a whole number"),
+        ("checkpoint-every", 2.5, "a whole number"),
+        ("timeout", "an hour", "a number"),
+        ("resume", "false", "true or false"),
+        ("run-dir", 3, "text"),
+    ):
+        context.run_config = {key: value}
+        told = rf"run configuration: {key} must be {wanted}, got {value!r}"
+        with pytest.raises(ConfigError, match=told):
+            server_app(lambda: avg())(FakeGrid(()), context)
     context.run_config = {"round-deadline": -1}
     with pytest.raises(ConfigError, match="round_deadline must be finite and > 0, got -1"):
         server_app(lambda: avg())(FakeGrid(()), context)
