@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Errors of the disk and of the memory are the user's, too.
     """
     args = None if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what a terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(args, prog_name="fedcon", standalone_mode=False)
     except (FedConError, _UsageError) as error:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,16 +52,29 @@ def tidy(folder: Path, run_id: str, policy: Policy) -> None:
         )
 
 
-def _others(folder: Path, run_id: str) -> Iterator[_Leftover]:
+def _others(folder: Path, run_id: str) -> list[_Leftover]:
+    found: list[_Leftover] = []
     try:
         entries = list(folder.iterdir())
     except OSError:  # no folder yet
-        return
+        return found
     for path in entries:
         if path.name == run_id or not re.fullmatch(r"[0-9a-f]{32}", path.name):
             continue
         if path.is_symlink() or not path.is_dir():
             continue
-        found = [file.lstat() for file in path.rglob("*") if not file.is_dir()]
-        used = max((entry.st_mtime for entry in found), default=path.lstat().st_mtime)
-        yield _Leftover(used, sum(entry.st_size for entry in found), path)
+        with suppress(FileNotFoundError):  # another process removes it at this moment
+            found.append(_measured(path))
+    return found
+
+
+def _measured(path: Path) -> _Leftover:
+    """Return what a run has left; other processes may write and remove files in it meanwhile."""
+    used, size, files = path.lstat().st_mtime, 0, 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                entry = Path(folder, name).lstat()
+                used = max(used, entry.st_mtime) if files else entry.st_mtime
+                size, files = size + entry.st_size, files + 1
+    return _Leftover(used, size, path)

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError, StorageError, nearest
 from flower_fedcon.layout import Model
 from flower_fedcon.validation import Array, nonnegative
-from flower_fedcon.wire.files import atomic, read_bytes, storage
+from flower_fedcon.wire.files import atomic, check_file, read_bytes, storage
 
 Record: TypeAlias = dict[str, float]
 Callback: TypeAlias = Callable[[Record], Any]
@@ -214,6 +215,8 @@ class HistoryFile:
                 f"cannot resume: {path} holds {len(self.rows)} rows, its checkpoint was written "
                 f"after {keep}. Put the file back, or start again in another run directory"
             )
+        with suppress(FileNotFoundError):  # a pipe would be waited for
+            check_file(path)
         with storage(f"write {path}"):
             self._file = path.open("ab", buffering=0)
             self._file.truncate(found.end)

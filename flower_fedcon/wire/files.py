@@ -82,17 +82,35 @@ def read_bytes(path: Path, *, follow: bool = False) -> bytes:
     StorageError
         If it is a folder, a named pipe or the like, or cannot be read.
     """
+    check_file(path, follow=follow)
     try:
-        mode = path.stat().st_mode if follow else path.lstat().st_mode
-        if stat.S_ISREG(mode):
-            return path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
-    kind = kinds.get(stat.S_IFMT(mode), "a device")
-    raise StorageError(f"{path} is {kind}, expected a file: move it away")
+
+
+def check_file(path: Path, *, follow: bool = False) -> None:
+    """Raise unless a path is that of a file; with `follow`, or of a link to one.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    StorageError
+        If it is a folder, a named pipe or the like.
+    """
+    try:
+        mode = path.stat().st_mode if follow else path.lstat().st_mode
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise StorageError(f"{path} is {kind}, expected a file: move it away")
 
 
 class FolderLock:
@@ -129,7 +147,8 @@ class FolderLock:
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
         for left in folder.glob(f".*{_PART}"):
-            left.unlink(missing_ok=True)
+            if not left.is_dir():  # a folder of that name is none of ours
+                left.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let others use the folder."""

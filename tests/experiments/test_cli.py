@@ -141,6 +141,19 @@ def test_other_errors_are_one_line_too(fedcon: Command) -> None:
     assert "frob" in refusal(fedcon, "frob")
 
 
+def test_a_path_that_a_terminal_cannot_show(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-c", "from flower_fedcon.cli import main; raise SystemExit(main())"]
+    options = ["--rounds", "1", "--run-dir", "ночь"]
+    done = subprocess.run(
+        [*command, "run", str(SIMS / "counterexample.toml"), *options],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"directory: \u043d\u043e\u0447\u044c" in done.stdout
+    assert (tmp_path / "ночь" / "model.npz").exists()
+
+
 def test_bad_data_are_refused(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def mismatched() -> FederatedProblem:
         return FederatedProblem([Quadratic(np.eye(n), np.ones(n)) for n in (2, 3)])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -304,6 +306,22 @@ def test_states_of_old_runs_are_removed(tmp_path):
     with pytest.raises(RefusedError, match=words):  # c is in use: a run that begins cannot end it
         tidy(tmp_path, "d" * 32, Policy(max_state_bytes=99))
     assert runs(tmp_path) == ["c", "d", "e", "n"]
+
+
+def test_what_other_processes_remove_meanwhile_is_not_missed(tmp_path, monkeypatch):
+    """A client that writes its state beside; a node that tidies the same folder."""
+    for name in ("a", "b"):
+        leave(tmp_path, name * 32, 1)
+    there = Path.lstat
+
+    def gone(path):
+        if path.name == "state" or path.name[0] == "b":
+            raise FileNotFoundError(errno.ENOENT, "gone", path)
+        return there(path)
+
+    monkeypatch.setattr(Path, "lstat", gone)
+    tidy(tmp_path, "d" * 32, Policy())
+    assert runs(tmp_path) == ["a", "b"]
 
 
 def test_a_node_tidies_its_folder_when_it_meets_a_new_run(tmp_path, objective):
