@@ -22,6 +22,14 @@ def _number(name: str, value: object) -> float:
     return float(value)
 
 
+def real(name: str, value: object) -> float:
+    """Return `value` as a float if it is finite."""
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ConfigError(f"{name} must be finite, got {value!r}")
+    return number
+
+
 def positive(name: str, value: object) -> float:
     """Return `value` as a float if it is finite and > 0."""
     number = _number(name, value)

@@ -98,6 +98,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     """The name as the paper writes it; by default the class's."""
     uplink: ClassVar[tuple[str, ...]]
     """What a client uploads, by name."""
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Which of it are numbers, and not values of the model's shape."""
     queries: ClassVar[tuple[str, ...]] = ()
     """What clients are asked before the step, by name; empty for one exchange a round."""
 

@@ -43,6 +43,7 @@ class Gate:
     def __init__(self, strategy: FedConStrategy[Any]) -> None:
         self._strategy = strategy
         self._layout: Layout = strategy.setup.layout
+        self._numbers = (*NUMBERS, *strategy.numbers)
         bound = math.inf if strategy.norm_bound is None else strategy.norm_bound
         self._bounds = {TRAIN: bound, CERTIFY: math.inf}
         self._largest = largest_norm(self._layout.array_dtype)
@@ -89,7 +90,7 @@ class Gate:
         if reply.remote:  # this process's own may run as far as they like
             bound = min(bound, self._largest)
         for name, column in columns.items():
-            if phase == QUERY or name in NUMBERS:
+            if phase == QUERY or name in self._numbers:
                 _check_numbers(name, column)
             else:
                 self._check(name, column, len(reply.clients), bound**2)
@@ -116,7 +117,7 @@ class Gate:
     def _decode(self, parts: Payload, names: tuple[str, ...]) -> Payload:
         """Return the declared values from the arrays of a message ("atom.code", ...)."""
         found: dict[str, dict[str, Array]] = {}
-        numbers = {name: parts[name] for name in names if name in NUMBERS and name in parts}
+        numbers = {name: parts[name] for name in names if name in self._numbers and name in parts}
         for key, (array,) in parts.items():
             if key in numbers:
                 continue

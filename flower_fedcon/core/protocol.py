@@ -290,8 +290,12 @@ class Setup:
     @property
     def smoothness(self) -> float | None:
         """The largest smoothness constant L of the clients; None unless all are known."""
-        known = self._scaled([c.smoothness for c in self.clients])
-        return max(known) if known else None
+        return max(self.smoothnesses, default=None)
+
+    @property
+    def smoothnesses(self) -> list[float]:
+        """The smoothness constant L_i of each client; empty unless all are known."""
+        return self._scaled([c.smoothness for c in self.clients])
 
     @property
     def strong_convexity(self) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -130,13 +130,16 @@ class Uploads:
         assert self._examples is not None  # noqa: S101  (the callers' case)
         return math.fsum(self._examples[client] for client in self.clients)
 
-    def mean_number(self, name: str) -> float:
-        """Return the mean over the cohort of a number (or what takes its place)."""
+    def mean_number(self, name: str, of: Callable[[Any], float] = float) -> float:
+        """Return the mean over the cohort of a number, or of one that `of` makes of each value.
+
+        With the strategy's `aggregation`, what takes the place of the mean.
+        """
         if self._aggregation is not None:
-            return self._aggregation.combine_numbers(self[name])
+            return self._aggregation.combine_numbers([of(value) for value in self[name]])
         if self._examples is not None:
-            return math.fsum(n * v for n, v in self._weighted(name)) / self._total()
-        return math.fsum(self[name]) / len(self.clients)
+            return math.fsum(n * of(v) for n, v in self._weighted(name)) / self._total()
+        return math.fsum(map(of, self[name])) / len(self.clients)
 
     def mean(self, name: str, about: Array | None = None) -> Array:
         """Return the mean over the cohort (mean_S), or what the strategy has take its place.

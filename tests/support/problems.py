@@ -52,6 +52,13 @@ def q6_l1() -> FederatedProblem:
     return q6(0.6)
 
 
+@cache
+def q6_shared() -> FederatedProblem:
+    """Q6 with b_i = Q_i x*: all clients share the minimiser x*."""
+    x = q6().optimum.x
+    return FederatedProblem([Quadratic(f.Q, f.Q @ x) for f in q6_objectives()])
+
+
 def q6_ball() -> FederatedProblem:
     """Q6 over the l1 ball of radius 1."""
     return FederatedProblem(q6_objectives(), constraint=L1Ball(1.0))
@@ -66,6 +73,12 @@ def two_clients(**extra: Any) -> FederatedProblem:
     """f_1 = x^2 - 4x and f_2 = x^2/2 + x, from x0 = 1: gradients 2x - 4 and x + 1."""
     clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
     return FederatedProblem(clients, x0=np.array([1.0]), **extra)
+
+
+def one_minimiser(x: float = 0.0) -> FederatedProblem:
+    """Curvatures 2 and 1 about the minimiser x, which both clients share, from x0 = 1."""
+    clients = [Quadratic([[2.0]], [2 * x]), Quadratic([[1.0]], [x])]
+    return FederatedProblem(clients, x0=np.array([1.0]))
 
 
 class Limited(Scaled):

@@ -1,0 +1,57 @@
+"""FedExProx, client side: a proximal step. See `flower_fedcon.strategies.FedExProx`."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from flower_fedcon.clients.families.local_pass import LocalPass, MinimizingClient
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.solvers import Correction, LocalProblem, LocalSolver
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+
+class FedExProxClient(MinimizingClient[None]):
+    """The local step of FedExProx; it keeps no state."""
+
+    algorithm = "fedexprox"
+    rounding: ClassVar[float] = 1e-12
+    """Of |inf f_i|: a smaller M_i - inf f_i has no correct digit left, and is sent as 0."""
+
+    step_size: float
+    local_solver: LocalSolver
+    polyak: bool
+    infimum: float | None
+    _least: float | None = None  # inf f_i, found once by each object
+
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings."""
+        super().configure(run)
+        self._least = self.infimum
+
+    def correction(self, state: None, down: Payload) -> Correction:
+        """Begin step 2 at x: ||v - x||^2/(2 gamma)."""
+        return Correction(down["x"], shift=1 / self.step_size, center=down["x"])
+
+    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+        """Do step 3."""
+        delta = done.end - done.start
+        if not self.polyak:
+            return {"delta": delta}, None
+        least = self.least(done.start)
+        envelope = float(self.objective.value(done.end))
+        envelope += float(np.vdot(delta, delta)) / (2 * self.step_size)
+        gap = envelope - least
+        return {"delta": delta, "gap": gap if gap > self.rounding * abs(least) else 0.0}, None
+
+    def least(self, x: Array) -> float:
+        """Return inf f_i; from a fixed start, so that every object of this client finds the same.
+
+        `x` is of the model's shape.
+        """
+        if self._least is None:
+            found = self.local_solver.solve(LocalProblem(self.objective, np.zeros_like(x)))
+            self._least = float(self.objective.value(found.x))
+        return self._least

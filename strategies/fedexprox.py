@@ -1,0 +1,200 @@
+r"""FedExProx: averages of proximal steps, extrapolated.
+
+    min_x (1/N) sum_i f_i(x),   f_i convex, with a minimiser that (nearly) all share
+
+Round k, for a cohort S:
+    1. broadcast x
+    2. client i:  p_i ~ argmin_v f_i(v) + ||v - x||^2/(2 gamma)
+    3. upload p_i - x                            ("polyak": and the number M_i - inf f_i)
+    4. server:    x := x + alpha_k mean_S(p_i - x)
+
+Extrapolation, with M_i = f_i(p_i) + ||x - p_i||^2/(2 gamma), the Moreau envelope at x:
+    constant      alpha = 1/(gamma L_gamma),  L_gamma <= mean_i L_i/(1 + gamma L_i);
+                  for cohorts of C, with Lmax the largest L_i, in the place of L_gamma
+                  ((N-C) Lmax/(1 + gamma Lmax) + N (C-1) L_gamma) / (C (N-1))
+    "diversity"   alpha_k = mean_S ||p_i - x||^2 / ||mean_S(p_i - x)||^2            (GraDS)
+    "polyak"      alpha_k = gamma mean_S(M_i - inf f_i) / ||mean_S(p_i - x)||^2     (StoPS)
+
+L_gamma is the smoothness of the mean of the Moreau envelopes; the default takes its bound. For
+cohorts of varying size C = 1 is taken, whose alpha is right for every size. alpha = 1 is FedProx
+with mu = 1/gamma. Once M_i - inf f_i is rounding (1e-12 |inf f_i|), "polyak" goes on as
+"diversity". On quadratics the guarantee is no better than gradient descent's, as later work found.
+Symbols: gamma = step_size, alpha = extrapolation, inf f_i = infimum.
+
+State: none on the client; x on the server.
+Wire: 1 vector down; 1 vector ("polyak": and 1 number) up.
+Participation: any. Without a shared minimiser the constant form has FedProx's floor, and the other
+two do not converge: their alpha_k grow without bound, up to max_extrapolation.
+Lost state: nothing to lose.
+
+Source: Li, Acharya, Richtarik, "The Power of Extrapolation in Federated Learning", NeurIPS 2024;
+the steps and constants are reconstructed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple, Unpack
+
+import numpy as np
+
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.validation import Array, choice, optional, positive, real
+from flower_fedcon.wire.payloads import Payload
+
+_log = logging.getLogger("flwr.strategies")
+
+
+class FedExProxState(NamedTuple):
+    """The server's state."""
+
+    x: Array  # global model, shape of x0
+    alpha: float  # of the last round
+    capped: int  # rounds whose alpha was above max_extrapolation
+
+
+class FedExProxConstants(NamedTuple):
+    """What follows from the setup."""
+
+    alpha: float | None  # where it is constant
+    polyak: bool  # whether clients send M_i - inf f_i
+
+
+class FedExProx(LocalMinimization[FedExProxState]):
+    """FedExProx, with a constant or an adaptive extrapolation.
+
+    A history has the column "extrapolation", alpha_k.
+
+    Parameters
+    ----------
+    step_size : float
+        gamma > 0.
+    extrapolation : float or {"constant", "diversity", "polyak"} (default: "constant")
+        alpha > 0, or how it is found; "constant" takes it from the clients' L_i.
+    infimum : float, optional
+        For "polyak": a number that is inf f_i of every client (0 for least squares that all rows
+        can satisfy); by default each client minimises f_i by its local solver, from 0.
+    max_extrapolation : float (default: 1000.0)
+        The largest alpha_k of "diversity" and "polyak", > 0.
+    local_solver : str or LocalSolver (default: "exact")
+        How well a client minimises: see `flower_fedcon.solvers`.
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or alpha is to be found from L_i that are unknown.
+
+    Examples
+    --------
+    Two clients that share the minimiser 1:
+
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> clients = [Quadratic(q * np.eye(1), np.array([q])) for q in (1.0, 3.0)]
+    >>> strategy = FedExProx(step_size=0.1, extrapolation="diversity")
+    >>> simulate(strategy, FederatedProblem(clients), num_rounds=150).x.round(9)
+    array([1.])
+    """
+
+    name = "fedexprox"
+    uplink = ("delta", "gap")
+    numbers = ("gap",)
+    needs_mean = "alpha is that of the mean, and would carry what is false further"
+    constants: FedExProxConstants
+
+    def __init__(
+        self,
+        *,
+        step_size: float,
+        extrapolation: float | str = "constant",
+        infimum: float | None = None,
+        max_extrapolation: float = 1000.0,
+        **common: Unpack[MinimizationOptions],
+    ) -> None:
+        super().__init__(**common)
+        self.step_size = positive("step_size", step_size)
+        self.extrapolation: float | str = (
+            choice("extrapolation", extrapolation, ("constant", "diversity", "polyak"))
+            if isinstance(extrapolation, str)
+            else positive("extrapolation", extrapolation)
+        )
+        self.infimum = optional(real, "infimum", infimum)
+        self.max_extrapolation = positive("max_extrapolation", max_extrapolation)
+
+    def derive(self) -> FedExProxConstants:
+        """Settle alpha."""
+        alpha, polyak = self.extrapolation, self.extrapolation == "polyak"
+        if polyak and self.setup.own_loops:
+            raise ConfigError(
+                'FedExProx: extrapolation="polyak" needs values of the objectives, which train '
+                'loops of one\'s own do not give: take "diversity" or a number'
+            )
+        if isinstance(alpha, str):
+            return FedExProxConstants(self._constant() if alpha == "constant" else None, polyak)
+        return FedExProxConstants(alpha, polyak)
+
+    def _constant(self) -> float:
+        """Return 1/(gamma L_gamma), by the bound of L_gamma."""
+        gamma, n, known = self.step_size, self.setup.num_clients, self.setup.smoothnesses
+        if not known or max(known) == 0:
+            raise ConfigError(
+                "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
+                '1/(gamma L_gamma), or take "diversity"'
+            )
+        envelopes = [L / (1 + gamma * L) for L in known]
+        largest, mean = max(envelopes), float(np.mean(envelopes))
+        c = 1 if isinstance(self.participation, Bernoulli) else round(self.setup.rate * n)
+        if self.setup.sampled and n > 1:
+            mean = ((n - c) * largest + n * (c - 1) * mean) / (c * (n - 1))
+        return 1 / (gamma * mean)
+
+    def initialize(self, x0: Array) -> FedExProxState:
+        """Start at x0."""
+        return FedExProxState(x=x0, alpha=self.constants.alpha or 1.0, capped=0)
+
+    def broadcast(self, state: FedExProxState) -> Payload:
+        """Step 1."""
+        return {"x": state.x}
+
+    def expects(self, state: FedExProxState) -> tuple[str, ...]:
+        """Return what step 3 uploads."""
+        return self.uplink if self.constants.polyak else ("delta",)
+
+    def aggregate(self, state: FedExProxState, uploads: Uploads) -> FedExProxState:
+        """Step 4."""
+        mean, capped = uploads.mean("delta"), state.capped
+        alpha = self.constants.alpha or self._adapted(uploads, mean)
+        if self.constants.alpha is None and alpha > self.max_extrapolation:
+            alpha, capped = self.max_extrapolation, capped + 1
+            if capped == 1:
+                _log.warning(
+                    'FedExProx: the extrapolation is above max_extrapolation=%g: "%s" is for '
+                    "clients that share a minimiser; without one give extrapolation a number",
+                    alpha, self.extrapolation,
+                )  # fmt: skip
+        return FedExProxState(state.x + alpha * mean, alpha, capped)
+
+    def _adapted(self, uploads: Uploads, mean: Array) -> float:
+        """Return alpha_k of "diversity" or "polyak"; 1 where nobody moves."""
+        length = _square(mean)
+        if length == 0:
+            return 1.0
+        if self.constants.polyak and min(uploads["gap"]) > 0:
+            return self.step_size * uploads.mean_number("gap") / length
+        return uploads.mean_number("delta", of=_square) / length
+
+    def model(self, state: FedExProxState) -> Array:
+        """Return x."""
+        return state.x
+
+    def report(self, state: FedExProxState) -> dict[str, float]:
+        """Return the round's alpha."""
+        return {"extrapolation": state.alpha}
+
+
+def _square(x: Array) -> float:
+    return float(np.vdot(x, x))
