@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flower_fedcon.errors import ConfigError, FedConError
 
@@ -169,11 +169,12 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 def _option(config: Mapping[str, Any], key: str, default: _Option) -> _Option:
     """Return a value of the run configuration, which must be of its default's kind."""
-    value, kind = config.get(key, default), type(default)
+    value: _Option = config.get(key, default)
+    kind = type(default)
     if type(value) is not kind and not (kind is float and type(value) is int):
         wanted = _KINDS[kind]
         raise ConfigError(f"run configuration: {key} must be {wanted}, got {value!r:.99}")
-    return cast("_Option", value)
+    return value
 
 
 def _with_context(function: Callable[..., Any], name: str) -> Callable[[Context], Any]:
