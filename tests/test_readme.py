@@ -325,3 +325,13 @@ def test_runs_from_a_wheel_too(tmp_path):
     for module in ("strategies/fedfw.py", "clients/fedfw.py", "py.typed", "engines/grid.py"):
         assert f"flower_fedcon/{module}" in names
     assert not re.search(r"^(strategies|clients)/", names, re.MULTILINE)
+
+
+def test_every_promise_names_its_tests():
+    """A link's text is the test's name."""
+    promises = README.partition("## What is promised")[2].partition("\n## ")[0]
+    links = re.findall(r"\[([^]]+)\]\((tests/[^)]+)\)", promises)
+    assert len(links) > 30
+    for words, path in links:
+        name = "test_" + words.replace(" ", "_")
+        assert f"def {name}(" in (ROOT / path).read_text(), (name, path)
