@@ -7,8 +7,9 @@
     {"event": "applied", "round": 1, "used": ["0"], "uplink_bytes": ..., "downlink_bytes": ...}
     {"event": "end", "round": 1, "error": ""}
 
-Each has "time", in UTC. The file only grows: a run that is resumed goes on in it, with the next
-incarnation, and rounds after the checkpoint are in it twice.
+Each has "time", in UTC. A run that is resumed goes on in the file, with the next incarnation, and
+rounds after the checkpoint are in it twice. At 64 MiB the file becomes ``audit.1.jsonl``, that
+``audit.2.jsonl``, and so on up to ``audit.9.jsonl``: the latest 640 MiB are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 NAME = "audit.jsonl"
+_LARGEST, _EARLIER = 64 * 2**20, 9  # bytes of a file; how many files before it are kept
 
 
 class AuditLog(Audit):
@@ -157,6 +161,19 @@ class AuditLog(Audit):
         with storage(f"write {self._path}"):
             self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             self._file.flush()
+            if self._file.tell() >= _LARGEST:
+                self._rotate()
+
+    def _rotate(self) -> None:
+        """Begin a new file; the earlier ones are renamed, the oldest of too many goes."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+        path = self._path
+        names = [path, *(path.with_suffix(f".{i}{path.suffix}") for i in range(1, _EARLIER + 1))]
+        for younger, older in reversed(list(pairwise(names))):
+            with suppress(FileNotFoundError):
+                younger.replace(older)
+        self._file = path.open("a+b")
 
 
 def _now_utc() -> str:

@@ -11,6 +11,7 @@ from problems import avg, l1ls, q6, q6_limited, q6_objectives
 from flower_fedcon import Sample, __version__, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.runs import audit
 from flower_fedcon.runs.audit import NAME
 from flower_fedcon.strategies import FedFW, FedSGM
 from flower_fedcon.wire.digests import digest
@@ -137,3 +138,19 @@ def test_an_experiment_file_asks_for_it(tmp_path):
     options = Experiment(tables).run_options
     assert options.plan(run_dir=tmp_path).audit is True
     assert options.plan().audit is None
+
+
+def test_a_log_that_grows_is_cut_into_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "_LARGEST", 2000)
+    monkeypatch.setattr(audit, "_EARLIER", 3)
+    options = {"run_dir": tmp_path, "audit": True, "evaluate_every": 0}
+    simulate(avg(), q6(), 9, **options)
+    simulate(avg(), q6(), 40, resume=True, **options)
+    names = ["audit.3.jsonl", "audit.2.jsonl", "audit.1.jsonl", "audit.jsonl"]
+    assert sorted(path.name for path in tmp_path.glob("audit*")) == sorted(names)
+    lines = [line for name in names for line in (tmp_path / name).read_bytes().splitlines()]
+    rounds = [told["round"] for told in map(json.loads, lines) if told["event"] == "applied"]
+    assert rounds == list(range(rounds[0], 41))
+    assert 1 < rounds[0] < 35
+    assert all((tmp_path / name).stat().st_size < 3000 for name in names)
+    assert json.loads(lines[-1])["event"] == "end"
