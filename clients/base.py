@@ -62,6 +62,8 @@ class FedConClient(FlowerClient, Generic[State]):
     """The name in the registry: that of the two modules."""
     state_type: ClassVar[type[Any] | None] = None
     """The state, a NamedTuple; None for an algorithm whose clients keep none."""
+    one_at_a_time: ClassVar[str] = ""
+    """What keeps its step from serving all clients at once; "" if nothing does."""
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
     _types: ClassVar[Mapping[str, str]] = {}  # of the fields, as they are annotated

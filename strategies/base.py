@@ -15,6 +15,7 @@ from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError, nearest
 from flower_fedcon.flower.strategy import FlowerStrategy
@@ -308,6 +309,11 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
                 )
             found[name] = known[name] if name in known else getattr(self, name)
         return found
+
+    def cohort(self, server_round: int) -> list[int]:
+        """Return whom a round asks, in client order."""
+        draws = stream(self.setup.seed, COHORT, server_round)
+        return self.participation.draw(self.setup.num_clients, draws)
 
     def quorum(self, cohort_size: int) -> int:
         """Return the number of usable replies that a round of this cohort needs."""

@@ -15,7 +15,6 @@ from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
-from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import payload_bytes
@@ -112,8 +111,7 @@ class Server:
         self.round += 1
         self.cohort = self.everyone
         if self.setup.sampled:
-            draws = stream(self.setup.seed, COHORT, self.round)
-            self.cohort = self.strategy.participation.draw(self.setup.num_clients, draws)
+            self.cohort = self.strategy.cohort(self.round)
         return Round(self, self.cohort)
 
     def finish(self, round_: Round) -> None:

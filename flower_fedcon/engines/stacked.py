@@ -41,6 +41,8 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title} has a local solver, which works on one client at a time"
     if strategy.queries:
         return f"{title} asks its clients before it trains them"
+    if reason := client_class(strategy.name).one_at_a_time:
+        return f"{title} {reason}"
     if problem.layout.layered:
         return "the model is a list of arrays"
     keys = [key(objective) for objective in problem.objectives]

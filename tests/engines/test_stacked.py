@@ -35,7 +35,9 @@ COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "re
 STACKS = [
     name
     for name, kind in algorithms().items()
-    if not kind.queries and "local_solver" not in client_class(name).fields
+    if not kind.queries
+    and "local_solver" not in client_class(name).fields
+    and not client_class(name).one_at_a_time
 ]
 
 
