@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from flower_fedcon import __version__
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
@@ -20,6 +21,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.solvers import LocalProblem, LocalSolver
+from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
@@ -216,6 +218,15 @@ class FedConClient(FlowerClient, Generic[State]):
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
         objective = self._own_objective
+        if isinstance(objective, Table):
+            return ClientInfo(
+                name=self.name or "",
+                num_examples=objective.num_examples,
+                layout=None,
+                digest=objective.resume_key,
+                version=__version__,
+                schema=objective.schema.digest,
+            )
         return replace(ClientInfo.of(objective, self.name or ""), digest=digest(objective))
 
     def configure(self, run: RunInfo) -> None:

@@ -9,6 +9,11 @@ from collections.abc import Iterable, Mapping
 class FedConError(Exception):
     """An error that the user can mend: its text names the value, the valid range and the remedy."""
 
+    @property
+    def told(self) -> str:
+        """What another machine is told: the same text, unless that holds what must stay here."""
+        return str(self)
+
 
 class ConfigError(FedConError):
     """An argument, file entry or setting that cannot be used."""

@@ -172,7 +172,8 @@ def play(
     clients = _engine(engine, workers, strategy, problem)
     try:
         rule = strategy.participation
-        setup = Setup.of(clients.describe(), plan.num_rounds, problem.layout, rule, plan.seed)
+        infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
+        setup = Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
         return Run(plan, strategy, setup, problem.start, clients).play()
     finally:
         clients.close()

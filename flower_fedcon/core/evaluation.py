@@ -20,6 +20,9 @@ COLUMNS = frozenset(
      "cohort", "replies", "dropped", "retries", "lost", "refused", "kkt", "fw_gap", "consensus"]
 )  # fmt: skip
 """The columns that a run itself may write."""
+WEIGHT = "weight."
+"""Begins the name under which a metric's weight travels."""
+_EACH = 100  # clients whose own values are recorded
 LARGEST = 5e102
 """The largest number that is taken from a client: its square can still be summed, and weighed."""
 _METRICS, _LETTERS = 100, 100  # of one evaluation, and of a metric's name
@@ -58,8 +61,24 @@ def check_metric_names(names: Iterable[str]) -> None:
             )
 
 
-def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return one client's evaluation if it can be used.
+def spread_out(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as plain numbers, a weight beside each that has one.
+
+    >>> spread_out({"mae": (0.5, 20.0), "nonzeros": 3})
+    {'mae': 0.5, 'weight.mae': 20.0, 'nonzeros': 3.0}
+    """
+    check_metric_names(metrics)
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if isinstance(value, tuple):
+            found[name], found[WEIGHT + name] = map(float, value)
+        else:
+            found[name] = float(value)
+    return found
+
+
+def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one client's evaluation if it can be used; a metric with a weight is a pair.
 
     Raises
     ------
@@ -70,15 +89,23 @@ def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, float]:
     """
     if "error" in metrics:
         raise ConfigError(printable(str(metrics["error"])))
+    weights = {k.removeprefix(WEIGHT): v for k, v in metrics.items() if k.startswith(WEIGHT)}
+    metrics = {k: v for k, v in metrics.items() if not k.startswith(WEIGHT)}
     if len(metrics) > _METRICS:
         raise ConfigError(f"it has {len(metrics)} metrics, at most {_METRICS} are recorded")
     check_metric_names(metrics)
     for name, value in metrics.items():
         if not usable(value):
             raise ConfigError(f"its {name} is {printable(repr(value), 100)}, not a usable number")
+    for name, weight in weights.items():
+        if name not in metrics or not usable(weight) or weight < 0:
+            raise ConfigError(f"the weight of its {printable(name, 100)} cannot be used")
     if not usable(loss):
         raise DivergedError(f"its objective is {printable(repr(loss), 100)}")
-    return {"objective": float(loss), **{k: float(v) for k, v in metrics.items()}}  # type: ignore[arg-type]
+    found: dict[str, Any] = {"objective": float(loss)}  # type: ignore[arg-type]
+    for name, value in metrics.items():
+        found[name] = (float(value), float(weights[name])) if name in weights else float(value)
+    return found
 
 
 def own_distance(state: Any, x: Array) -> dict[str, float]:
@@ -87,7 +114,27 @@ def own_distance(state: Any, x: Array) -> dict[str, float]:
     return {} if own is None else {"distance": float(np.linalg.norm((own - x).ravel()))}
 
 
-def mean(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the means of what all clients have measured, in client order."""
+def pooled(answers: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+    """Return what all clients have measured, pooled, in client order.
+
+    A number is averaged, all clients alike. Of pairs (value, weight) the mean by weight is taken,
+    and each client's own value stands beside it under "metric/client".
+
+    >>> pooled([{"mae": (0.5, 1.0)}, {"mae": (1.0, 3.0)}], ["a", "b"])
+    {'mae': 0.875, 'mae/a': 0.5, 'mae/b': 1.0}
+    """
     shared = [name for name in answers[0] if all(name in answer for answer in answers)]
-    return {name: math.fsum(a[name] for a in answers) / len(answers) for name in shared}
+    found: dict[str, float] = {}
+    for name in shared:
+        values = [answer[name] for answer in answers]
+        if not any(isinstance(value, tuple) for value in values):
+            found[name] = math.fsum(map(float, values)) / len(values)
+            continue
+        pairs = [v if isinstance(v, tuple) else (v, 1.0) for v in values]
+        total = math.fsum(weight for _, weight in pairs)
+        if total:
+            found[name] = math.fsum(value * weight for value, weight in pairs) / total
+        if len(names) <= _EACH:
+            own = zip(names, pairs, strict=True)
+            found |= {f"{name}/{client}": float(v) for client, (v, weight) in own if weight}
+    return found

@@ -14,11 +14,12 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import choice, count, nonnegative
 from flower_fedcon.wire.payloads import Payload
 
 UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
-TRAIN, QUERY, CERTIFY = "train", "query", "certify"
+TRAIN, QUERY, CERTIFY, PREPARE = "train", "query", "certify", "prepare"
 _LARGEST = 1e100  # of a client's constants: their squares are finite
 
 
@@ -38,6 +39,8 @@ class RunInfo:
     """How often the server of this run has been started."""
     factor: float = 1.0
     """What a client's objective is multiplied by."""
+    preparation: Preparation | None = None
+    """What clients with tables have agreed on."""
 
 
 @dataclass(slots=True)
@@ -61,9 +64,10 @@ class Request:
         What individual clients are sent in addition, by client.
     restore : dict
         State that the server hands back to clients that have none, by client.
-    phase : {"train", "query", "certify"}
+    phase : {"train", "query", "certify", "prepare"}
         A query comes before the step, in algorithms that ask first. A certificate is not part of
-        a round: the client sends its gradient at the model, and no state changes.
+        a round: the client sends its gradient at the model, and no state changes. Nor is what
+        prepares tables before round 1: see `flower_fedcon.core.preparing`.
     held : set of int
         The clients for which `broadcast` only adds to what they hold from this round's query.
     wanted : int
@@ -171,6 +175,8 @@ class ClientInfo:
     own_loop : str
         "app" or "client" (a function, or a method of a NumPyClient) if it trains by a loop of its
         own, and has no objective that it could evaluate.
+    schema : str
+        The digest of its schema if it has a table, and no objective before that is prepared.
     digest : str
         Of the client's objective, data and all; "" where it was not asked for.
     version : str
@@ -190,6 +196,7 @@ class ClientInfo:
     digest: str = ""
     version: str = ""
     own_loop: str = ""
+    schema: str = ""
 
     def __post_init__(self) -> None:
         count("num_examples", self.num_examples)
@@ -255,6 +262,8 @@ class Setup:
         The run's seed.
     weighting : {"uniform", "examples"}
         Whether clients count alike, or by their numbers of examples.
+    preparation : Preparation, optional
+        What clients with tables have agreed on.
     """
 
     clients: tuple[ClientInfo, ...]
@@ -264,6 +273,7 @@ class Setup:
     rate: float
     seed: int
     weighting: str = UNIFORM
+    preparation: Preparation | None = None
 
     @classmethod
     def of(
@@ -274,6 +284,7 @@ class Setup:
         participation: Participation,
         seed: int,
         weighting: str = UNIFORM,
+        preparation: Preparation | None = None,
     ) -> Setup:
         """Return the setup of a run with these clients."""
         n = len(infos)
@@ -285,6 +296,7 @@ class Setup:
             rate=participation.rate(n),
             seed=check_seed(seed),
             weighting=choice("weighting", weighting, WEIGHTINGS),
+            preparation=preparation,
         )
 
     @property

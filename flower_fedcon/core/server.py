@@ -86,6 +86,7 @@ class Server:
             settings=self.strategy.settings(),
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
+            preparation=setup.preparation,
         )
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)
@@ -96,6 +97,10 @@ class Server:
         self.round = self.replies = 0
         self.cohort: list[int] = []
         self.uplink_bytes = self.downlink_bytes = 0
+        if setup.preparation is not None:
+            self.setting_bytes += setup.preparation.nbytes
+            self.uplink_bytes = setup.preparation.uplink_bytes
+            self.downlink_bytes = setup.preparation.downlink_bytes
         self.buffers: list[Array] = []
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()

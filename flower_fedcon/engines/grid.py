@@ -25,6 +25,7 @@ from flower_fedcon.flower.mail import Arrival, Post, Waiting
 from flower_fedcon.flower.nodes import Nodes, in_words, listed
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, count
 
 if TYPE_CHECKING:
@@ -109,6 +110,11 @@ class GridEngine(Engine):
         if self._problem is not None:  # they are all of this process' making
             return {}
         return {"refused": self._nodes.refused}
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """What the clients of a problem of this process have agreed on."""
+        return None if self._problem is None else self._problem.preparation
 
     # --- rounds --------------------------------------------------------------------------------
 
@@ -268,6 +274,10 @@ class GridEngine(Engine):
         common: codec.Config = {"layout": layout.to_json(), "algorithm": self._run.algorithm}
         model = layout.unpack(x)
         arrays = model if isinstance(model, list) else [model]
+        prepared = codec.prepared_arrays(self._run.preparation)
+        if prepared and self.app is None:
+            common["prepared"] = ",".join(prepared)
+            arrays = [*arrays, *prepared.values()]
         self._sent = [
             messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node)
             if self.app is None
@@ -287,7 +297,7 @@ class GridEngine(Engine):
         if self.app is not None:
             measured = self.app.read([(self._asked[a.node], a.content) for a in arrivals])
             return {**measured, "violation": violation}
-        answers: dict[int, Record] = {}
+        answers: dict[int, dict[str, Any]] = {}
         missing = dict.fromkeys(self._names, "its node is not online")
         diverged = 0
         for arrival in arrivals:
@@ -305,14 +315,14 @@ class GridEngine(Engine):
         if missing:  # the mean over some clients is another function: better no value
             _log.warning("no objective in this record, without %s", in_words(missing))
             return {}
-        record = evaluation.mean([answers[client] for client in sorted(answers)])
+        record = evaluation.pooled([answers[j] for j in sorted(answers)], self._names)
         psi = self._strategy.regularizer
         if psi is not None and not isinstance(psi, Indicator):
             record["objective"] += psi.value(x)
         record["violation"] = violation
         return record
 
-    def _evaluation(self, content: Message | Fault) -> Record | Fault:
+    def _evaluation(self, content: Message | Fault) -> dict[str, Any] | Fault:
         if isinstance(content, Fault):
             return content
         return incoming.evaluation(lambda: messages.reply_parts(content, messages.EVALUATE))

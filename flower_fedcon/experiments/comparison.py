@@ -29,6 +29,8 @@ def run_one(experiment: Experiment, plan: Plan) -> None:
     label = experiment.labels[0]
     history = _play(experiment, 0, label, folder, plan)
     _show(experiment, {label: history.rows}, [folder / FIGURE])
+    if history.report is not None:
+        console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
     say(f"directory: {folder}")
 
 

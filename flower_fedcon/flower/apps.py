@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flower_fedcon.errors import ConfigError, FedConError
+
+_log = logging.getLogger("flwr")
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -73,7 +76,8 @@ def client_app(
         try:
             answer = build(config, context).fit(arrays, config)
         except FedConError as error:  # bad data, say: the server names this node and the reason
-            answer = [], 1, {"names": "", "round": 0, "client": 0, "error": str(error)}
+            _log.warning("this node answers with an error: %s", error)
+            answer = [], 1, {"names": "", "round": 0, "client": 0, "error": error.told}
         return messages.train_reply(message, *answer)
 
     @app.evaluate()
@@ -82,14 +86,18 @@ def client_app(
         try:
             answer = build(config, context).evaluate(arrays, config)
         except FedConError as error:
-            answer = math.nan, 1, {"error": str(error)}
+            answer = math.nan, 1, {"error": error.told}
         return messages.evaluate_reply(message, *answer)
 
     return app
 
 
 def server_app(
-    make_strategy: Callable[..., Any], *, x0: Model | None = None, callbacks: Sequence[Any] = ()
+    make_strategy: Callable[..., Any],
+    *,
+    x0: Model | None = None,
+    schema: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> ServerApp:
     """Return a ServerApp that runs a strategy.
 
@@ -109,6 +117,9 @@ def server_app(
         `make_strategy(context)`, or `make_strategy()`, returns the strategy.
     x0 : array or list of arrays, optional
         The start; by default zeros, projected onto the strategy's constraint set.
+    schema : Schema, path or dict, optional
+        Of the tables that the nodes have, if they have tables: the model's columns are prepared
+        before round 1, and reported by name in the end.
     callbacks : sequence of callables
         As for `simulate`.
 
@@ -148,6 +159,7 @@ def server_app(
             checkpoint_every=_option(config, "checkpoint-every", 0) or None,
             allow_changes=[x for x in _option(config, "allow-changes", "").split(",") if x],
             callbacks=callbacks,
+            schema=schema,
         )
 
     return app

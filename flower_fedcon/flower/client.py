@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from flwr.client import NumPyClient
 
 from flower_fedcon.core.acknowledgements import Versions
-from flower_fedcon.core.evaluation import check_metric_names
+from flower_fedcon.core.evaluation import spread_out
+from flower_fedcon.core.preparing import STAGES
 from flower_fedcon.core.protocol import (
     CERTIFY,
+    PREPARE,
     QUERY,
     ClientInfo,
     Reply,
@@ -27,6 +30,8 @@ from flower_fedcon.flower import codec
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -74,7 +79,8 @@ class FlowerClient(NumPyClient):
         name: str | None = None,
         policy: Policy | None = None,
     ) -> None:
-        check_objective(objective)
+        if not isinstance(objective, Table):
+            check_objective(objective)
         self.objective = self._own_objective = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
@@ -114,6 +120,9 @@ class FlowerClient(NumPyClient):
                 with self.policy.in_time():
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
+                    if request.phase == PREPARE:
+                        return codec.encode_reply(self._tell(run, request))
+                    self._prepare(run.preparation)
                     self.configure(run)
                     steps = self.steps_asked(run, request.down(request.clients[0]))
                     self.policy.check(run, request, int(self.num_examples), steps)
@@ -131,6 +140,36 @@ class FlowerClient(NumPyClient):
         except Exception as error:
             reply = Reply([-1], 0, error=_answer(error))
         return codec.encode_reply(reply)
+
+    def _tell(self, run: RunInfo, request: Request) -> Reply:
+        """Return what the server adds up of a table before round 1."""
+        table, least = self._own_objective, self.policy.min_rows
+        self.policy.check_part(run.algorithm, int(self.num_examples))
+        self.policy.check_phase(PREPARE)
+        if not isinstance(table, Table):
+            raise ConfigError("this client has an objective, and no table to prepare")
+        (client,) = request.clients
+        down = request.down(client)
+        if request.round == len(STAGES):
+            self._prepare(Preparation.from_payload(down))
+            info = self.describe()
+            known = (info.smoothness, info.strong_convexity)
+            answer = {"constants": np.array([math.nan if v is None else v for v in known])}
+        else:
+            answer = table.answer(STAGES[request.round - 1], down, least)
+        return Reply([client], request.round, {name: [value] for name, value in answer.items()})
+
+    def _prepare(self, preparation: Preparation | None) -> None:
+        """Make an objective of a table."""
+        if not isinstance(self._own_objective, Table):
+            return
+        if preparation is None:
+            raise ConfigError(
+                "this node has a table, and the server prepares none: give the server its schema, "
+                "server_app(..., schema=...)"
+            )
+        objective = self._own_objective.objective(preparation, self.policy.min_rows)
+        self.objective = self._own_objective = objective
 
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
@@ -151,12 +190,16 @@ class FlowerClient(NumPyClient):
     def _evaluate(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
+        names = str(config.get("prepared", ""))
+        if names:
+            own_arrays = len(names.split(","))
+            parameters, prepared = parameters[:-own_arrays], parameters[-own_arrays:]
+            self._prepare(codec.preparation_in(codec.named(prepared, names)))
         objective = self._own_objective
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
         metrics = getattr(objective, "metrics", None)
-        own = {k: float(v) for k, v in metrics(x).items()} if callable(metrics) else {}
-        check_metric_names(own)
+        own = spread_out(metrics(x)) if callable(metrics) else {}
         if hasattr(objective, "constraint_value"):
             own["constraint"] = float(objective.constraint_value(x))
         examples = int(getattr(objective, "num_examples", 1))
@@ -167,7 +210,7 @@ def _answer(error: Exception) -> str:
     """Return what the server is told of an error; this node's log has all of it."""
     if isinstance(error, FedConError):
         _log.warning("this node answers with an error: %s", printable(str(error)))
-        return str(error)
+        return error.told
     _log.warning("this node answers with an error", exc_info=error)
     return f"the client failed: {error!r}"
 

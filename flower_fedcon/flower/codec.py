@@ -17,6 +17,7 @@ import numpy as np
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload, flatten
 from flower_fedcon.wire.settings import decode, encode
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 DESCRIBE = "describe"
 ERROR = "error"
-SCALAR, WORK_PREFIX, _RESTORE = "scalar.", "work.", "restore."
+SCALAR, WORK_PREFIX, _RESTORE, _SETTINGS = "scalar.", "work.", "restore.", "settings."
+_PREPARATION = "preparation."
 Config = dict[str, Any]
 
 
@@ -36,6 +38,7 @@ class RequestEncoder:
     def __init__(self, run: RunInfo, factors: Sequence[float] | None = None) -> None:
         self._factors = factors
         text, self.setting_arrays = encode(run.settings)
+        self.setting_arrays |= prepared_arrays(run.preparation)
         self._common: Config = {
             "algorithm": run.algorithm,
             "seed": run.seed,
@@ -89,8 +92,10 @@ def decode_request(
             run_id=str(config["run-id"]),
             incarnation=int(config["incarnation"]),
             factor=positive("factor", config.get("factor", 1.0)),
+            preparation=preparation_in(arrays),
         )
-        values: Payload = {k: a for k, a in arrays.items() if not k.startswith("settings.")}
+        common = (_SETTINGS, _PREPARATION)
+        values: Payload = {k: a for k, a in arrays.items() if not k.startswith(common)}
         values |= {k.removeprefix(SCALAR): v for k, v in config.items() if k.startswith(SCALAR)}
         given = {k.removeprefix(_RESTORE): v for k, v in values.items() if k.startswith(_RESTORE)}
         client = int(config["client"])
@@ -110,6 +115,19 @@ def decode_request(
             "with flower_fedcon.server_app or one of flower_fedcon.strategies"
         ) from None
     return run, request
+
+
+def prepared_arrays(preparation: Preparation | None) -> dict[str, Array]:
+    """Return a preparation as named arrays; none without one."""
+    given = {} if preparation is None else preparation.payload
+    return {_PREPARATION + name: array for name, array in given.items()}
+
+
+def preparation_in(arrays: Mapping[str, Array]) -> Preparation | None:
+    """Return the preparation that came with other arrays, if one did."""
+    n = len(_PREPARATION)
+    found = {name[n:]: a for name, a in arrays.items() if name.startswith(_PREPARATION)}
+    return Preparation.from_payload(found) if found else None
 
 
 def encode_reply(reply: Reply) -> tuple[list[Array], int, Config]:
@@ -139,6 +157,8 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
         config["layout"] = info.layout.to_json()
     if info.version:
         config["version"] = info.version
+    if info.schema:
+        config["schema"] = info.schema
     if info.own_loop:
         config["own-loop"] = info.own_loop
     if info.digest:

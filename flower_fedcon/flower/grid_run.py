@@ -12,7 +12,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
-from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, Setup
+from flower_fedcon.core.preparing import LIMIT, Preparing
+from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo, RunInfo, Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.engines.grid import GridEngine
@@ -23,6 +24,8 @@ from flower_fedcon.flower.forms import start_of
 from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array, choice
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class GridRun:
     ----------
     strategy : FedConStrategy
     engine : GridEngine
-    train_config, evaluate_config, buffers, weighting
+    train_config, evaluate_config, buffers, weighting, schema
         As for `start`.
     """
 
@@ -57,7 +60,10 @@ class GridRun:
         evaluate_config: Mapping[str, Any] | None = None,
         buffers: Sequence[str] | None = None,
         weighting: str = UNIFORM,
+        schema: Any = None,
     ) -> None:
+        known = schema is None or isinstance(schema, Schema)
+        self._schema: Schema | None = schema if known else Schema.load(schema)
         self._weighting = choice("weighting", weighting, WEIGHTINGS)
         self._strategy, self._engine = strategy, engine
         self._train_config = dict(train_config or {})
@@ -113,12 +119,14 @@ class GridRun:
         self._strategy.summary()
         result.history = self._run.play()
         result.arrays = self.arrays()
+        if result.history.report is not None:
+            _log.info("The model:\n%s", result.history.report.text)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
         return result
 
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
-        infos = self._engine.describe()
+        infos, preparation = self._prepared(self._engine.describe())
         loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
         given = messages.own_arrays(initial) if isinstance(initial, ArrayRecord) else initial
         name = "initial_arrays"
@@ -132,7 +140,9 @@ class GridRun:
             layout = replace(layout, names=self._form.layer_names)
         start = start_point(layout, x0, self._strategy.constraint)
         rule = self._strategy.participation
-        setup = Setup.of(infos, plan.num_rounds, layout, rule, plan.seed, self._weighting)
+        setup = Setup.of(
+            infos, plan.num_rounds, layout, rule, plan.seed, self._weighting, preparation
+        )
         check_weighting(self._strategy, setup)
         self._engine.factors = setup.factors
         self._run = Run(plan, self._strategy, setup, start, self._engine)
@@ -141,6 +151,37 @@ class GridRun:
         if loops and self._form is not None:
             self._engine.app = AppSide(self._form, self._train_config, self._evaluate_config)
             self._engine.app.open(self._server)
+
+    def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Preparation | None]:
+        """Let clients with tables agree on their columns; return what they then say of themselves.
+
+        Raises
+        ------
+        ConfigError
+            If some have tables and others not, or their schema is not the server's.
+        """
+        engine, schema = self._engine, self._schema
+        if schema is None and not any(info.schema for info in infos):
+            return infos, engine.preparation
+        if schema is None:
+            raise ConfigError(
+                "the clients have tables: give the server their schema, server_app(..., schema=...)"
+            )
+        for info in infos:
+            if info.schema != schema.digest:
+                has = "another schema than the server" if info.schema else "an objective, no table"
+                raise ConfigError(
+                    f"client {info.name} has {has}: give server and nodes the same schema file"
+                )
+        engine.open(RunInfo(self._strategy.name, 0, LIMIT, len(infos)))
+        preparing = Preparing(
+            schema,
+            [info.name for info in infos],
+            engine.answer,
+            max_retries=engine.max_retries,
+            deadline=engine.round_deadline,
+        )
+        return preparing.constants(infos, preparing.agree())
 
     def _check_loops(self, loops: bool, plan: Plan) -> None:
         """Raise where what was asked for does not go with the clients."""

@@ -17,7 +17,6 @@ from flower_fedcon.core.protocol import ClientInfo, Reply
 from flower_fedcon.errors import ConfigError, FedConError, printable
 from flower_fedcon.flower.codec import ERROR, SCALAR, WORK_PREFIX, named
 from flower_fedcon.layout import Layout
-from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, load_array
 
@@ -75,7 +74,7 @@ def reply(client: int, layout: Layout, parts: Callable[[], Parts]) -> Reply | Fa
     return guarded(lambda: _reply(client, layout, parts()))
 
 
-def evaluation(parts: Callable[[], Parts]) -> Record | Fault:
+def evaluation(parts: Callable[[], Parts]) -> dict[str, Any] | Fault:
     """Return a client's evaluation of a model: "objective", and its own metrics."""
     return guarded(lambda: _evaluation(parts()))
 
@@ -179,6 +178,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
         digest=fields.text("digest", "", _DIGEST) or "",
         version=fields.text("version", "", _DIGEST) or "",
         own_loop=fields.text("own-loop", "", _DIGEST) or "",
+        schema=fields.text("schema", "", _DIGEST) or "",
     )
     partitions = fields.whole("num-partitions", None, 1, _CLIENTS)
     return Description(info, partitions, fields.text("pass", "", _DIGEST) or "")
@@ -212,7 +212,7 @@ def _reply(client: int, layout: Layout, parts: Parts) -> Reply:
     )
 
 
-def _evaluation(parts: Parts) -> Record:
+def _evaluation(parts: Parts) -> dict[str, Any]:
     return evaluations.admit(parts.loss, {k: v for k, v in parts.config.items() if k != "client"})
 
 

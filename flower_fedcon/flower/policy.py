@@ -19,13 +19,13 @@ from dataclasses import dataclass, fields, replace
 from types import FrameType
 from typing import Any
 
-from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Request, RunInfo
+from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, TRAIN, Request, RunInfo
 from flower_fedcon.errors import ConfigError, RefusedError, nearest
 from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array, choice, count, positive
 
 EVALUATE = "evaluate"
-PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE)
+PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE)
 _PREFIX = "policy."
 _ANY = 2**62
 
@@ -42,10 +42,12 @@ class Policy:
     ----------
     algorithms : sequence of str (default: all)
         Their names, such as "fedavg".
-    phases : sequence of str (default: "train", "query", "evaluate")
-        Of these and "certify", a certificate: the node's gradient at any model.
+    phases : sequence of str (default: "train", "query", "evaluate", "prepare")
+        Of these and "certify", a certificate: the node's gradient at any model. "prepare" is what
+        a node with a table tells of its columns; see `flower_fedcon.tables.preparation`.
     min_rows : int (default: 1)
-        A node with fewer rows (`num_examples`) takes no part.
+        A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
+        stands on fewer: a column's mean, a category, a metric of rows held out.
     min_batch_size : int (default: 4)
         The least `batch_size`. All rows at once are no batch, whatever their number: see min_rows.
     batches : {"seeded", "private", "none"} (default: "seeded")
@@ -79,7 +81,7 @@ class Policy:
     """
 
     algorithms: Sequence[str] = ()
-    phases: Sequence[str] = (TRAIN, QUERY, EVALUATE)
+    phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE)
     min_rows: int = 1
     min_batch_size: int = 4
     batches: str = "seeded"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from flwr.serverapp.strategy import Strategy
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.runs.history import Callback
     from flower_fedcon.strategies.base import FedConStrategy
+    from flower_fedcon.tables.schema import Schema
     from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
@@ -74,6 +75,7 @@ class FlowerStrategy(Strategy):
         certificates: bool = False,
         audit: bool | None = None,
         callbacks: Sequence[Callback] = (),
+        schema: Schema | str | Path | Mapping[str, Any] | None = None,
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
@@ -137,6 +139,8 @@ class FlowerStrategy(Strategy):
             clients that kept their state. With a `run_dir` the audit log is on.
         callbacks : sequence of callables
             Each sees a recorded round and may stop the run by returning True.
+        schema : Schema, path or dict, optional
+            Of the clients' tables, if they have tables: the same as theirs.
 
         Returns
         -------
@@ -167,7 +171,7 @@ class FlowerStrategy(Strategy):
         )
         engine = GridEngine(strategy, grid, patience, num_clients, authenticated=authenticated)
         self._grid_run = GridRun(
-            strategy, engine, train_config, evaluate_config, buffers, weighting
+            strategy, engine, train_config, evaluate_config, buffers, weighting, schema
         )
         plan = Plan(
             num_rounds=num_rounds,

@@ -28,6 +28,7 @@ from flower_fedcon.problems.facility import facility
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.fmri import fmri
+from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.l1_logistic import l1_logistic
 from flower_fedcon.problems.lasso import lasso
 from flower_fedcon.problems.low_rank import low_rank
@@ -38,6 +39,7 @@ from flower_fedcon.problems.multitask import multitask
 from flower_fedcon.problems.neyman_pearson import neyman_pearson
 from flower_fedcon.problems.quadratics import quadratics
 from flower_fedcon.problems.sparse_regression import sparse_regression
+from flower_fedcon.problems.tables import tables
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
 
@@ -50,6 +52,7 @@ BUILDERS: dict[str, Builder] = {
     "facility": facility,
     "files": files,
     "fmri": fmri,
+    "heart": heart,
     "l1_logistic": l1_logistic,
     "lasso": lasso,
     "low_rank": low_rank,
@@ -60,6 +63,7 @@ BUILDERS: dict[str, Builder] = {
     "neyman_pearson": neyman_pearson,
     "quadratics": quadratics,
     "sparse_regression": sparse_regression,
+    "tables": tables,
 }
 
 __all__ = [
@@ -74,6 +78,7 @@ __all__ = [
     "facility",
     "files",
     "fmri",
+    "heart",
     "l1_logistic",
     "lasso",
     "low_rank",
@@ -84,6 +89,7 @@ __all__ = [
     "neyman_pearson",
     "quadratics",
     "sparse_regression",
+    "tables",
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.evaluation import check_metric_names
+from flower_fedcon.core.evaluation import check_metric_names, pooled
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, Model
@@ -18,6 +18,7 @@ from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
 from flower_fedcon.sets import ConstraintSet
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, float_array
 
 Metric = Callable[[Any], float]
@@ -30,7 +31,8 @@ class FederatedProblem:
     ----------
     objectives : sequence
         f_1, ..., f_N: objects with `value(x)` and `gradient(x)`. Where all have `metrics(x)`, a
-        dict of numbers by name, the history has the clients' plain mean of each.
+        dict of numbers by name, the history has the clients' plain mean of each; of a pair
+        (value, weight) the weighted mean, and beside it each client's value.
     constraint : ConstraintSet, optional
         D.
     regularizer : Regularizer, optional
@@ -46,6 +48,8 @@ class FederatedProblem:
         Functions of x that are recorded beside the objective, by names that no other column has.
     optimum : Reference, optional
         The optimum, where it is known; by default a solver finds it when first asked for.
+    preparation : Preparation, optional
+        Of clients with tables: what their columns are called, and how they are scaled.
 
     Raises
     ------
@@ -73,6 +77,7 @@ class FederatedProblem:
         names: Sequence[str] | None = None,
         metrics: Mapping[str, Metric] | None = None,
         optimum: Reference | None = None,
+        preparation: Preparation | None = None,
     ) -> None:
         objectives = list(objectives)
         if not objectives:
@@ -106,8 +111,11 @@ class FederatedProblem:
         self.start = start_point(self.layout, x0, self.constraint)
         self.metrics = dict(metrics or {})
         check_metric_names(self.metrics)
-        self._own_metrics = all(callable(getattr(o, "metrics", None)) for o in self.objectives)
+        # Of the objectives as they were given: a scaled one has none of its own.
+        own: list[Any] = [getattr(objective, "metrics", None) for objective in objectives]
+        self._own_metrics = own if all(map(callable, own)) else []
         self._optimum = optimum
+        self.preparation = preparation
 
     @property
     def num_clients(self) -> int:
@@ -175,9 +183,7 @@ class FederatedProblem:
             self._check_residual(packed, record, self._optimum)
         x = self.layout.unpack(packed)
         if self._own_metrics:
-            found = [objective.metrics(x) for objective in self.objectives]
-            shared = [name for name in found[0] if all(name in other for other in found)]
-            record |= {k: math.fsum(map(float, (m[k] for m in found))) / len(found) for k in shared}
+            record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)
         return record | {name: float(metric(x)) for name, metric in self.metrics.items()}
 
     def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:

@@ -61,7 +61,7 @@ def files(
         raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
     regularizer = None if l1 is None else L1(nonnegative("l1", l1))
     constraint = None if l1_radius is None else L1Ball(positive("l1_radius", l1_radius))
-    paths = sorted(glob.glob(data), key=_natural) if isinstance(data, str) else list(data)
+    paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
     if not paths:
         raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
     return FederatedProblem(
@@ -106,7 +106,7 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _natural(path: str) -> list[tuple[int, str]]:
+def natural(path: str) -> list[tuple[int, str]]:
     """Return a key that sorts 2.npz before 10.npz."""
     parts = re.split(r"(\d+)", path)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from flower_fedcon.errors import ConfigError, StorageError, nearest
 from flower_fedcon.layout import Model
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.files import atomic, check_file, read_bytes, storage
+
+if TYPE_CHECKING:
+    from flower_fedcon.runs.report import Report
 
 Record: TypeAlias = dict[str, float]
 Callback: TypeAlias = Callable[[Record], Any]
@@ -65,7 +68,11 @@ class History:
         Further models that the method offers, by name (an average of the iterates, say).
     stopped : bool
         Whether a callback ended the run early.
+    report : Report, optional
+        Of clients with tables: coefficients by name, and how they were found; `report.text`.
     """
+
+    report: Report | None = None
 
     def __init__(self, x: Model, rows: Sequence[Record] = (), *, stopped: bool = False) -> None:
         self.x = x

@@ -25,6 +25,7 @@ from flower_fedcon.runs.audit import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import Callback, History, Record
+from flower_fedcon.runs.report import Report
 from flower_fedcon.validation import Array, count
 
 if TYPE_CHECKING:
@@ -152,8 +153,11 @@ class Run:
         history.x = unpack(server.x)
         outputs = server.strategy.outputs(server.state)
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
+        history.report = Report.of(server, history.rows[-1] if history.rows else {})
         if self._directory is not None:
             self._directory.save_model(history)
+            if history.report is not None:
+                history.report.write(self._directory.path)
 
     def close(self) -> None:
         """Leave the run directory to others."""

@@ -1,0 +1,169 @@
+"""The exchanges before round 1 in which nodes with tables agree on categories, means and scales.
+
+They go the way of a round's: a `Request` in the phase "prepare" whose `round` is the number of the
+exchange, answered by `Reply`s, from everyone, each checked before it is used. What is in them:
+`flower_fedcon.tables.preparation`. A third exchange, where clients are on nodes, is the second half
+of the handshake: the constants L and mu of the objectives that their rows have become.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
+from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
+from flower_fedcon.layout import Layout
+from flower_fedcon.tables.preparation import (
+    Agreed,
+    Preparation,
+    agree,
+    categories_of,
+    conclude,
+    expected,
+)
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.wire.payloads import Payload, payload_bytes
+
+_log = logging.getLogger("flwr")
+LIMIT = Layout(((2**21,),), "float64", layered=False)
+"""How many numbers a node may send in one array."""
+_LARGEST = 1e100
+STAGES = ("summary", "spread", "constants")
+
+
+class Preparing:
+    """The exchanges of one preparation.
+
+    Parameters
+    ----------
+    schema : Schema
+    names : sequence of str
+        The clients', in their order.
+    answer : callable
+        What an engine's `answer` is.
+    max_retries : int, optional
+        How often a client without a usable answer is asked again; None for any number.
+    deadline : float
+        Seconds after which an exchange that lacks an answer ends in an error.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        names: Sequence[str],
+        answer: Callable[[Request], list[Reply]],
+        *,
+        max_retries: int | None = 3,
+        deadline: float = math.inf,
+    ) -> None:
+        self._schema, self._names, self._answer = schema, list(names), answer
+        self._max_retries, self._deadline = max_retries, deadline
+        self._up = self._down = 0
+
+    def agree(self) -> Preparation:
+        """Play the two exchanges.
+
+        Raises
+        ------
+        RoundError
+            If a client's answer is missing; the error says whose and why.
+        """
+        schema = self._schema
+        first = agree(schema, self._exchange(1, {}, expected(schema, None)))
+        answers = self._exchange(2, first.payload, expected(schema, first), first)
+        found = conclude(schema, first, answers)
+        for name, why in found.left_out.items():
+            _log.warning("column %s is %s over all clients, and left out", name, why)
+        return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
+
+    def constants(
+        self, infos: Sequence[ClientInfo], preparation: Preparation
+    ) -> tuple[list[ClientInfo], Preparation]:
+        """Return what clients say of the objectives that their rows have become."""
+        answers = self._exchange(3, preparation.payload, {"constants": 2})
+        layout = Layout((self._schema.model_shape(len(preparation.names)),), "float64", False)
+        found = []
+        for info, answer in zip(infos, answers, strict=True):
+            L, mu = (None if math.isnan(v) else v for v in answer["constants"].tolist())
+            found.append(replace(info, layout=layout, smoothness=L, strong_convexity=mu))
+        return found, preparation
+
+    def _exchange(
+        self, number: int, down: Payload, shapes: dict[str, int | None], first: Agreed | None = None
+    ) -> list[Payload]:
+        """Return everyone's answer, in client order."""
+        found: dict[int, Payload] = {}
+        faults: dict[int, str] = {}
+        began, attempt = time.monotonic(), 0
+        most = math.inf if self._max_retries is None else self._max_retries
+        while len(found) < len(self._names):
+            left = began + self._deadline - time.monotonic()
+            if attempt and (left <= 0 or attempt > most):
+                why = "; ".join(
+                    f"client {self._names[c]}: {faults.get(c, 'no answer')}"
+                    for c in range(len(self._names))
+                    if c not in found
+                )
+                raise RoundError(f"preparing the tables needs everyone's answer ({why})")
+            attempt += 1
+            clients = [c for c in range(len(self._names)) if c not in found]
+            none = np.zeros(len(clients), dtype=np.int64)
+            request = Request(
+                clients, number, none, down, none, phase=PREPARE, wanted=len(clients),
+                attempt=attempt, seconds_left=left,
+            )  # fmt: skip
+            if number < 3:
+                self._down += len(clients) * payload_bytes(down)
+            for reply in self._answer(request):
+                (client,) = reply.clients
+                try:
+                    found[client] = self._admit(reply, number, shapes)
+                except FedConError as error:
+                    faults[client] = printable(str(error))
+                    if not reply.silent:
+                        _log.warning("preparing: client %s: %s", self._names[client], error)
+        return [found[client] for client in range(len(self._names))]
+
+    def _admit(self, reply: Reply, number: int, shapes: dict[str, int | None]) -> Payload:
+        """Return an answer that can be used."""
+        if reply.error:
+            raise RoundError(reply.error)
+        if reply.round != number:
+            raise RoundError(f"it is for exchange {reply.round}")
+        payload = {name: value for name, (value,) in reply.payload.items()}
+        if payload.keys() != shapes.keys():
+            raise ConfigError(f"it holds {sorted(payload)}, expected {sorted(shapes)}")
+        for name, size in shapes.items():
+            if name == "categories":
+                categories_of(payload[name], self._schema)
+            else:
+                payload[name] = _numbers(name, payload[name], size)
+        if number < 3:
+            self._up += payload_bytes(payload)
+        return payload
+
+
+def _numbers(name: str, value: Any, size: int | None) -> Any:
+    """Return one number or a vector that sums can bear."""
+    array = np.asarray(value)
+    scalar = isinstance(value, float | int)
+    if array.dtype != np.float64 or (array.shape != (size,) and not (scalar and size == 1)):
+        raise ConfigError(f"{name!r} has shape {array.shape} and dtype {array.dtype}")
+    if name == "constants":
+        usable = np.isnan(array) | ((array >= 0) & (array <= _LARGEST))
+    elif name == "sums":
+        usable = np.abs(array) <= _LARGEST
+    elif name == "squares":
+        usable = (array >= 0) & (array <= _LARGEST)
+    else:
+        usable = (array >= 0) & (array <= 2**53) & (array == np.floor(array))
+    if not usable.all():
+        raise ConfigError(f"{name!r} holds numbers that cannot be used")
+    return float(value) if scalar else array

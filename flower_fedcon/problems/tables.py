@@ -1,0 +1,157 @@
+"""A user's own tables: a file for each client, or one file and a column that names the client."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.preparing import STAGES, Preparing
+from flower_fedcon.core.protocol import EXAMPLES, UNIFORM, WEIGHTINGS, Reply, Request
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.files import natural
+from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
+from flower_fedcon.tables import Preparation, Schema, Table, read_table
+from flower_fedcon.tables.read import owners_of, read_frame
+from flower_fedcon.validation import choice, count, nonnegative
+
+PENALTIES = L1_NORM, GROUP = "l1", "group"
+
+
+def tables(
+    *,
+    data: str | list[str],
+    schema: str | dict[str, Any],
+    client_column: str | None = None,
+    l1: float = 0.0,
+    penalty: str = "l1",
+    weighting: str = "examples",
+    min_rows: int = 1,
+) -> FederatedProblem:
+    r"""Return the problem whose clients have tables, prepared as nodes prepare them.
+
+    Nothing is pooled: categories, means and scales are agreed on in the exchanges that
+    `flower_fedcon.tables.preparation` states, and the same rows on nodes give the same numbers, bit
+    for bit. The last entry of the model is the intercept, which no penalty shrinks (a Cox model has
+    none). With held-out rows (the schema's `test_fraction`) the history has each client's metrics
+    and the pooled ones; see `flower_fedcon.tables.held_out`. Metric "nonzeros": how many columns
+    have a coefficient that is not 0.
+
+    Parameters
+    ----------
+    data : str or list of str
+        CSV, Parquet, NPZ or SVMlight files, one for each client in their order, or a pattern such
+        as "hospitals/*.csv". With `client_column` one file.
+    schema : str or dict
+        What the columns mean: a TOML file or a table; see `flower_fedcon.tables.Schema`.
+    client_column : str, optional
+        The column of the one file that says whose row it is; clients are in the order of its
+        values.
+    l1 : float
+        The penalty's weight, lambda >= 0, for the mean loss over all rows (or over all clients).
+    penalty : {"l1", "group"}
+        "group" keeps or drops all columns of a categorical feature together: the group lasso, with
+        the weight l1 sqrt(columns of the feature).
+    weighting : {"examples", "uniform"}
+        Whether each row counts alike, as in pooled data, or each client.
+    min_rows : int
+        What the policy of every node would say; see `flower_fedcon.Policy`.
+
+    Raises
+    ------
+    ConfigError
+        If no file matches, the schema cannot be used, or a file does not fit it (`DataError`).
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> folder, rng = pathlib.Path(tempfile.mkdtemp()), np.random.default_rng(0)
+    >>> for name in ("north", "south"):
+    ...     rows = [f"{a:.1f},{'fm'[a > 0]},{a**2:.2f}" for a in rng.normal(size=9)]
+    ...     _ = (folder / f"{name}.csv").write_text("\n".join(["dose,sex,effect", *rows]))
+    >>> schema = {"target": "effect", "features": {"dose": "numeric", "sex": "categorical"}}
+    >>> problem = tables(data=f"{folder}/*.csv", schema=schema, l1=0.1)
+    >>> problem.names, problem.preparation.names, problem.x0.shape
+    (('north', 'south'), ('dose', 'sex=m'), (3,))
+    """
+    known = Schema.load(schema)
+    paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
+    if not paths:
+        raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
+    if client_column is None:
+        names = _names(paths)
+        read = [read_table(path, known) for path in paths]
+    else:
+        if len(paths) != 1:
+            raise ConfigError(f"client_column is for one file, and data names {len(paths)}")
+        path = Path(paths[0])
+        owners = owners_of(path, read_frame(path), client_column)
+        names = sorted(set(owners.tolist()), key=natural)
+        read = [read_table(path, known, column=client_column, client=name) for name in names]
+    return prepared_problem(
+        read, names, l1=l1, penalty=penalty, weighting=weighting, min_rows=min_rows
+    )
+
+
+def prepared_problem(
+    clients: Sequence[Table],
+    names: Sequence[str],
+    *,
+    l1: float = 0.0,
+    penalty: str = L1_NORM,
+    weighting: str = EXAMPLES,
+    min_rows: int = 1,
+) -> FederatedProblem:
+    """Return the problem of clients whose tables are at hand; see `tables`."""
+    choice("weighting", weighting, WEIGHTINGS)
+    count("min_rows", min_rows)
+    preparation = prepare(clients, names, min_rows)
+    objectives = [table.objective(preparation, min_rows) for table in clients]
+    columns = len(preparation.names)
+    return FederatedProblem(
+        objectives,
+        regularizer=regularizer(clients[0].schema, preparation, l1, penalty),
+        weights=None if weighting == UNIFORM else [table.num_examples for table in clients],
+        names=names,
+        metrics={"nonzeros": lambda x: float(np.count_nonzero(x[:columns].any(axis=-1)
+                                             if x.ndim > 1 else x[:columns]))},
+        preparation=preparation,
+    )  # fmt: skip
+
+
+def prepare(clients: Sequence[Table], names: Sequence[str], min_rows: int = 1) -> Preparation:
+    """Return what clients of this process agree on."""
+    schema = clients[0].schema
+
+    def answer(request: Request) -> list[Reply]:
+        stage = STAGES[request.round - 1]
+        told = ((c, clients[c].answer(stage, request.broadcast, min_rows)) for c in request.clients)
+        return [Reply([c], request.round, {k: [v] for k, v in a.items()}) for c, a in told]
+
+    return Preparing(schema, names, answer).agree()
+
+
+def regularizer(
+    schema: Schema, preparation: Preparation, l1: float, penalty: str = L1_NORM
+) -> Regularizer:
+    """Return the penalty of a model of these columns, which leaves the intercept free."""
+    weight = nonnegative("l1", l1)
+    psi: Regularizer = L1(weight)
+    if choice("penalty", penalty, PENALTIES) == GROUP:
+        labels = np.unique(preparation.groups, return_inverse=True)[1]
+        sizes = np.bincount(labels)
+        psi = GroupLasso(weight * np.sqrt(sizes), labels)
+    return psi if schema.loss == "cox" else WithIntercept(psi)
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Return the clients' names: those of the files, if they differ."""
+    stems = [Path(path).stem.removesuffix(".csv") for path in paths]
+    return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+
+
+__all__ = ["prepare", "prepared_problem", "regularizer", "tables"]

@@ -1,0 +1,13 @@
+"""Tables of rows that stay where they are: their schema, and how they become objectives.
+
+`Schema` says what the columns mean, `read_table` reads a file by it, and a `Preparation` is what
+the nodes agree on before round 1: categories, means and scales. See
+`flower_fedcon.problems.tables`.
+"""
+
+from flower_fedcon.tables.check import DataError as DataError
+from flower_fedcon.tables.node import table_of_node as table_of_node
+from flower_fedcon.tables.preparation import Preparation as Preparation
+from flower_fedcon.tables.read import read_table as read_table
+from flower_fedcon.tables.schema import Schema as Schema
+from flower_fedcon.tables.table import Table as Table

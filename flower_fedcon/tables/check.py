@@ -1,0 +1,76 @@
+"""What does not fit in a table: said in full where it is, and without its cells elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flower_fedcon.errors import ConfigError, printable
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """One thing that does not fit.
+
+    Parameters
+    ----------
+    column : str
+        As the schema calls it.
+    row : int
+        From 1, the first below the header; 0 for the column as a whole.
+    found, expected, remedy : str
+    also : int
+        How many more rows of the column are like that.
+    """
+
+    column: str
+    row: int
+    found: str
+    expected: str
+    remedy: str
+    also: int = 0
+
+    def __str__(self) -> str:
+        where = f"row {self.row}, column {self.column!r}" if self.row else f"column {self.column!r}"
+        more = f" (and in {self.also} more rows)" if self.also else ""
+        found = printable(self.found, 60)
+        return f"{where}: found {found}{more}, expected {self.expected}: {self.remedy}"
+
+
+class DataError(ConfigError):
+    """A table that does not fit its schema.
+
+    Its text names file, row and column, what was found and what was expected. A server is told
+    only which columns of the schema do not fit (`told`): no cell, row or name of a file.
+
+    Parameters
+    ----------
+    text : str
+    misfits : sequence of Misfit
+    """
+
+    def __init__(self, text: str, misfits: Sequence[Misfit] = ()) -> None:
+        super().__init__(text)
+        self.misfits = tuple(misfits)
+
+    @classmethod
+    def of(cls, file: str | Path, misfits: Sequence[Misfit]) -> DataError:
+        """Return the error of a file in which all this does not fit."""
+        more = len(misfits) - 1
+        others = f" ({more} more; `fedcon data check {file}` names them all)" if more else ""
+        return cls(f"{file}: {misfits[0]}{others}", misfits)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the schema that do not fit."""
+        return list(dict.fromkeys(misfit.column for misfit in self.misfits))
+
+    @property
+    def told(self) -> str:
+        """What a server is told."""
+        where = f" in column {', '.join(map(repr, self.columns[:10]))}" if self.columns else ""
+        return (
+            f"its table cannot be read as the schema says{where}: the node's own log has the "
+            "details, and so has `fedcon data check` on that node"
+        )

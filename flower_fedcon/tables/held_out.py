@@ -1,0 +1,101 @@
+"""What a model is worth on the rows that a node holds out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The metrics of a model on rows that it was not trained on.
+
+    Called with a model it returns pairs (value, weight) by name. Pooled over nodes, a metric is the
+    mean of the values by these weights. For a mean over rows the weight is the number of rows, and
+    the pooled value is that on all rows together. "test_auc" and "test_concordance" have as weight
+    the number of pairs of rows that they compare: pooled, they are the share of concordant pairs
+    among all pairs of rows *of one node*. The AUC of all rows together also compares rows of
+    different nodes, for which their scores would have to leave them.
+
+    Parameters
+    ----------
+    loss : str
+        As in `Schema`.
+    A : array, shape (m, columns)
+    y : array, shape (m,), or (m, 2)
+    least : int
+        With fewer rows, or rows of either class, nothing is told: the weight is 0.
+    """
+
+    loss: str
+    A: Any
+    y: Array
+    least: int = 1
+
+    def __call__(self, x: Array) -> dict[str, tuple[float, float]]:
+        """Return the metrics of a model x: one entry (or row) a column, and the intercept."""
+        y, n = self.y, float(len(self.y))
+        if self.loss == "cox":
+            scores = self.A @ x
+            return {"test_concordance": self._told(*concordance(scores, y[:, 0], y[:, 1]), n)}
+        scores = self.A @ x[:-1] + x[-1]
+        means: dict[str, Array] = {}
+        found: dict[str, tuple[float, float]] = {}
+        if self.loss == "logistic":
+            means = {"accuracy": (scores > 0) == (y > 0), "loss": np.logaddexp(0, -y * scores)}
+            value, pairs = auc(scores, y > 0)
+            rarer = float(min((y > 0).sum(), (y <= 0).sum()))
+            found["test_auc"] = self._told(value, pairs, rarer)
+        elif self.loss == "multinomial":
+            own = scores[np.arange(len(y)), y.astype(np.intp)]
+            top = scores.max(axis=1)
+            total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
+            means = {"accuracy": scores.argmax(axis=1) == y, "loss": total - own}
+        elif self.loss == "poisson":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                part = np.where(y > 0, y * (np.log(y) - scores), 0.0)
+            means = {"deviance": 2 * (part - y + np.exp(np.minimum(scores, 700.0)))}
+        else:
+            means = {"mse": (y - scores) ** 2, "mae": np.abs(y - scores)}
+        for name, values in means.items():
+            found[f"test_{name}"] = self._told(float(np.mean(values)), n, n)
+        return found
+
+    def _told(self, value: float, weight: float, rows: float) -> tuple[float, float]:
+        return (value, weight) if rows >= self.least and weight else (0.0, 0.0)
+
+
+def auc(scores: Array, positive: Any) -> tuple[float, float]:
+    """Return the share of pairs of a positive and a negative row in the right order, and the pairs.
+
+    A tie counts half; without a pair the share is 0.
+
+    >>> auc(np.array([0.1, 0.4, 0.4, 0.8]), np.array([False, True, False, True]))
+    (0.875, 4.0)
+    """
+    from scipy.stats import rankdata
+
+    n = int(np.sum(positive))
+    pairs = float(n * (len(scores) - n))
+    if not pairs:
+        return 0.0, 0.0
+    above = float(rankdata(scores)[positive].sum()) - n * (n + 1) / 2
+    return above / pairs, pairs
+
+
+def concordance(scores: Array, time: Array, event: Array) -> tuple[float, float]:
+    """Return Harrell's share of concordant pairs, and the number of pairs that can be compared.
+
+    >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]))
+    (1.0, 2.0)
+    """
+    right = pairs = 0.0
+    for i in np.flatnonzero(event):
+        later = scores[(time > time[i]) | ((time == time[i]) & (event == 0))]
+        pairs += len(later)
+        right += float((later < scores[i]).sum() + 0.5 * (later == scores[i]).sum())
+    return (right / pairs, pairs) if pairs else (0.0, 0.0)

@@ -1,0 +1,320 @@
+"""What nodes agree on before round 1: categories, means and scales of their columns.
+
+Two exchanges, each of sums over the rows that a node trains on. With p numeric and q categorical
+features, c_1, ..., c_q their categories, and n the rows:
+
+    1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
+             of each categorical column whose categories the schema does not list, their names
+       down  the p means over all nodes, and the names of all categories, sorted
+    2. up    of each numeric column the sum of (value - mean)^2 (p numbers); of each category how
+             many rows have it (c_1 + ... + c_q numbers)
+       down  with every later message: mean and scale of each column of the model
+
+A node says nothing that stands on fewer of its rows than its policy's `min_rows`: such a column
+counts as not observed, such a category as absent.
+
+A categorical feature has a column, 0 or 1, for each category but the reference. A missing value
+becomes the column's mean over all nodes: of a numeric column, or of those 0s and 1s. Its variance
+is that after this step, as scikit-learn's SimpleImputer and StandardScaler find it on pooled rows.
+A column without values, or with one value only, is left out of the model.
+
+SVMlight files have columns, and nothing is missing: 1. up rows and columns, down the most columns;
+2. up the sum of squares of each column. Columns are divided by their root mean square, and never
+centred, so that they stay sparse.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload, payload_bytes
+
+_TEXT = 10**7  # bytes of categories that are taken from one node
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What was agreed on.
+
+    Parameters
+    ----------
+    schema : str
+        The digest of the schema.
+    names : tuple of str
+        Of the model's columns: a feature's, or "feature=category".
+    groups : tuple of int
+        For each column the number of its feature.
+    means, scales : array, shape (columns,)
+        Over the rows of all nodes that are trained on; a scale is 1 without standardisation.
+    kept : array of int, shape (columns,)
+        Which of the encoded columns they are.
+    categories : dict
+        Of each categorical feature, all that some node has.
+    left_out : dict
+        The columns without a use, and why: "empty" or "constant".
+    rows : tuple of int
+        Of each client, those trained on.
+    width : int
+        Columns of SVMlight files; 0 for others.
+    standardized : bool
+    uplink_bytes, downlink_bytes : int
+        Of the two exchanges, all clients together.
+    """
+
+    schema: str
+    names: tuple[str, ...]
+    groups: tuple[int, ...]
+    means: Array
+    scales: Array
+    kept: Any
+    categories: Mapping[str, tuple[str, ...]]
+    left_out: Mapping[str, str]
+    rows: tuple[int, ...] = ()
+    width: int = 0
+    standardized: bool = True
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+
+    @property
+    def centers(self) -> Array:
+        """What is taken from each column: its mean, or 0 where columns stay as they are."""
+        return self.means if self.standardized else np.zeros_like(self.means)
+
+    def dummies(self, feature: Feature) -> list[str]:
+        """Return the categories of a feature that have a column."""
+        return dummies(feature, self.categories[feature.name])
+
+    @cached_property
+    def payload(self) -> Payload:
+        """What a node needs of it, as it is sent with each message."""
+        about = {
+            "schema": self.schema,
+            "categories": {k: list(v) for k, v in self.categories.items()},
+        }
+        return {
+            "means": self.means,
+            "scales": self.scales,
+            "kept": np.asarray(self.kept, dtype=np.int64),
+            "about": packed_text(about),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it adds to each message."""
+        return payload_bytes(self.payload)
+
+    @classmethod
+    def from_payload(cls, payload: Payload) -> Preparation:
+        """Return what a node has been sent.
+
+        Raises
+        ------
+        ConfigError
+            If it is something else.
+        """
+        try:
+            about = unpacked_text(payload["about"])
+            means, scales, kept = payload["means"], payload["scales"], payload["kept"]
+            categories = {str(k): tuple(map(str, v)) for k, v in about["categories"].items()}
+            schema = str(about["schema"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"a preparation in another form ({error!r})") from None
+        if means.ndim != 1 or means.shape != scales.shape or kept.shape != means.shape:
+            raise ConfigError("a preparation whose means and scales differ in number")
+        if not (np.isfinite(means).all() and np.isfinite(scales).all() and (scales > 0).all()):
+            raise ConfigError("a preparation whose means or scales are no usable numbers")
+        names = ("",) * len(means)
+        width = 0 if kept.size and kept[0] >= 0 else len(means)
+        return cls(schema, names, (), means, scales, kept, categories, {}, width=width)
+
+
+def dummies(feature: Feature, categories: Sequence[str]) -> list[str]:
+    """Return the categories that have a column: all but the reference, by default the first.
+
+    >>> dummies(Feature("sex", "categorical"), ("f", "m"))
+    ['m']
+    """
+    reference = feature.reference or (categories[0] if categories else "")
+    return [category for category in categories if category != reference]
+
+
+def packed_text(content: Any) -> np.ndarray[Any, Any]:
+    """Return text for the wire: JSON, as bytes."""
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def unpacked_text(array: Any) -> Any:
+    """Return what `packed_text` has packed.
+
+    Raises
+    ------
+    ConfigError
+        If it is something else.
+    """
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.size > _TEXT:
+        raise ConfigError("it holds no list of categories")
+    try:
+        return json.loads(array.tobytes())
+    except (ValueError, RecursionError):
+        raise ConfigError("its list of categories is damaged") from None
+
+
+# --- on the server -------------------------------------------------------------------------------
+
+
+def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
+    """Return what nodes are to send, and how many numbers of each; None for any number."""
+    if schema.sparse:
+        return {"rows": 1, "width": 1} if first is None else {"squares": first.width}
+    p = len(schema.numeric)
+    if first is None:
+        return {"rows": 1, "observed": p, "sums": p, "categories": None}
+    return {"squares": p, "counts": sum(map(len, first.categories.values()))}
+
+
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """What the first exchange has given."""
+
+    rows: tuple[int, ...]
+    observed: Array
+    means: Array
+    categories: dict[str, tuple[str, ...]]
+    width: int
+
+    @property
+    def payload(self) -> Payload:
+        """What nodes are sent of it."""
+        if self.width:
+            return {"width": float(self.width)}
+        names = {name: list(known) for name, known in self.categories.items()}
+        return {"means": self.means, "categories": packed_text(names)}
+
+
+def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
+    """Return what follows from the first exchange, with answers in client order.
+
+    Raises
+    ------
+    ConfigError
+        If a node's categories are in no form that can be used.
+    """
+    rows = tuple(int(answer["rows"]) for answer in answers)
+    if schema.sparse:
+        width = int(max(answer["width"] for answer in answers))
+        return Agreed(rows, np.empty(0), np.empty(0), {}, width)
+    observed = _total(answers, "observed")
+    means = _total(answers, "sums") / np.maximum(observed, 1.0)
+    told = [categories_of(answer["categories"], schema) for answer in answers]
+    categories = {}
+    for feature in schema.categorical:
+        found = {mark for own in told for mark in own.get(feature.name, ())}
+        categories[feature.name] = feature.categories or tuple(sorted(found, key=_in_order))
+    return Agreed(rows, observed, means, categories, 0)
+
+
+def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Preparation:
+    """Return the preparation that follows from both exchanges."""
+    total = float(sum(first.rows))
+    squares = _total(answers, "squares")
+    if schema.sparse:
+        scales = np.sqrt(squares / total)
+        scales[(scales == 0) | (not schema.standardize)] = 1.0
+        names = tuple(str(j + 1) for j in range(first.width))
+        kept = np.full(first.width, -1)
+        zeros = np.zeros(first.width)
+        groups = tuple(range(first.width))
+        return Preparation(
+            schema.digest, names, groups, zeros, scales, kept, {}, {}, first.rows, first.width
+        )
+    names_, groups_, means, variances, observed = [], [], [], [], []
+    for j, feature in enumerate(schema.numeric):
+        names_.append(feature.name)
+        groups_.append(schema.names.index(feature.name))
+        means.append(float(first.means[j]))
+        variances.append(float(squares[j]) / total)
+        observed.append(float(first.observed[j]))
+    counts, place = _total(answers, "counts"), 0
+    for feature in schema.categorical:
+        known = first.categories[feature.name]
+        own = dict(zip(known, counts[place : place + len(known)].tolist(), strict=True))
+        place += len(known)
+        n = math.fsum(own.values())
+        for category in dummies(feature, known):
+            share = own[category] / n if n else 0.0
+            names_.append(f"{feature.name}={category}")
+            groups_.append(schema.names.index(feature.name))
+            means.append(share)
+            spread = own[category] * (1 - share) ** 2 + (n - own[category]) * share**2
+            variances.append(spread / total)
+            observed.append(n)
+    why = {}
+    for j, name in enumerate(names_):
+        if observed[j] == 0:
+            why[name] = "empty"
+        elif _is_constant(variances[j], means[j], total):
+            why[name] = "constant"
+    kept = np.array([j for j, name in enumerate(names_) if name not in why], dtype=np.int64)
+    if not kept.size:
+        raise ConfigError(f"no column has two values over all nodes: {why}")
+    return Preparation(
+        schema=schema.digest,
+        names=tuple(names_[j] for j in kept),
+        groups=tuple(groups_[j] for j in kept),
+        means=np.array(means)[kept],
+        scales=np.sqrt(np.array(variances)[kept]) if schema.standardize else np.ones(len(kept)),
+        kept=kept,
+        categories=first.categories,
+        left_out=why,
+        rows=first.rows,
+        standardized=schema.standardize,
+    )
+
+
+def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:
+    """Return a node's categories, of features that the schema has.
+
+    Raises
+    ------
+    ConfigError
+        If they are anything else.
+    """
+    told = unpacked_text(packed)
+    known = {feature.name for feature in schema.categorical}
+    if not isinstance(told, dict) or not told.keys() <= known:
+        raise ConfigError("its categories are of other columns than the schema's")
+    for marks in told.values():
+        if not isinstance(marks, list) or not all(isinstance(m, str) and m for m in marks):
+            raise ConfigError("its categories are no lists of names")
+    return told
+
+
+def _total(answers: Sequence[Payload], name: str) -> Array:
+    """Return the sum over the clients, rounded once: the same in any order."""
+    columns = np.stack([answer[name] for answer in answers], axis=1)
+    return np.array([math.fsum(column) for column in columns.tolist()])
+
+
+def _is_constant(variance: float, mean: float, rows: float) -> bool:
+    """Return whether a variance is 0 up to rounding, by scikit-learn's rule."""
+    eps = float(np.finfo(np.float64).eps)
+    return variance <= rows * eps * variance + (rows * mean * eps) ** 2
+
+
+def _in_order(mark: str) -> tuple[bool, float, str]:
+    """Return a key that sorts numbers before words, and as numbers."""
+    try:
+        return (False, float(mark), mark)
+    except ValueError:
+        return (True, 0.0, mark)

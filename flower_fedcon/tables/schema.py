@@ -1,0 +1,281 @@
+"""What the columns of a table mean: one schema that all nodes share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.validation import choice, count
+
+NUMERIC, CATEGORICAL = KINDS = "numeric", "categorical"
+TRANSFORMS = ("none", "log", "log1p", "sqrt", "square")
+LOSSES = ("squared", "huber", "logistic", "multinomial", "poisson", "cox")
+_MISSING = ("", "?", "NA", "NaN", "nan")
+
+
+def canonical(value: object) -> str:
+    """Return a category or mark as text: "1", "1.0" and 1 are the same.
+
+    >>> canonical(1), canonical("1.0"), canonical(" b "), canonical(True)
+    ('1', '1', 'b', '1')
+    """
+    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        return text
+    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of the table that the model uses.
+
+    Parameters
+    ----------
+    name : str
+    type : {"numeric", "categorical"}
+    categories : sequence, optional
+        In their order; by default those that the nodes have, sorted, on which they agree before
+        round 1.
+    reference : str, optional
+        The category without a column of its own; by default the first.
+    missing : sequence, optional
+        Marks of a missing value in this column, beside the schema's.
+    range : [least, largest], optional
+        Of a numeric column's values.
+    transform : {"none", "log", "log1p", "sqrt", "square"}
+        Of a numeric column's values.
+    """
+
+    name: str
+    type: str = NUMERIC
+    categories: tuple[str, ...] = ()
+    reference: str = ""
+    missing: tuple[str, ...] = ()
+    range: tuple[float, ...] = ()
+    transform: str = "none"
+
+    def __post_init__(self) -> None:
+        choice("type", self.type, KINDS)
+        choice("transform", self.transform, TRANSFORMS)
+        for name in ("categories", "missing"):
+            marks = tuple(map(canonical, _listed(name, getattr(self, name))))
+            object.__setattr__(self, name, marks)
+        object.__setattr__(self, "reference", canonical(self.reference))
+        if len(set(self.categories)) != len(self.categories):
+            raise ConfigError(f"categories must differ, got {list(self.categories)}")
+        if self.categories and self.reference and self.reference not in self.categories:
+            raise ConfigError(
+                f"reference must be one of the categories {list(self.categories)}, got "
+                f"{self.reference!r}"
+            )
+        limits = _listed("range", self.range)
+        if limits and not (len(limits) == 2 and all(map(_is_number, limits)) and
+                           limits[0] < limits[1]):  # fmt: skip
+            raise ConfigError(f"range must be [least, largest], got {self.range!r}")
+        object.__setattr__(self, "range", tuple(map(float, limits)))
+        wrong = ("range", "transform") if self.type == CATEGORICAL else ("categories", "reference")
+        for name in wrong:
+            if getattr(self, name) not in ((), "", "none"):
+                raise ConfigError(f"{name} is not for a {self.type} column: leave it out")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The schema of a table: its outcome, its features, and what to do with them.
+
+    Parameters
+    ----------
+    target : str
+        The column of the outcome (for "cox" that of the time).
+    features : dict, or "all"
+        By the column's name "numeric", "categorical", or a dict of the arguments of `Feature`.
+        Other columns of a file are not read. "all" is for SVMlight files, whose columns have
+        numbers.
+    loss : {"squared", "huber", "logistic", "multinomial", "poisson", "cox"}, optional
+        By default "logistic" with `positive`, "multinomial" with `classes`, "cox" with `event`, and
+        "squared".
+    positive, negative : sequence, optional
+        The target's values that count as 1, and as 0, in a logistic regression; without `negative`
+        all others count as 0.
+    classes : sequence, optional
+        The target's values in a multinomial regression, in their order.
+    event : str, optional
+        The column, 0 or 1, that says whether the event was seen, for "cox".
+    weight : str, optional
+        The column of the rows' weights, >= 0.
+    missing : sequence (default: "", "?", "NA", "NaN", "nan")
+        Marks of a missing value.
+    standardize : bool (default: True)
+        Whether columns have mean 0 and variance 1, over the rows of all nodes.
+    test_fraction : float (default: 0)
+        In [0, 1): the part of each node's rows that is held out, and only evaluated on.
+    split_seed : int (default: 0)
+        With the number of a node's rows it says which.
+
+    Raises
+    ------
+    ConfigError
+        If an entry is unknown or out of range.
+
+    Examples
+    --------
+    >>> schema = Schema("ill", {"age": "numeric", "sex": "categorical"}, positive=["yes"])
+    >>> schema.loss, [feature.name for feature in schema.numeric]
+    ('logistic', ['age'])
+    """
+
+    target: str
+    features: Any
+    loss: str = ""
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    event: str = ""
+    weight: str = ""
+    missing: tuple[str, ...] = _MISSING
+    standardize: bool = True
+    test_fraction: float = 0.0
+    split_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("positive", "negative", "classes", "missing"):
+            marks = tuple(map(canonical, _listed(name, getattr(self, name))))
+            object.__setattr__(self, name, marks)
+        object.__setattr__(self, "features", _features(self.features))
+        given = {"logistic": self.positive, "multinomial": self.classes, "cox": self.event}
+        default = next((loss for loss, value in given.items() if value), "squared")
+        object.__setattr__(self, "loss", choice("loss", self.loss or default, LOSSES))
+        for loss, key in (("multinomial", "classes"), ("cox", "event"), ("logistic", "positive")):
+            if (self.loss == loss) != bool(given[loss]):
+                raise ConfigError(
+                    f'loss = "{self.loss}" and {key} = {given[loss]!r} do not go together: {key} '
+                    f'is for loss = "{loss}", which needs it'
+                )
+        if not isinstance(self.standardize, bool):
+            raise ConfigError(f"standardize must be true or false, got {self.standardize!r}")
+        if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
+            raise ConfigError(f"test_fraction must be in [0, 1), got {self.test_fraction!r}")
+        count("split_seed", self.split_seed, minimum=0)
+        for name in ("target", "event", "weight"):
+            column = getattr(self, name)
+            if not isinstance(column, str) or (name == "target" and not column):
+                raise ConfigError(f"{name} must be the name of a column, got {column!r}")
+            if column in self.names:
+                raise ConfigError(f"{column!r} is the {name} and cannot be a feature too")
+
+    @classmethod
+    def load(cls, source: str | Path | Mapping[str, Any]) -> Schema:
+        """Return the schema in a TOML file, or in a table of an experiment file.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be read, or used; the error names the file.
+        """
+        where = "" if isinstance(source, Mapping) else f"{source}: "
+        if isinstance(source, Mapping):
+            table = dict(source)
+        else:
+            try:
+                table = tomllib.loads(Path(source).read_text(encoding="utf-8"))
+            except OSError as error:
+                raise ConfigError(f"cannot read the schema {source}: {error.strerror}") from None
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"{where}it is not TOML ({error})") from None
+        known = [field.name for field in fields(cls)]
+        for key in table:
+            if key not in known:
+                raise ConfigError(f"{where}unknown key {key!r} of a schema: {nearest(key, known)}")
+        for key in ("target", "features"):
+            if key not in table:
+                example = '"outcome"' if key == "target" else '{age = "numeric"}'
+                raise ConfigError(f"{where}the schema lacks {key}: write {key} = {example}")
+        try:
+            return cls(**table)
+        except ConfigError as error:
+            raise ConfigError(f"{where}{error}") from None
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the features are all columns of SVMlight files."""
+        return not self.features
+
+    @property
+    def names(self) -> list[str]:
+        """The features' names, in the file's order."""
+        return [feature.name for feature in self.features]
+
+    @property
+    def numeric(self) -> list[Feature]:
+        """The numeric features."""
+        return [feature for feature in self.features if feature.type == NUMERIC]
+
+    @property
+    def categorical(self) -> list[Feature]:
+        """The categorical features."""
+        return [feature for feature in self.features if feature.type == CATEGORICAL]
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns that a file must have."""
+        return [name for name in (self.target, self.event, self.weight) if name] + self.names
+
+    def model_shape(self, columns: int) -> tuple[int, ...]:
+        """Return the shape of a model of so many columns, its intercept included."""
+        if self.loss == "cox":
+            return (columns,)
+        rows = columns + 1
+        return (rows, len(self.classes)) if self.loss == "multinomial" else (rows,)
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that stand for the schema: nodes must share it."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _features(given: Any) -> tuple[Feature, ...]:
+    if given == "all":
+        return ()
+    if isinstance(given, tuple) and all(isinstance(feature, Feature) for feature in given):
+        return given
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(
+            'features must be a table of columns, such as {age = "numeric", sex = "categorical"}, '
+            f"got {given!r}"
+        )
+    found = []
+    valid = [field.name for field in fields(Feature) if field.name != "name"]
+    for name, about in given.items():
+        table = {"type": about} if isinstance(about, str) else about
+        if not isinstance(table, Mapping):
+            raise ConfigError(f'feature {name!r} must be "numeric", "categorical" or a table')
+        for key in table:
+            if key not in valid:
+                raise ConfigError(f"feature {name!r}: unknown key {key!r}: {nearest(key, valid)}")
+        try:
+            found.append(Feature(str(name), **table))
+        except ConfigError as error:
+            raise ConfigError(f"feature {name!r}: {error}") from None
+    return tuple(found)
+
+
+def _listed(name: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{name} must be a list, got {value!r}")
+    return value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,219 @@
+"""The rows of one node: what it says of them before round 1, and the objective they become."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import (
+    LeastSquares,
+    LogisticRegression,
+    Objective,
+    SoftmaxRegression,
+)
+from flower_fedcon.tables.check import DataError, Misfit
+from flower_fedcon.tables.held_out import HeldOut
+from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.digests import digest
+
+SUMMARY, SPREAD = STAGES = "summary", "spread"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One node's rows, read and checked, as they are before anything is agreed on.
+
+    Parameters
+    ----------
+    file : str
+        For messages on this node.
+    schema : Schema
+    targets : array, shape (m,), or (m, 2) for "cox": time and event
+    weights : array, shape (m,), optional
+    numeric : array, shape (m, numeric features)
+        NaN where a value is missing.
+    categories : array of str, shape (m, categorical features)
+        "" where a value is missing.
+    sparse : scipy.sparse.csr_array, shape (m, columns), optional
+        The features of an SVMlight file.
+    """
+
+    file: str
+    schema: Schema
+    targets: Array
+    weights: Array | None
+    numeric: Array
+    categories: np.ndarray[Any, Any]
+    sparse: Any = None
+
+    @cached_property
+    def _split(self) -> tuple[Any, Any]:
+        """The rows that are trained on, and those that are held out; each in the file's order."""
+        m, fraction = len(self.targets), self.schema.test_fraction
+        held = np.zeros(m, dtype=bool)
+        rng = np.random.default_rng([self.schema.split_seed, m])
+        held[rng.permutation(m)[: round(fraction * m)]] = True
+        if held.all():
+            raise DataError(
+                f"{self.file}: it has {m} rows, and test_fraction = {fraction:g} leaves none to "
+                "train on: take a smaller test_fraction"
+            )
+        return np.flatnonzero(~held), np.flatnonzero(held)
+
+    @cached_property
+    def resume_key(self) -> str:
+        """A digest of all rows and of the schema; not of the file's name."""
+        A = self.sparse
+        parts = None if A is None else (A.shape, A.data, A.indices, A.indptr)
+        content = (self.targets, self.weights, self.numeric, self.categories, parts)
+        return digest((self.schema.digest, *content))
+
+    @property
+    def training_rows(self) -> Any:
+        """The rows that are trained on, by number from 0."""
+        return self._split[0]
+
+    @property
+    def num_examples(self) -> int:
+        """The number of rows that are trained on."""
+        return len(self._split[0])
+
+    # --- what it says of them before round 1 ---------------------------------------------------
+
+    def answer(self, stage: str, down: dict[str, Any], least: int = 1) -> dict[str, Any]:
+        """Return what the server adds up, over the rows that are trained on.
+
+        Parameters
+        ----------
+        stage : {"summary", "spread"}
+        down : dict
+            What the server has sent: nothing, or the means and categories agreed on.
+        least : int
+            Nothing leaves the node that stands on fewer rows: a column with fewer values, or a
+            category with fewer rows, counts as if it were not there.
+        """
+        rows = self._split[0]
+        if stage == SUMMARY:
+            return self._summary(rows, least)
+        if stage == SPREAD:
+            return self._spread(rows, down, least)
+        raise ConfigError(f"a server asks to prepare {stage!r}: run one version of flower-fedcon")
+
+    def _summary(self, rows: Any, least: int) -> dict[str, Any]:
+        answer: dict[str, Any] = {"rows": float(len(rows))}
+        if self.sparse is not None:
+            return answer | {"width": float(self.sparse.shape[1])}
+        observed, sums = [], []
+        for column in self.numeric[rows].T:
+            known = column[~np.isnan(column)]
+            told = len(known) >= least
+            observed.append(float(len(known)) if told else 0.0)
+            sums.append(math.fsum(known) if told else 0.0)
+        own = {}
+        for feature, column in zip(self.schema.categorical, self.categories.T, strict=True):
+            if not feature.categories:
+                marks, counts = np.unique(column[rows], return_counts=True)
+                known_marks = zip(marks.tolist(), counts.tolist(), strict=True)
+                own[feature.name] = [mark for mark, n in known_marks if mark and n >= least]
+        return answer | {
+            "observed": np.array(observed),
+            "sums": np.array(sums),
+            "categories": packed_text(own),
+        }
+
+    def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
+        if self.sparse is not None:
+            part = self._widened(int(down["width"]))[rows]
+            return {"squares": np.asarray(part.multiply(part).sum(axis=0)).reshape(-1)}
+        squares, counts = [], []
+        for column, mean in zip(self.numeric[rows].T, down["means"], strict=True):
+            known = column[~np.isnan(column)] - mean
+            squares.append(math.fsum(known * known) if len(known) >= least else 0.0)
+        agreed = unpacked_text(down["categories"])
+        for feature, column in zip(self.schema.categorical, self.categories[rows].T, strict=True):
+            for category in agreed[feature.name]:
+                n = int((column == category).sum())
+                counts.append(float(n) if n >= least else 0.0)
+        return {"squares": np.array(squares), "counts": np.array(counts)}
+
+    # --- what they become ----------------------------------------------------------------------
+
+    def objective(self, preparation: Preparation, least: int = 1) -> Objective:
+        """Return this node's objective, with the metrics of the rows held out.
+
+        Raises
+        ------
+        ConfigError
+            If the preparation is of another schema.
+        DataError
+            If the rows do not fit the loss.
+        """
+        if preparation.schema != self.schema.digest:
+            raise ConfigError(
+                "the server prepares tables of another schema than this node's: give both the same"
+            )
+        A = self.matrix(preparation)
+        train, test = self._split
+        objective = self._loss(A[train], self.targets[train], train)
+        if len(test):
+            kind = self.schema.loss
+            objective.metrics = HeldOut(kind, A[test], self.targets[test], least)  # type: ignore[attr-defined]
+        return objective
+
+    def matrix(self, preparation: Preparation) -> Any:
+        """Return all rows as the model sees them, shape (m, columns)."""
+        if self.sparse is not None:
+            from scipy import sparse
+
+            inverse = sparse.diags_array(1.0 / preparation.scales)
+            return sparse.csr_array(self._widened(preparation.width) @ inverse)
+        columns: list[Array] = list(self.numeric.T)
+        for feature, marks in zip(self.schema.categorical, self.categories.T, strict=True):
+            unknown = ~np.isin(marks, preparation.categories[feature.name])
+            for category in preparation.dummies(feature):
+                column = np.where(marks == category, 1.0, 0.0)
+                column[unknown] = np.nan
+                columns.append(column)
+        whole = np.stack(columns, axis=1)[:, preparation.kept]
+        whole = np.where(np.isnan(whole), preparation.means, whole)
+        if self.schema.standardize:
+            whole = (whole - preparation.means) / preparation.scales
+        return whole
+
+    def _widened(self, width: int) -> Any:
+        if self.sparse.shape[1] > width:
+            raise ConfigError("the server knows fewer columns than this node's file has")
+        from scipy import sparse
+
+        A = self.sparse
+        return sparse.csr_array((A.data, A.indices, A.indptr), shape=(A.shape[0], width))
+
+    def _loss(self, A: Any, y: Array, rows: Any) -> Objective:
+        weights = None if self.weights is None else self.weights[rows]
+        common: dict[str, Any] = {"sample_weight": weights}
+        loss = self.schema.loss
+        try:
+            if loss == "squared":
+                return LeastSquares(A, y, intercept=True, **common)
+            if loss == "logistic":
+                return LogisticRegression(A, y, intercept=True, **common)
+            if loss == "multinomial":
+                classes = len(self.schema.classes)
+                return SoftmaxRegression(A, y.astype(np.intp), classes, intercept=True, **common)
+            from flower_fedcon.objectives import CoxRegression, HuberRegression, PoissonRegression
+
+            if loss == "huber":
+                return HuberRegression(A, y, intercept=True, **common)
+            if loss == "poisson":
+                return PoissonRegression(A, y, intercept=True, **common)
+            return CoxRegression(A, y[:, 0], y[:, 1], **common)
+        except ConfigError as error:
+            misfit = Misfit(self.schema.target, 0, str(error), f"a {loss} loss", "choose another")
+            raise DataError.of(self.file, [misfit]) from None

@@ -1,0 +1,195 @@
+"""Tables on nodes: the numbers of this process, bit for bit, and nothing of a row in an error."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, asked, on_grid
+from heart_files import FOLDER, SCHEMA
+
+from flower_fedcon import Policy, client_app, simulate
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.problems import heart
+from flower_fedcon.problems.heart import HOSPITALS
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.regularizers import L1, WithIntercept
+from flower_fedcon.strategies import CompositeFL, FedDR, Scaffnew
+from flower_fedcon.tables import Schema, read_table, table_of_node
+
+PSI = WithIntercept(L1(0.02))
+
+
+@cache
+def read(path, schema):
+    """What `table_of_node` does, once for each file."""
+    return table_of_node(schema)(SimpleNamespace(node_config={"data": path}))
+
+
+def make_grid(files, schema=SCHEMA, policy=None, **config):
+    """A grid whose nodes read these files, with Flower's own policy unless another is given."""
+
+    def make(load):
+        return client_app(lambda context: read(context.node_config["data"], schema), policy=policy)
+
+    grid = FakeGrid(files, make=make)
+    for j, file in enumerate(files):
+        node = grid.nodes[1000 - j].node_config
+        node |= {"data": str(file), "name": file.stem, **config}
+    return grid
+
+
+HEART = [FOLDER / f"{name}.csv" for name in HOSPITALS]
+
+
+METHODS = {
+    "feddr": lambda psi: FedDR(psi, step_size=3.0),
+    "scaffnew": lambda psi: Scaffnew(client_lr=0.5, communication_probability=0.3, regularizer=psi),
+    "compositefl": lambda psi: CompositeFL(psi, client_lr=0.1, local_steps=2),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@on_grid
+def test_nodes_find_what_this_process_finds(method, tmp_path):
+    """Iterates, metrics, certificates, bytes and the report's files."""
+    make, problem = METHODS[method], heart()
+    result = make(PSI).start(
+        make_grid(HEART, policy=Policy.open()), num_rounds=3, evaluate_every=2, seed=3,
+        schema=SCHEMA, weighting="examples", certificates=True, run_dir=tmp_path / "nodes",
+    )  # fmt: skip
+    ours = simulate(
+        make(problem.regularizer), problem, 3, evaluate_every=2, seed=3, certificates=True,
+        run_dir=tmp_path / "here",
+    )  # fmt: skip
+    assert result.history.x.tobytes() == ours.x.tobytes()
+    for row, other in zip(result.history.rows, ours.rows, strict=True):
+        known = {k: v for k, v in row.items() if k not in ("seconds", "refused")}
+        assert known == {k: v for k, v in other.items() if k not in ("seconds", "nonzeros")}
+    assert result.history.report.text == ours.report.text
+    assert "va (150 rows)" in ours.report.text
+    for name in ("coefficients.csv", "report.txt"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "nodes" / name).read_bytes()
+
+
+@on_grid
+def test_what_crosses_the_wire_before_round_1():
+    """To the number: 2 p + 1 sums, then p squares and the counts of the categories."""
+    grid = make_grid(HEART)
+    FedDR(PSI, step_size=3.0).start(grid, num_rounds=1, schema=SCHEMA)
+    sent = [asked(m) for m in grid.pushed]
+    kinds = [config["action"] for config in sent]
+    assert kinds == ["describe"] * 4 + ["prepare"] * 12 + ["train"] * 4 + ["evaluate"] * 4
+    problem = heart()
+    p, counts = 6, sum(len(f.categories) for f in SCHEMA.categorical)
+    header = 128
+    first = 8 + 2 * (header + 8 * p) + header + len("{}")
+    second = (header + 8 * p) + (header + 8 * counts)
+    assert problem.preparation.uplink_bytes == 4 * (first + second)
+
+
+@on_grid
+def test_a_node_with_few_rows_refuses(log):
+    """By its own policy; the server cannot ask it to."""
+    grid = make_grid(HEART)
+    grid.nodes[998].node_config["policy.min-rows"] = 100  # Switzerland trains on 92
+    with pytest.raises(FedConError, match=r"policy.min-rows = 100, and it has 92"):
+        FedDR(PSI, step_size=3.0).start(grid, num_rounds=1, schema=SCHEMA, start_timeout=0.2)
+    result = FedDR(PSI, step_size=3.0).start(
+        grid, num_rounds=1, schema=SCHEMA, start_timeout=0.2, min_clients_to_start=3
+    )
+    assert "switzerland" not in result.history.report.text
+
+
+@on_grid
+def test_min_rows_of_nodes_and_of_this_process_agree():
+    """Each node's own policy withholds what stands on fewer rows than 20."""
+    nodes = make_grid(HEART, **{"policy.min-rows": 20})
+    strategy = FedDR(PSI, step_size=3.0)
+    there = strategy.start(nodes, num_rounds=2, schema=SCHEMA, weighting="examples").history
+    problem = heart(min_rows=20)
+    here = simulate(strategy, problem, 2, evaluate_every=10)
+    assert here.x.tobytes() == there.x.tobytes()
+    assert here.x.tobytes() != simulate(strategy, heart(), 2).x.tobytes()
+    assert here["test_auc"][-1] == there["test_auc"][-1]
+    assert "test_auc/switzerland" not in here  # too few are healthy there
+
+
+@on_grid
+def test_refusals_of_tables():
+    """One sentence each."""
+    strategy = FedDR(PSI, step_size=3.0)
+    with pytest.raises(ConfigError, match="the clients have tables: give the server their schema"):
+        strategy.start(make_grid(HEART), num_rounds=1)
+    other = Schema("target", {"age": "numeric"}, positive=[1])
+    with pytest.raises(ConfigError, match="client cleveland has another schema than the server"):
+        strategy.start(make_grid(HEART), num_rounds=1, schema=other)
+    grid = make_grid(HEART, **{"policy.phases": "train,evaluate"})
+    with pytest.raises(FedConError, match=r"policy\.phases = train, evaluate, not prepare"):
+        strategy.start(grid, num_rounds=1, schema=SCHEMA, max_retries=0)
+
+
+BAD = {
+    "a word": ("age,ill\n51,1\nSECRET,0\n", "row 2, column 'age': found 'SECRET', expected a fin"),
+    "a number": ("age,ill\n4711,1\n", "row 1, column 'age': found '4711', expected a number from"),
+    "a label": ("age,ill\n51,4711\n", "row 1, column 'ill': found '4711', expected one of 1, 0"),
+    "no target": ("age,ill\n51,\n", "row 1, column 'ill': found '', expected a value in every row"),
+    "no header": ("4711,SECRET\n51,1\n", "column 'ill': found no such column"),
+    "a long row": ("age,ill\n51,1\n52,1,SECRET\n", "it cannot be read"),
+    "no rows": ("age,ill\n", "it has no rows"),
+    "nothing": ("", "it cannot be read"),
+    "bytes": ("age,ill\n\udcff,1\n", "it cannot be read"),
+    "quotes": ('age,ill\n"SECRET,1\n', "it cannot be read"),
+}
+SMALL = {
+    "target": "ill",
+    "positive": [1],
+    "negative": [0],
+    "features": {"age": {"type": "numeric", "range": [0, 120]}},
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@on_grid
+def test_nothing_of_a_row_leaves_a_node_in_an_error(case, tmp_path, log):
+    """The node's own error names file, row, column and cell; what the server hears, the column."""
+    content, expected = BAD[case]
+    path = tmp_path / "SECRET.csv"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError) as caught:
+        read_table(path, Schema.load(SMALL))
+    assert expected in str(caught.value)
+    assert str(path) in str(caught.value)
+    grid = make_grid([path], Schema.load(SMALL), num_partitions=1)
+    replies = []
+    grid.alter = None
+    whole = grid.replies_to
+    grid.replies_to = lambda message: replies.append(whole(message)) or replies[-1]
+    with pytest.raises(FedConError) as told:
+        FedDR(PSI, step_size=1.0).start(grid, num_rounds=1, schema=SMALL, start_timeout=0.1)
+    on_the_wire = " ".join(str(dict(r.content)) for found in replies for r in found)
+    for text in (on_the_wire, str(told.value)):
+        assert "its table cannot be read as the schema says" in text
+        assert not any(word in text for word in ("SECRET", "4711", "row 1", "row 2", "51"))
+
+
+def test_a_table_that_fits_no_loss_is_refused(tmp_path):
+    """What the mathematics refuses, too: a Poisson target of -1, say, with its row and column."""
+    (tmp_path / "a.csv").write_text("y,x\n1,2\n-1,3\n")
+    schema = {"target": "y", "features": {"x": "numeric"}, "loss": "poisson"}
+    with pytest.raises(ConfigError, match=r"a\.csv: row 2, column 'y': found '-1', expected a num"):
+        tables(data=[str(tmp_path / "a.csv")], schema=schema)
+
+
+def test_rows_held_out_are_the_same_everywhere():
+    """They depend on the schema and on the number of rows, and on nothing else."""
+    table = read_table(HEART[0], SCHEMA)
+    assert table.num_examples == 303 - round(0.25 * 303)
+    assert np.setdiff1d(np.arange(303), table.training_rows)[:5].tolist() == held_first(303)
+
+
+def held_first(m):
+    order = np.random.default_rng([0, m]).permutation(m)[: round(0.25 * m)]
+    return sorted(order.tolist())[:5]
