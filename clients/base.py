@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from flower_fedcon import __version__
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.evaluation import own_distance
+from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
@@ -219,14 +219,7 @@ class FedConClient(FlowerClient, Generic[State]):
         """Return what the server asks before the first round."""
         objective = self._own_objective
         if isinstance(objective, Table):
-            return ClientInfo(
-                name=self.name or "",
-                num_examples=objective.num_examples,
-                layout=None,
-                digest=objective.resume_key,
-                version=__version__,
-                schema=objective.schema.digest,
-            )
+            return info_of(objective, self.name or "")
         return replace(ClientInfo.of(objective, self.name or ""), digest=digest(objective))
 
     def configure(self, run: RunInfo) -> None:

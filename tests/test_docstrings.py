@@ -16,7 +16,7 @@ import flower_fedcon
 from flower_fedcon import objectives, regularizers, sets, strategies
 
 MODULES = sorted(m.name for m in pkgutil.walk_packages(flower_fedcon.__path__, "flower_fedcon."))
-HEAVY = ["matplotlib", "ray", "scipy", "sklearn", "typer"]
+HEAVY = ["matplotlib", "pandas", "pyarrow", "ray", "scipy", "sklearn", "typer"]
 LIGHT = "flower_fedcon.flower.messages, flower_fedcon.clients, flower_fedcon.objectives"
 
 

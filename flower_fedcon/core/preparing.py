@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon import __version__
 from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
@@ -29,6 +30,7 @@ from flower_fedcon.tables.preparation import (
     expected,
 )
 from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.table import Table
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
@@ -36,6 +38,18 @@ LIMIT = Layout(((2**21,),), "float64", layered=False)
 """How many numbers a node may send in one array."""
 _LARGEST = 1e100
 STAGES = ("summary", "spread", "constants")
+
+
+def info_of(table: Table, name: str) -> ClientInfo:
+    """Return what a client with a table says of itself before that is prepared."""
+    return ClientInfo(
+        name=name,
+        num_examples=table.num_examples,
+        layout=None,
+        digest=table.resume_key,
+        version=__version__,
+        schema=table.schema.digest,
+    )
 
 
 class Preparing:

@@ -274,8 +274,7 @@ class GridEngine(Engine):
         common: codec.Config = {"layout": layout.to_json(), "algorithm": self._run.algorithm}
         model = layout.unpack(x)
         arrays = model if isinstance(model, list) else [model]
-        prepared = codec.prepared_arrays(self._run.preparation)
-        if prepared and self.app is None:
+        if self.app is None and (prepared := codec.prepared_arrays(self._run.preparation)):
             common["prepared"] = ",".join(prepared)
             arrays = [*arrays, *prepared.values()]
         self._sent = [

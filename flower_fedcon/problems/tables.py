@@ -71,7 +71,7 @@ def tables(
     >>> import pathlib, tempfile
     >>> folder, rng = pathlib.Path(tempfile.mkdtemp()), np.random.default_rng(0)
     >>> for name in ("north", "south"):
-    ...     rows = [f"{a:.1f},{'fm'[a > 0]},{a**2:.2f}" for a in rng.normal(size=9)]
+    ...     rows = [f"{a:.1f},{'fm'[int(a > 0)]},{a**2:.2f}" for a in rng.normal(size=9)]
     ...     _ = (folder / f"{name}.csv").write_text("\n".join(["dose,sex,effect", *rows]))
     >>> schema = {"target": "effect", "features": {"dose": "numeric", "sex": "categorical"}}
     >>> problem = tables(data=f"{folder}/*.csv", schema=schema, l1=0.1)

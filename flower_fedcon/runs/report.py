@@ -64,8 +64,8 @@ class Report:
     def text(self) -> str:
         """The report for people; columns that are not used are left out of the table."""
         used = [row for row in self.rows if row[1] or row[0].startswith(INTERCEPT)]
-        cells = [("column", "per sd", "per unit", "exp(per unit)")]
-        cells += [(name, *(f"{v:.5g}" for v in values)) for name, *values in used]
+        cells = [["column", "per sd", "per unit", "exp(per unit)"]]
+        cells += [[name, *(f"{v:.5g}" for v in values)] for name, *values in used]
         widths = [max(len(row[i]) for row in cells) for i in range(4)]
         table = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])

@@ -129,7 +129,8 @@ def test_private_batches_are_batches(objective):
 
 
 ASKED = {
-    "certify": (avg(), {"phase": CERTIFY}, {}, "phases = train, query, evaluate, not certify"),
+    "certify": (avg(), {"phase": CERTIFY}, {},
+                "phases = train, query, evaluate, prepare, not certify"),  # fmt: skip
     "steps": (avg(), {"local_steps": 10**12}, {}, "max-local-steps = 10000, not 1000000000000"),
     "algorithm": (avg(), {}, {"algorithms": "fedprox, scaffold"},
                   "algorithms = fedprox, scaffold, not fedavg"),
