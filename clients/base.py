@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -21,9 +20,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.solvers import LocalProblem, LocalSolver
-from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, check_field, count, spelt
-from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -217,10 +214,7 @@ class FedConClient(FlowerClient, Generic[State]):
 
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
-        objective = self._own_objective
-        if isinstance(objective, Table):
-            return info_of(objective, self.name or "")
-        return replace(ClientInfo.of(objective, self.name or ""), digest=digest(objective))
+        return info_of(self._own_objective, self.name or "")
 
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings."""

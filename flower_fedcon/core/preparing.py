@@ -31,6 +31,7 @@ from flower_fedcon.tables.preparation import (
 )
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.table import Table
+from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
@@ -40,15 +41,17 @@ _LARGEST = 1e100
 STAGES = ("summary", "spread", "constants")
 
 
-def info_of(table: Table, name: str) -> ClientInfo:
-    """Return what a client with a table says of itself before that is prepared."""
+def info_of(objective: Any, name: str) -> ClientInfo:
+    """Return what a client says of itself; of a table, what is known before that is prepared."""
+    if not isinstance(objective, Table):
+        return replace(ClientInfo.of(objective, name), digest=digest(objective))
     return ClientInfo(
         name=name,
-        num_examples=table.num_examples,
+        num_examples=objective.num_examples,
         layout=None,
-        digest=table.resume_key,
+        digest=objective.resume_key,
         version=__version__,
-        schema=table.schema.digest,
+        schema=objective.schema.digest,
     )
 
 
