@@ -169,7 +169,7 @@ def play(
         from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, plan, timeout)
-    clients = _engine(engine, workers, strategy, problem)
+    clients = hold(engine, workers, strategy, problem)
     try:
         rule = strategy.participation
         infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
@@ -179,7 +179,7 @@ def play(
         clients.close()
 
 
-def _engine(
+def hold(
     engine: str, workers: int | None, strategy: FedConStrategy[Any], problem: FederatedProblem
 ) -> Engine:
     """Return what holds the clients on this machine."""

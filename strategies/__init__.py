@@ -31,5 +31,6 @@ from flower_fedcon.strategies.fedpd import FedPD as FedPD
 from flower_fedcon.strategies.feddr import FedDR as FedDR
 from flower_fedcon.strategies.feddyn import FedDyn as FedDyn
 from flower_fedcon.strategies.fivegcs import FiveGCS as FiveGCS
+from flower_fedcon.strategies.fednewton import FedNewton as FedNewton
 
 __all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]

@@ -117,6 +117,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
 
+    needs_hessians: ClassVar[bool] = False
+    """Whether the clients' step asks for the objective's `hessian(x)`."""
+
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 
@@ -235,6 +238,17 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         raise StateLostError(
             f"{self.title} cannot re-admit a client without its state (it defines no readmit)"
         )
+
+    def upload_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the uploaded value `name`: the model's, unless a method says else."""
+        return self.setup.layout.shape
+
+    def renew(self, state: State) -> State:
+        """Return the state for this strategy's regularizer, after rounds with another one.
+
+        For methods that can say at once, without a round, what the new one changes.
+        """
+        return state
 
     def needs_whole_cohort(self) -> bool:
         """Return whether a round is void unless every member of the cohort replies."""

@@ -46,6 +46,7 @@ class Gate:
         self._numbers = (*NUMBERS, *strategy.numbers)
         bound = math.inf if strategy.norm_bound is None else strategy.norm_bound
         self._bounds = {TRAIN: bound, CERTIFY: math.inf}
+        self._shapes = {name: strategy.upload_shape(name) for name in strategy.uplink}
         self._largest = largest_norm(self._layout.array_dtype)
 
     def check_round(self, reply: Reply, server_round: int) -> None:
@@ -146,9 +147,10 @@ class Gate:
         )
 
     def _check(self, name: str, column: Any, count: int, most: float) -> None:
-        """Raise unless each value has the model's shape and type, and `most` bounds its square."""
-        shape, dtype = self._layout.shape, self._layout.array_dtype
-        values, lead = column, 0
+        """Raise unless each value has its shape and type, and `most` bounds its square."""
+        shape = self._shapes.get(name, self._layout.shape)
+        dtype = self._layout.array_dtype
+        values, lead, one = column, 0, shape
         if not isinstance(column, list):
             values, shape, lead = [column], (count, *shape), 1
         for value in values:
@@ -157,7 +159,7 @@ class Gate:
                     raise ConfigError(f"{name!r} is {value!r}, expected an array")
                 raise ConfigError(
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "
-                    f"expected {self._layout.shape} and {self._layout.dtype}"
+                    f"expected {one} and {self._layout.dtype}"
                 )
             # One pass for both: of what is not finite, neither is the square norm.
             if isinstance(value, np.ndarray):

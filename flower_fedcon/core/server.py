@@ -150,6 +150,19 @@ class Server:
         known = 0 <= client < self.setup.num_clients
         return f"client {self.setup.clients[client].name}" if known else f"unknown client {client}"
 
+    def continued(self, strategy: FedConStrategy[Any]) -> Server:
+        """Return this run as far as it is, to go on with the same method for another regularizer.
+
+        What clients hold stays theirs: they see the same run.
+        """
+        info = self.info
+        server = Server(
+            strategy, self.setup, self.x, run_id=info.run_id, incarnation=info.incarnation
+        )
+        server.resume(self.snapshot())
+        server.state = server.strategy.renew(server.state)
+        return server
+
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs to continue from the last complete round."""
         return {

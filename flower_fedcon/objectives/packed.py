@@ -65,6 +65,12 @@ class PackedObjective:
         return lambda x, rows: self._layout.pack(gradient(self._layers(x), rows), "a gradient")
 
     @property
+    def hessian(self) -> Callable[..., Array]:
+        """The user's second derivatives, of the packed vector; missing if there are none."""
+        hessian = self._objective.hessian
+        return lambda x, columns=None: hessian(self._layers(x), columns)
+
+    @property
     def constraint_value(self) -> Callable[[Array], float]:
         """The user's functional constraint g; missing if the objective has none."""
         constraint = self._objective.constraint_value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -67,6 +68,17 @@ class LinearModel(Objective):
         self.weights, self.total_weight = None, float(self.num_examples)
         if sample_weight is not None:
             self._weigh(sample_weight)
+
+    def subset(self, rows: Array) -> Self:
+        """Return the same function of some rows alone (integers): a fold of the data."""
+        part = copy.copy(self)
+        part.__dict__.pop("_constants", None)
+        part.rows, part.targets = self.rows[rows], self.targets[rows]
+        part.num_examples = len(part.targets)
+        part.weights, part.total_weight = None, float(part.num_examples)
+        if self.weights is not None:
+            part._weigh(self.weights[rows] * (self.total_weight / self.num_examples))
+        return part
 
     def _weigh(self, sample_weight: object) -> None:
         name = f"{type(self).__name__}(sample_weight)"

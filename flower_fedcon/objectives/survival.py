@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -81,6 +81,14 @@ class CoxRegression(LinearModel):
         if self.weights is not None:
             self._w = self.weights = self.weights[order]
         self._prepare()
+
+    def subset(self, rows: Array) -> Self:
+        """Return the likelihood of some rows alone, numbered from the longest time."""
+        part = super().subset(np.sort(rows))
+        part.times, part.events = self.times[np.sort(rows)], self.events[np.sort(rows)]
+        part._w = np.ones(part.num_examples, part.dtype) if part.weights is None else part.weights
+        part._prepare()
+        return part
 
     def _prepare(self) -> None:
         """Find each event's risk set and its share of the ties, which do not depend on x."""

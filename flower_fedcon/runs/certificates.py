@@ -12,6 +12,7 @@ from flower_fedcon.core.gate import NUMBERS
 from flower_fedcon.core.protocol import CERTIFY
 from flower_fedcon.errors import FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
@@ -34,21 +35,15 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     If a client does not answer they are NaN: the others' mean is the gradient of another function.
     """
     x, setup = server.x, server.setup
-    answers = _answers(server, engine)
+    gradient, answers = pooled_gradient(server, engine)
     constraint, psi = server.strategy.constraint, server.strategy.regularizer
     if constraint is not None:
         psi = Indicator(constraint)
     elif isinstance(psi, Indicator):
         constraint = psi.constraint
-    missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
-    if missing:
-        _log.warning("no certificate: no usable answer from %s", ", ".join(missing))
+    if gradient is None:
         gap = {} if constraint is None else {"fw_gap": math.nan}
         return {"kkt": math.nan, **gap}
-    gradient = np.zeros_like(x)
-    for client in sorted(answers):
-        gradient += answers[client]["gradient"]
-    gradient /= setup.num_clients
     psi = Zero() if psi is None else psi
     found = {"kkt": float(np.linalg.norm((x - psi.prox(x - gradient, 1.0)).ravel()))}
     if constraint is not None:
@@ -58,6 +53,23 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     if len(distances) == setup.num_clients:
         found["consensus"] = math.sqrt(math.fsum(d * d for d in distances) / len(distances))
     return found
+
+
+def pooled_gradient(server: Server, engine: Engine) -> tuple[Array | None, dict[int, Payload]]:
+    """Return the gradient of (1/N) sum_i f_i at the model, and the answers that it is made of.
+
+    None without an answer of every client; they are named in the log.
+    """
+    setup, answers = server.setup, _answers(server, engine)
+    missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
+    if missing:
+        _log.warning("no certificate: no usable answer from %s", ", ".join(missing))
+        return None, answers
+    gradient = np.zeros_like(server.x)
+    for client in sorted(answers):
+        gradient += answers[client]["gradient"]
+    gradient /= setup.num_clients
+    return gradient, answers
 
 
 def _answers(server: Server, engine: Engine) -> dict[int, Payload]:

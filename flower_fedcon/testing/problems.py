@@ -64,6 +64,9 @@ class Reshaped:
         if name == "constraint_gradient":
             slope = self.objective.constraint_gradient
             return lambda x: self._unflat(slope(self._flat(x)))
+        if name == "hessian":
+            hessian = self.objective.hessian
+            return lambda x, columns=None: hessian(self._flat(x), columns)
         raise AttributeError(name)
 
     def value(self, x: Any) -> float:

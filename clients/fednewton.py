@@ -1,0 +1,25 @@
+"""FedNewton, client side: the second-order model. See `flower_fedcon.strategies.FedNewton`."""
+
+from __future__ import annotations
+
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.solvers.quadratic_models import taylor
+from flower_fedcon.wire.payloads import Payload
+
+
+class FedNewtonClient(FedConClient[None]):
+    """The local step of FedNewton; it keeps no state."""
+
+    algorithm = "fednewton"
+
+    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
+        """Do steps 2 and 3."""
+        x, f = down["x"], self.objective
+        if not hasattr(f, "hessian"):
+            raise ConfigError(
+                "FedNewton needs objectives with hessian(x), the matrix of second derivatives, "
+                "and this one has none: define it, or use a first-order method such as CompositeFL"
+            )
+        value, gradient = f.value(x), f.gradient(x)
+        return {"m": taylor(x, value, gradient, f.hessian(x))}, None

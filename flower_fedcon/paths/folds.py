@@ -1,0 +1,1 @@
+"""Cross-validation whose folds lie within each client."""

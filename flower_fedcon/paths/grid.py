@@ -1,0 +1,97 @@
+"""What the weights of a path follow from: which entries psi penalises, and where all are 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.validation import Array, float_array
+
+_HUGE = 1e12  # a weight at which a prox leaves nothing of what it penalises
+_HALVINGS = 60
+
+
+def penalised(psi: Regularizer, x: Array) -> Array:
+    """Return which entries psi draws to 0, as bools of the shape of x.
+
+    >>> from flower_fedcon.regularizers import L1, WithIntercept
+    >>> penalised(WithIntercept(L1(2.0)), np.ones(3))
+    array([ True,  True, False])
+    """
+    known = psi.entrywise(x.shape)
+    if known is not None:
+        return (known[0] > 0) | (known[1] > 0)
+    ones = np.ones_like(x)
+    return psi.scaled(_HUGE).prox(ones, 1.0) != ones
+
+
+def largest_weight(psi: Regularizer, x: Array, gradient: Array) -> float:
+    """Return the least lambda for which a null model x is a solution with lambda psi.
+
+    Parameters
+    ----------
+    psi : Regularizer
+    x : array
+        0 wherever psi penalises, and fitted elsewhere.
+    gradient : array
+        The objective's at x.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, as for a square.
+
+    Examples
+    --------
+    >>> from flower_fedcon.regularizers import GroupLasso
+    >>> psi = GroupLasso(0.5, groups=2)
+    >>> round(largest_weight(psi, np.zeros(2), np.array([3.0, -4.0])), 9)
+    10.0
+    """
+    known = psi.entrywise(x.shape)
+    v = x - gradient
+    if known is not None:
+        l1, l2 = known
+        if (l2[l1 == 0] > 0).any() or not (l1 > 0).any():
+            raise _no_largest(psi)
+        return float((np.abs(v[l1 > 0]) / l1[l1 > 0]).max())
+    null = psi.scaled(_HUGE).prox(v, 1.0)
+    if np.array_equal(null, v):
+        raise _no_largest(psi)
+    high = 1.0
+    while not np.array_equal(psi.scaled(high).prox(v, 1.0), null):
+        high *= 2.0
+        if high > _HUGE:
+            raise _no_largest(psi)
+    low = 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        if np.array_equal(psi.scaled(middle).prox(v, 1.0), null):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def weights(values: Sequence[float] | Array) -> Array:
+    """Return the weights of a grid, the largest first.
+
+    Raises
+    ------
+    ConfigError
+        If one is negative, or there is none.
+    """
+    grid = float_array("values", values, ndim=1)
+    if grid.size == 0 or grid.min() < 0:
+        raise ConfigError(f"values must be lambdas >= 0, at least one, got {values!r}")
+    return -np.sort(-grid)
+
+
+def _no_largest(psi: Regularizer) -> ConfigError:
+    return ConfigError(
+        f"{psi!r} makes no coefficient 0 at any weight, so a path has no largest lambda: give "
+        "values=[...], or add an l1 part"
+    )

@@ -1,0 +1,48 @@
+"""FedNewton: what the contract test holds it to."""
+
+from __future__ import annotations
+
+import numpy as np
+from contract import Case, Contract
+from problems import HALF, q6, q6_l1, two_clients
+
+from flower_fedcon import Bernoulli, Only
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import FedNewton
+
+
+def fednewton():
+    # m_1 = x^2 - 4x and m_2 = x^2/2 + x are the objectives: m = 3/4 x^2 - 3/2 x;
+    # with .3 |x|: 3/2 x - 3/2 + .3 = 0
+    problem = two_clients(regularizer=L1(0.3))
+    return FedNewton(problem.regularizer), problem, [0.8, 0.8]
+
+
+def one_of_two():
+    # m = m_2 alone: x = -1, and again
+    return FedNewton(participation=Only(1)), two_clients(), [-1.0, -1.0]
+
+
+def invariant(run):
+    """Under sampling m is the mean of what has been heard."""
+    server = run.state
+    if server.mirror is not None:
+        heard = server.mirror["m"][server.heard > 0]
+        np.testing.assert_allclose(server.m, heard.mean(axis=0), rtol=1e-12, atol=1e-12)
+
+
+# With L1 the independent solver is 1.4e-11 off.
+CONTRACT = Contract(
+    cases=[
+        Case("smooth", q6, {}, 2, 0, 1e-14),
+        Case("composite", q6_l1, {}, 2, 0, 5e-11),
+    ],
+    sampled=[
+        Case("half", q6_l1, HALF, 20, 0, 5e-11),
+        Case("coin", q6, {"participation": Bernoulli(0.5)}, 20, 0, 1e-13),
+    ],
+    first_rounds=[fednewton, one_of_two],
+    small={},
+    oracle="regularizer",
+    invariant=invariant,
+)
