@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.local_arrays import keep_local
     from flower_fedcon.flower.policy import Policy
     from flower_fedcon.flower.training import train_step
+    from flower_fedcon.paths.folds import cross_validate
+    from flower_fedcon.paths.path import regularization_path
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
     from flower_fedcon.runs.history import EarlyStopping, History
@@ -32,8 +34,10 @@ __all__ = [
     "Sample",
     "as_legacy_strategy",
     "client_app",
+    "cross_validate",
     "keep_local",
     "register",
+    "regularization_path",
     "server_app",
     "simulate",
     "train_step",
@@ -53,8 +57,10 @@ _HOMES = {
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",
+    "cross_validate": "paths.folds",
     "keep_local": "flower.local_arrays",
     "register": "registry",
+    "regularization_path": "paths.path",
     "server_app": "flower.apps",
     "simulate": "simulation",
     "train_step": "flower.training",

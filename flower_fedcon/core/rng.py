@@ -7,6 +7,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 
 COHORT, BATCH, COMPRESS, COIN = 1, 2, 3, 4
+FOLDS = 12
 MAX_SEED = 2**63 - 1
 
 

@@ -11,7 +11,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, choice, float_array, nonnegative
 
-_TIES = ("efron", "breslow")
+_TIES = ("breslow", "efron")
 
 
 class CoxRegression(LinearModel):
@@ -32,10 +32,10 @@ class CoxRegression(LinearModel):
         1 or True for an event, 0 or False for a censored row.
     l2 : float
         >= 0.
-    ties : {"efron", "breslow"} (default: "efron")
-        How events at one time are treated: Efron's way is nearer to the exact likelihood, and
-        that of lifelines and R; Breslow's is scikit-survival's default. Without ties both are the
-        same.
+    ties : {"breslow", "efron"} (default: "breslow")
+        How events at one time are treated. With Breslow's way, which is scikit-survival's, a
+        weight is as many copies of a row. Efron's, that of lifelines and R, is nearer to the exact
+        likelihood where many events are tied. Without ties both are the same.
     sample_weight : array, shape (m,), optional
         As for `LogisticRegression`. Tied events count with the mean of their weights, as in R.
 
@@ -59,7 +59,7 @@ class CoxRegression(LinearModel):
         event: object,
         l2: float = 0.0,
         *,
-        ties: str = "efron",
+        ties: str = "breslow",
         sample_weight: object = None,
     ) -> None:
         super().__init__(A, sample_weight=sample_weight)

@@ -1,1 +1,213 @@
 """Cross-validation whose folds lie within each client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.core.rng import FOLDS, stream
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import Scaled
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.paths.path import RegularizationPath, regularization_path
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import Array, count
+
+Splits: TypeAlias = Sequence[Sequence[tuple[Array, Array]]]
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """Losses of a path's weights on rows that were held out.
+
+    Attributes
+    ----------
+    path : RegularizationPath
+        Of all rows, at the same weights.
+    folds : list of RegularizationPath
+        Of the rows outside of each fold.
+    losses : array, shape (folds, num)
+        The mean loss over each fold's held-out rows of all clients.
+    """
+
+    path: RegularizationPath
+    folds: list[RegularizationPath]
+    losses: Array
+
+    @property
+    def values(self) -> Array:
+        """The weights, the largest first."""
+        return self.path.values
+
+    @property
+    def mean(self) -> Array:
+        """The mean loss over the folds, shape (num,)."""
+        mean: Array = self.losses.mean(axis=0)
+        return mean
+
+    @property
+    def standard_error(self) -> Array:
+        """The standard error of that mean, shape (num,)."""
+        error: Array = self.losses.std(axis=0, ddof=1) / np.sqrt(len(self.losses))
+        return error
+
+    @property
+    def best(self) -> int:
+        """The place of the weight with the least mean loss."""
+        return int(self.mean.argmin())
+
+    @property
+    def one_standard_error(self) -> int:
+        """The place of the largest weight within a standard error of the least mean loss."""
+        bound = self.mean[self.best] + self.standard_error[self.best]
+        return int(np.argmax(self.mean <= bound))
+
+    @property
+    def stability(self) -> Array:
+        """The share of the folds in which each entry is active, shape (num, entries)."""
+        size = int(np.size(self.path.x[0]))
+        shares = np.zeros((len(self.path), size))
+        for fold in self.folds:
+            for share, active in zip(shares, fold.active, strict=True):
+                share[active] += 1 / len(self.folds)
+        return shares
+
+    @property
+    def uplink_bytes(self) -> int:
+        """What all clients have sent, for all folds and the path of all rows."""
+        return int(sum(p.uplink_bytes.sum() for p in (self.path, *self.folds)))
+
+    @property
+    def downlink_bytes(self) -> int:
+        """What all clients were sent."""
+        return int(sum(p.downlink_bytes.sum() for p in (self.path, *self.folds)))
+
+    @property
+    def exchanges(self) -> int:
+        """The exchanges with the clients, rounds and gradients."""
+        return int(sum(p.exchanges.sum() for p in (self.path, *self.folds)))
+
+    def __repr__(self) -> str:
+        best, sparse = self.best, self.one_standard_error
+        return (
+            f"CrossValidation({len(self.folds)} folds, {len(self.path)} weights: "
+            f"{self.values[best]:.4g} has the least mean loss, {self.mean[best]:.4g}, with "
+            f"{len(self.path.active[best])} active; {self.values[sparse]:.4g} is within a standard "
+            f"error, with {len(self.path.active[sparse])}; {self.exchanges} exchanges, "
+            f"{self.uplink_bytes:,} bytes up, {self.downlink_bytes:,} down)"
+        )
+
+
+def cross_validate(
+    problem: FederatedProblem,
+    regularizer: Any = None,
+    strategy: FedConStrategy[Any] | None = None,
+    *,
+    folds: int | Splits = 5,
+    num: int = 100,
+    min_ratio: float = 1e-3,
+    values: Sequence[float] | Array | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> CrossValidation:
+    """Compare the weights of a path by the loss on held-out rows.
+
+    Each client deals its own rows to the folds, so that no row leaves it; its part of a fold's
+    loss is one number for each weight. The loss is that of the objective.
+
+    Parameters
+    ----------
+    problem : FederatedProblem
+        Of objectives with rows, such as `LogisticRegression`.
+    regularizer, strategy, num, min_ratio, values
+        As for `regularization_path`. The weights are those of the path of all rows.
+    folds : int, or sequence (default: 5)
+        >= 2, at most the number of rows of all clients. Or the folds themselves: for each one a
+        pair of arrays of row numbers for every client, those to fit and those held out.
+    seed : int (default: 0)
+        Of the folds, and of the runs.
+    **options
+        Others of `regularization_path`.
+
+    Returns
+    -------
+    CrossValidation
+
+    Raises
+    ------
+    ConfigError
+        If an objective has no rows, or there are more folds than rows.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import LeastSquares
+    >>> from flower_fedcon.regularizers import L1
+    >>> rng = np.random.default_rng(0)
+    >>> clients = []
+    >>> for _ in range(4):
+    ...     A = rng.normal(size=(25, 5))
+    ...     clients.append(LeastSquares(A, A[:, 0] + rng.normal(size=25)))
+    >>> found = cross_validate(FederatedProblem(clients), L1(1.0), num=10, min_ratio=0.01)
+    >>> found.path.active[found.one_standard_error]
+    array([0])
+    """
+    cores = [_core(f) for f in problem.objectives]
+    splits = folds if not isinstance(folds, int) else _deal_all(cores, folds, seed)
+    options = {"seed": seed, **options}
+    path = regularization_path(
+        problem, regularizer, strategy, num=num, min_ratio=min_ratio, values=values, **options
+    )
+    psi = problem.regularizer if regularizer is None else regularizer
+    found, losses = [], []
+    for split in splits:
+        train: list[tuple[LinearModel, float]] = []
+        test: list[tuple[LinearModel, float]] = []
+        for core, weight, (fit, held) in zip(cores, problem.weights, split, strict=True):
+            share = float(weight) / core.total_weight
+            for rows, part in ((fit, train), (held, test)):
+                f = _part(core, rows)
+                if f is not None:
+                    part.append((f, share * f.total_weight))
+        if not train or not test:
+            raise ConfigError(
+                f"folds={folds} is more than the rows that the clients have: take fewer"
+            )
+        rest = FederatedProblem([f for f, _ in train], weights=[w for _, w in train])
+        found.append(regularization_path(rest, psi, strategy, values=path.values, **options))
+        total = sum(w for _, w in test)
+        losses.append([sum(w * f.value(x) for f, w in test) / total for x in found[-1].coefs])
+    return CrossValidation(path, found, np.array(losses))
+
+
+def _core(objective: Any) -> LinearModel:
+    """Return an objective with rows from below its client's weight."""
+    core = objective.objective if isinstance(objective, Scaled) else objective
+    if not isinstance(core, LinearModel):
+        raise ConfigError(
+            f"cross-validation needs objectives with rows, such as LogisticRegression, got {core!r}"
+        )
+    return core
+
+
+def _deal_all(cores: Sequence[LinearModel], folds: int, seed: int) -> Splits:
+    """Deal each client's rows to folds, whose sizes differ by one at most."""
+    count("folds", folds, minimum=2)
+    splits: list[list[tuple[Array, Array]]] = [[] for _ in range(folds)]
+    for client, core in enumerate(cores):
+        rng = stream(seed, FOLDS, 0, client)
+        first = int(rng.integers(folds))  # so that small clients do not all lack the last folds
+        dealt = rng.permutation((np.arange(core.num_examples) + first) % folds)
+        for fold, split in enumerate(splits):
+            split.append((np.flatnonzero(dealt != fold), np.flatnonzero(dealt == fold)))
+    return splits
+
+
+def _part(core: LinearModel, rows: Array) -> LinearModel | None:
+    """Return the objective of some rows; None if they have no weight."""
+    if not rows.size or (core.weights is not None and not core.weights[rows].any()):
+        return None
+    return core.subset(rows)

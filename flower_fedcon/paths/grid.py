@@ -23,9 +23,11 @@ def penalised(psi: Regularizer, x: Array) -> Array:
     """
     known = psi.entrywise(x.shape)
     if known is not None:
-        return (known[0] > 0) | (known[1] > 0)
+        drawn: Array = (known[0] > 0) | (known[1] > 0)
+        return drawn
     ones = np.ones_like(x)
-    return psi.scaled(_HUGE).prox(ones, 1.0) != ones
+    moved: Array = psi.scaled(_HUGE).prox(ones, 1.0) != ones
+    return moved
 
 
 def largest_weight(psi: Regularizer, x: Array, gradient: Array) -> float:

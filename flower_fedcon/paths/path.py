@@ -121,7 +121,8 @@ def regularization_path(
     values : sequence of float, optional
         The lambdas instead of `num` and `min_ratio`; they are sorted, the largest first.
     tolerance : float (default: 1e-8)
-        The KKT residual at which a point ends.
+        The KKT residual at which a point ends, times the norm of the gradient at the start where
+        that is more than 1.
     max_rounds : int (default: 1000)
         The most rounds of a point; it is then not `converged`, and a warning says so.
     engine : {"local", "stacked"} (default: "local")
@@ -197,6 +198,8 @@ class Walk:
         setup = Setup.of(self._engine.describe(), max_rounds, problem.layout, rule, seed)
         self._run = Run(Plan(max_rounds), self._with(self.psi), setup, problem.start, self._engine)
         self._gradients = 0
+        self._start = self._gradient()
+        self.target = self.tolerance * max(1.0, float(np.linalg.norm(self._start)))
 
     def close(self) -> None:
         """End the run and what holds the clients."""
@@ -220,7 +223,7 @@ class Walk:
 
     def largest_weight(self) -> float:
         """Return the least lambda at which all that psi penalises is 0."""
-        gradient = self._gradient()
+        gradient = self._start
         found = largest_weight(self.psi, self._run.server.x, gradient)
         if bool(np.all(penalised(self.psi, gradient + 1.0))):
             return found
@@ -242,7 +245,7 @@ class Walk:
         while True:
             kkt = certify(run.server, self._engine)["kkt"]
             self._gradients += 1
-            if kkt <= self.tolerance or played >= self.max_rounds:
+            if kkt <= self.target or played >= self.max_rounds:
                 return kkt, played
             due = min(played + max(1, int(_SPARSER * played)), self.max_rounds)
             while played < due:
@@ -266,7 +269,7 @@ class Walk:
                 {
                     "x": self._layout.unpack(x),
                     "kkt": kkt,
-                    "converged": kkt <= self.tolerance,
+                    "converged": kkt <= self.target,
                     "active": np.flatnonzero((x != 0) & penalised(self.psi, x)),
                     "rounds": played,
                     "exchanges": server.round - rounds + asked,
@@ -286,7 +289,7 @@ class Walk:
             _log.warning(
                 "%d of %d points of the path did not reach a KKT residual of %g in %d rounds, the "
                 "first at lambda = %.4g (%.3g): allow more max_rounds, or a larger tolerance",
-                int((~path.converged).sum()), len(path), self.tolerance, self.max_rounds,
+                int((~path.converged).sum()), len(path), self.target, self.max_rounds,
                 path.values[worst], path.kkt[worst],
             )  # fmt: skip
         return path
@@ -298,9 +301,10 @@ def default_strategy(problem: FederatedProblem, **common: Any) -> FedConStrategy
     if twice and problem.layout.size <= _NEWTON:
         return FedNewton(**common)
     constants = [getattr(f, "smoothness", None) for f in problem.clients]
-    if None in constants:
+    known = [float(L) for L in constants if L is not None]
+    if len(known) < len(constants):
         raise ConfigError(
             "no method can be chosen: the model is large, or an objective has no hessian(x), and "
             "its smoothness is unknown. Give a strategy"
         )
-    return CompositeFL(None, client_lr=1 / (2 * max(constants)), local_steps=2, **common)
+    return CompositeFL(None, client_lr=1 / (2 * max(known)), local_steps=2, **common)

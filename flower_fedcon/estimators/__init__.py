@@ -1,0 +1,28 @@
+"""Estimators with scikit-learn's interface, fitted over clients by the collection's methods.
+
+`fit(X, y, groups=...)` takes the client of each row; the coefficients are those of the pooled rows.
+"""
+
+from flower_fedcon.estimators.linear import (
+    FederatedElasticNet,
+    FederatedElasticNetCV,
+    FederatedLasso,
+    FederatedLassoCV,
+    FederatedPoissonRegressor,
+)
+from flower_fedcon.estimators.logistic import (
+    FederatedLogisticRegression,
+    FederatedLogisticRegressionCV,
+)
+from flower_fedcon.estimators.survival import FederatedCoxRegression
+
+__all__ = [
+    "FederatedCoxRegression",
+    "FederatedElasticNet",
+    "FederatedElasticNetCV",
+    "FederatedLasso",
+    "FederatedLassoCV",
+    "FederatedLogisticRegression",
+    "FederatedLogisticRegressionCV",
+    "FederatedPoissonRegressor",
+]

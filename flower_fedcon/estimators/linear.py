@@ -1,0 +1,363 @@
+"""Linear and Poisson regression over clients."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.estimators.base import FederatedEstimator, Tuned
+from flower_fedcon.objectives import LeastSquares, PoissonRegression
+from flower_fedcon.validation import Array, nonnegative
+
+
+class _LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
+    """What the regressors share."""
+
+    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
+        return self._validated(X, y, y_numeric=True)
+
+    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
+        return LeastSquares(X, y, sample_weight=weight, intercept=self.fit_intercept)
+
+    def _take(self, x: Array) -> None:
+        self.coef_ = x[:-1].copy() if self.fit_intercept else x.copy()
+        self.intercept_ = float(x[-1]) if self.fit_intercept else 0.0
+
+    def _scores(self, X: Any) -> Array:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        scores: Array = safe_sparse_dot(X, self.coef_) + self.intercept_
+        return scores
+
+    def predict(self, X: Any) -> Array:
+        """Return the expected targets, shape (rows,)."""
+        return self._scores(X)
+
+
+class FederatedElasticNet(_LinearRegressor):
+    """Linear regression with an elastic net, over clients: `sklearn.linear_model.ElasticNet`.
+
+    Minimises ||y - X w - b||^2 / (2 n) + alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) ||w||^2 / 2
+    over the n rows of all clients.
+
+    Parameters
+    ----------
+    alpha : float (default: 1.0)
+        >= 0.
+    l1_ratio : float (default: 0.5)
+        In [0, 1].
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    coef_ : array, shape (features,)
+    intercept_ : float
+    history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedElasticNet
+    >>> X, y = np.eye(4), np.arange(4.0)
+    >>> FederatedElasticNet(alpha=0.1).fit(X, y, groups=[0, 0, 1, 1]).coef_.round(4)
+    array([-0.9048, -0.    ,  0.    ,  0.9048])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.5,
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the model of all clients' rows.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (rows, features)
+        y : array, shape (rows,)
+        groups : array, shape (rows,), optional
+            The client of each row; one client by default.
+        sample_weight : array, shape (rows,), optional
+            Weights >= 0.
+        """
+        X, y = self._check(X, y)
+        problem = self._problem(X, y, groups, sample_weight)
+        return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
+
+
+class FederatedLasso(FederatedElasticNet):
+    """The lasso over clients: `sklearn.linear_model.Lasso` of the pooled rows.
+
+    Minimises ||y - X w - b||^2 / (2 n) + alpha ||w||_1 over the n rows of all clients.
+
+    Parameters
+    ----------
+    alpha : float (default: 1.0)
+        >= 0.
+    fit_intercept : bool (default: True)
+        The intercept is not penalised.
+    tol : float (default: 1e-8)
+        KKT residual, relative to the gradient at the start where that is larger than 1.
+    max_iter : int (default: 1000)
+        The most rounds.
+    algorithm : str or strategy, optional
+        A method with a regularizer: a name ("FedNewton"), or a strategy with its settings, whose
+        regularizer is replaced. By default FedNewton up to 1000 coefficients, else CompositeFL.
+    participation : Participation, optional
+        Who takes part in a round; everyone by default.
+    random_state : int, optional
+        The seed of the cohorts.
+
+    Attributes
+    ----------
+    coef_ : array, shape (features,)
+    intercept_ : float
+    history_ : RegularizationPath
+        The fit's rounds, bytes and KKT residual, at its last point.
+    n_iter_ : int
+        Rounds.
+    groups_ : array
+        The clients.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedLasso
+    >>> X, y = np.eye(4), np.arange(4.0)
+    >>> model = FederatedLasso(alpha=0.1).fit(X, y, groups=["a", "a", "b", "b"])
+    >>> model.coef_.round(4), round(model.intercept_, 4)
+    (array([-1.1, -0.1,  0.1,  1.1]), 1.5)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    l1_ratio = 1.0
+
+
+class FederatedPoissonRegressor(FederatedElasticNet):
+    """Poisson regression over clients: `sklearn.linear_model.PoissonRegressor` of the pooled rows.
+
+    Minimises the mean of exp(X w + b) - y (X w + b), plus alpha (1 - l1_ratio) ||w||^2 / 2 and
+    alpha l1_ratio ||w||_1.
+
+    Parameters
+    ----------
+    alpha : float (default: 1.0)
+        >= 0.
+    l1_ratio : float (default: 0.0)
+        In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
+        See `FederatedLasso`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedPoissonRegressor
+    >>> X, y = np.arange(4.0)[:, None], np.array([1, 2, 4, 8])
+    >>> FederatedPoissonRegressor(alpha=0).fit(X, y, groups=[0, 1, 0, 1]).coef_.round(6)  # log 2
+    array([0.693147])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.0,
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        super().__init__(
+            alpha,
+            l1_ratio=l1_ratio,
+            fit_intercept=fit_intercept,
+            tol=tol,
+            max_iter=max_iter,
+            algorithm=algorithm,
+            participation=participation,
+            random_state=random_state,
+        )
+
+    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
+        X, y = self._validated(X, y, y_numeric=True)
+        if y.min() < 0:
+            raise ValueError(f"y must be counts or rates >= 0, got {y.min():g}")
+        return X, y
+
+    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
+        return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
+
+    def predict(self, X: Any) -> Array:
+        """Return the expected counts, shape (rows,)."""
+        return np.exp(self._scores(X))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+class FederatedElasticNetCV(_LinearRegressor, Tuned):
+    """`FederatedElasticNet` with alpha by cross-validation within the clients.
+
+    Parameters
+    ----------
+    l1_ratio : float (default: 0.5)
+        In (0, 1].
+    num, min_ratio : int, float (default: 100, 1e-3)
+        The path: see `flower_fedcon.regularization_path`.
+    cv : int, splitter or iterable (default: 5)
+        Folds within each client; or, as in scikit-learn, pairs of arrays of row numbers.
+    rule : {"min", "1se"} (default: "min")
+        The alpha of least mean loss, or the largest within a standard error of it.
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    alpha_ : float
+    cv_ : CrossValidation
+        The path of all rows, losses, and how often each coefficient was selected.
+    coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
+        See `FederatedLasso`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedElasticNetCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 4))
+    >>> y = X[:, 0] + 0.1 * rng.normal(size=60)
+    >>> model = FederatedElasticNetCV(rule="1se").fit(X, y, groups=np.arange(60) % 3)
+    >>> np.flatnonzero(model.coef_)
+    array([0])
+    """
+
+    def __init__(
+        self,
+        *,
+        l1_ratio: float = 0.5,
+        num: int = 100,
+        min_ratio: float = 1e-3,
+        cv: Any = 5,
+        rule: str = "min",
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.l1_ratio = l1_ratio
+        self.num = num
+        self.min_ratio = min_ratio
+        self.cv = cv
+        self.rule = rule
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+        """Choose alpha and fit; see `FederatedElasticNet.fit`."""
+        X, y = self._validated(X, y, y_numeric=True, ensure_min_samples=2)
+        problem = self._problem(X, y, groups, sample_weight)
+        self.alpha_ = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
+        return self
+
+
+class FederatedLassoCV(FederatedElasticNetCV):
+    """`FederatedLasso` with alpha by cross-validation within the clients.
+
+    Parameters
+    ----------
+    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    alpha_, cv_ : see `FederatedElasticNetCV`
+    coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
+        See `FederatedLasso`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedLassoCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 4))
+    >>> y = X[:, 0] + 0.1 * rng.normal(size=60)
+    >>> FederatedLassoCV().fit(X, y, groups=np.arange(60) % 3).coef_[0].round(1)
+    np.float64(1.0)
+    """
+
+    def __init__(
+        self,
+        *,
+        num: int = 100,
+        min_ratio: float = 1e-3,
+        cv: Any = 5,
+        rule: str = "min",
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.num = num
+        self.min_ratio = min_ratio
+        self.cv = cv
+        self.rule = rule
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    l1_ratio = 1.0

@@ -1,0 +1,198 @@
+"""Logistic regression over clients, for two classes or more."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.estimators.base import FederatedEstimator, Tuned
+from flower_fedcon.objectives import LogisticRegression, SoftmaxRegression
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.validation import Array, positive
+
+
+class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc]
+    """What the classifiers share."""
+
+    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
+        X, y = self._validated(X, y)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y must have two classes or more, got 1 class: {self.classes_[0]!r}")
+        return X, labels
+
+    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
+        own = {"sample_weight": weight, "intercept": self.fit_intercept}
+        if len(self.classes_) == 2:
+            return LogisticRegression(X, 2.0 * y - 1.0, **own)  # type: ignore[arg-type]
+        return SoftmaxRegression(X, y, len(self.classes_), **own)  # type: ignore[arg-type]
+
+    def _problem(self, X: Any, y: Array, groups: Any, sample_weight: Any) -> FederatedProblem:
+        problem = super()._problem(X, y, groups, sample_weight)
+        counted = y if sample_weight is None else y[np.asarray(sample_weight) > 0]
+        if len(np.unique(counted)) < 2:
+            raise ValueError("y must have two classes or more, got 1 class of positive weight")
+        return problem
+
+    def _take(self, x: Array) -> None:
+        rows = x[None] if x.ndim == 1 else x.T
+        self.coef_ = rows[:, :-1].copy() if self.fit_intercept else rows.copy()
+        self.intercept_ = rows[:, -1].copy() if self.fit_intercept else np.zeros(len(rows))
+        if len(rows) > 1:  # of all equal models, that whose intercepts sum to 0
+            self.intercept_ -= self.intercept_.mean()
+
+    def decision_function(self, X: Any) -> Array:
+        """Return the scores: shape (rows,) for two classes, else (rows, classes)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        scores: Array = safe_sparse_dot(X, self.coef_.T) + self.intercept_
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return the classes' probabilities, shape (rows, classes)."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            second: Array = expit(scores)
+            return np.stack([1 - second, second], axis=1)
+        probabilities: Array = softmax(scores, axis=1)
+        return probabilities
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable class of each row."""
+        scores = self.decision_function(X)
+        places = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        chosen: Array = self.classes_[places]
+        return chosen
+
+
+class FederatedLogisticRegression(_LogisticClassifier):
+    """Logistic regression over clients: `sklearn.linear_model.LogisticRegression` of pooled rows.
+
+    Minimises C times the sum of the losses of all rows, plus l1_ratio ||w||_1 and
+    (1 - l1_ratio) ||w||^2 / 2. With more than two classes the model is multinomial.
+
+    Parameters
+    ----------
+    C : float (default: 1.0)
+        > 0; smaller is sparser.
+    l1_ratio : float (default: 1.0)
+        In [0, 1].
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    coef_ : array, shape (1, features), or (classes, features) with more than two
+    intercept_ : array, shape (1,) or (classes,)
+    classes_ : array
+    history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedLogisticRegression
+    >>> X = np.array([[0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [3.0, 1.0]])
+    >>> y = ["no", "yes", "no", "yes"]
+    >>> model = FederatedLogisticRegression(C=10.0).fit(X, y, groups=[0, 0, 1, 1])
+    >>> model.predict([[0.0, 0.0], [3.0, 1.0]])
+    array(['no', 'yes'], dtype='<U3')
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        l1_ratio: float = 1.0,
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the model of all clients' rows; see `FederatedLasso.fit`."""
+        X, y = self._check(X, y)
+        problem = self._problem(X, y, groups, sample_weight)
+        alpha = 1.0 / (positive("C", self.C) * self._total)
+        return self._fit_at(problem, self.l1_ratio, alpha)
+
+
+class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
+    """`FederatedLogisticRegression` with C by cross-validation within the clients.
+
+    Parameters
+    ----------
+    l1_ratio : float (default: 1.0)
+        In (0, 1].
+    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    C_ : float
+    cv_ : CrossValidation
+        The path of all rows, losses, and how often each coefficient was selected.
+    coef_, intercept_, classes_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
+        See `FederatedLogisticRegression`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedLogisticRegressionCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(90, 4))
+    >>> y = X[:, 0] + 0.5 * rng.normal(size=90) > 0
+    >>> model = FederatedLogisticRegressionCV(rule="1se").fit(X, y, groups=np.arange(90) % 3)
+    >>> np.flatnonzero(model.coef_)
+    array([0])
+    """
+
+    def __init__(
+        self,
+        *,
+        l1_ratio: float = 1.0,
+        num: int = 100,
+        min_ratio: float = 1e-3,
+        cv: Any = 5,
+        rule: str = "min",
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.l1_ratio = l1_ratio
+        self.num = num
+        self.min_ratio = min_ratio
+        self.cv = cv
+        self.rule = rule
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+        """Choose C and fit; see `FederatedLasso.fit`."""
+        X, y = self._check(X, y)
+        problem = self._problem(X, y, groups, sample_weight)
+        found = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
+        self.C_ = 1.0 / (found * self._total)
+        return self
