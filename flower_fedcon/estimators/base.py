@@ -116,7 +116,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         try:
             made: FedConStrategy[Any] = kind(regularizer=None, **common)
             return made
-        except TypeError as error:
+        except (TypeError, ConfigError) as error:
             raise ConfigError(
                 f"{kind.__name__} has settings of its own ({error}): give "
                 f"algorithm={kind.__name__}(None, ...)"

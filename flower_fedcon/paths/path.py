@@ -28,6 +28,7 @@ from flower_fedcon.wire.payloads import payload_bytes
 
 _log = logging.getLogger("flwr")
 _NEWTON = 1000  # entries of a model, up to which Hessians are exchanged by default
+_ROUNDING = 1e-9
 _SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
 
 
@@ -230,7 +231,9 @@ class Walk:
         # Something is free: the null model is the solution for a far larger weight.
         self._turn(self.psi.scaled(1e3 * max(found, 1.0)))
         self._solve()
-        return largest_weight(self.psi, self._run.server.x, self._gradient())
+        self._play(1)  # to rounding, since the first point is to be the null model
+        found = largest_weight(self.psi, self._run.server.x, self._gradient())
+        return found * (1.0 + _ROUNDING)
 
     def _gradient(self) -> Array:
         gradient, _ = pooled_gradient(self._run.server, self._engine)
@@ -241,16 +244,19 @@ class Walk:
 
     def _solve(self) -> tuple[float, int]:
         """Play rounds until the KKT residual is small; return it and their number."""
-        run, played, due = self._run, 0, 0
+        played = 0
         while True:
-            kkt = certify(run.server, self._engine)["kkt"]
+            kkt = certify(self._run.server, self._engine)["kkt"]
             self._gradients += 1
             if kkt <= self.target or played >= self.max_rounds:
                 return kkt, played
-            due = min(played + max(1, int(_SPARSER * played)), self.max_rounds)
-            while played < due:
-                run.finish_round(run.server.begin())
-                played += 1
+            some = min(max(1, int(_SPARSER * played)), self.max_rounds - played)
+            self._play(some)
+            played += some
+
+    def _play(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self._run.finish_round(self._run.server.begin())
 
     def along(self, grid: Array) -> RegularizationPath:
         """Return the path over these weights."""
