@@ -58,8 +58,8 @@ def folder(tmp_path):
 
 
 def test_all_blocks_are_known():
-    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 4, 2, 1]
-    assert README.count("```") == 2 * 12
+    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 5, 2, 1]
+    assert README.count("```") == 2 * 13
     assert blocks("diff") == [(ROOT / "examples" / "pytorch" / "scaffold.diff").read_text()]
     assert DEPLOYMENT.count("```") == 2 * 2
 
@@ -83,11 +83,17 @@ def test_second_command():
     assert '/bin/pytest" -n 2' in (ROOT / ".ci" / "run").read_text()
 
 
-def test_python_block(capsys):
-    exec(compile(blocks("python")[0], "README.md", "exec"), {})
+def test_python_blocks(capsys):
+    """The second goes on where the first ends."""
+    names: dict = {}
+    exec(compile(blocks("python")[0], "README.md", "exec"), names)
     printed = capsys.readouterr().out
     residual = float(re.search(r"F - F\* (\S+) after", printed).group(1))
     assert 0 < residual < 1e-2
+    exec(compile(blocks("python")[1], "README.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert 3 < len(re.search(r"selected \[([^]]+)", printed).group(1).split()) < 20
+    assert "CrossValidation(5 folds, 25 weights: " in printed
 
 
 def test_shell_block(folder):
@@ -176,7 +182,7 @@ def test_the_app_lists_the_keys_that_a_deployment_needs():
 def write_app(folder: Path) -> None:
     """Write the README's app, and make its nodes' data as it says."""
     (folder / "app").mkdir()
-    *_, data = pages = blocks("python")[1:]
+    *_, data = pages = blocks("python")[2:]
     for block in [*pages[:-1], blocks("toml")[0]]:
         (folder / "app" / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
     subprocess.run([sys.executable, "-c", data], cwd=folder, check=True)

@@ -3,12 +3,12 @@
 `fit(X, y, groups=...)` takes the client of each row; the coefficients are those of the pooled rows.
 """
 
+from flower_fedcon.estimators.counts import FederatedPoissonRegressor
 from flower_fedcon.estimators.linear import (
     FederatedElasticNet,
     FederatedElasticNetCV,
     FederatedLasso,
     FederatedLassoCV,
-    FederatedPoissonRegressor,
 )
 from flower_fedcon.estimators.logistic import (
     FederatedLogisticRegression,

@@ -71,8 +71,9 @@ def _triangle(n: int) -> tuple[Array, Array]:
 def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
     """Return argmin of the model plus psi, to rounding.
 
-    A pull to `start`, 1e-10 of the mean curvature, makes a singular H regular. It does not move
-    the points that are minimisers already, which are those that a method that repeats this finds.
+    Where H (with psi's squares) is all but singular, a pull to `start`, 1e-10 of the mean
+    curvature, makes it regular. It does not move the points that are minimisers already, which are
+    those that a method that repeats this finds.
 
     Parameters
     ----------
@@ -90,20 +91,29 @@ def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
     >>> minimizer(model, L1(1.0), np.zeros(2)).round(8)
     array([2., 0.])
     """
-    pull = _STEADY * float(np.trace(model.H)) / len(model.H)
-    z = start.reshape(-1).astype(np.float64)
-    H, b = model.H.copy(), model.b + pull * z
-    H[np.diag_indices_from(H)] += pull
+    z, diagonal = start.reshape(-1).astype(np.float64), np.diag_indices_from(model.H)
     weights = psi.entrywise(start.shape)
-    found = None
-    if weights is not None:
-        l1, l2 = (array.reshape(-1) for array in weights)
-        H[np.diag_indices_from(H)] += l2
-        found = _by_support(H, b, l1, z)
-        H[np.diag_indices_from(H)] -= l2
-    if found is None:
-        found = _by_steps(H, b, psi, start.astype(np.float64))
-    return found.reshape(start.shape).astype(start.dtype, copy=False)
+    l1, l2 = (np.zeros(1), np.zeros(1)) if weights is None else weights
+    H, b = model.H.copy(), model.b
+    H[diagonal] += l2.reshape(-1)
+    pull = _STEADY * float(np.trace(H)) / len(H)
+    if not _is_definite(H, pull):
+        H[diagonal] += pull
+        b = b + pull * z
+    if weights is not None and (found := _by_support(H, b, l1.reshape(-1), z)) is not None:
+        return found.reshape(start.shape).astype(start.dtype, copy=False)
+    H[diagonal] -= l2.reshape(-1)
+    steps = _by_steps(H, b, psi, start.astype(np.float64))
+    return steps.astype(start.dtype, copy=False)
+
+
+def _is_definite(H: Array, least: float) -> bool:
+    """Return whether all eigenvalues are larger than `least`."""
+    try:
+        np.linalg.cholesky(H - least * np.eye(len(H)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def _by_support(H: Array, b: Array, l1: Array, x: Array) -> Array | None:

@@ -197,3 +197,18 @@ def test_what_is_said_of_bad_input():
             model.fit(X, -Y, **arguments)
     with pytest.warns(ConvergenceWarning, match="max_iter=1 rounds"):
         FederatedLogisticRegression(10.0, max_iter=1).fit(X, Y > 150)
+
+
+def test_the_example_ends_at_the_pooled_coefficients():
+    import runpy
+    from pathlib import Path
+
+    path = Path(__file__).parents[2] / "examples" / "estimators" / "breast_cancer.py"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = runpy.run_path(str(path))
+    model = found["model"]
+    assert 0 < np.count_nonzero(model.coef_) < 15
+    assert found["apart"] < 1e-4
+    np.testing.assert_allclose(found["halves"].coef_, model.coef_, atol=1e-4)
+    np.testing.assert_allclose(found["pipeline"][-1].coef_, model.coef_, atol=1e-6)

@@ -1,0 +1,82 @@
+"""Poisson regression over clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import Tags
+
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.estimators.linear import FederatedElasticNet
+from flower_fedcon.objectives import PoissonRegression
+from flower_fedcon.validation import Array
+
+
+class FederatedPoissonRegressor(FederatedElasticNet):
+    """Poisson regression over clients: `sklearn.linear_model.PoissonRegressor` of the pooled rows.
+
+    Minimises the mean of exp(X w + b) - y (X w + b), plus alpha (1 - l1_ratio) ||w||^2 / 2 and
+    alpha l1_ratio ||w||_1.
+
+    Parameters
+    ----------
+    alpha : float (default: 1.0)
+        >= 0.
+    l1_ratio : float (default: 0.0)
+        In [0, 1]: 0 is scikit-learn's penalty, 1 selects columns.
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
+        See `FederatedLasso`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedPoissonRegressor
+    >>> X, y = np.arange(4.0)[:, None], np.array([1, 2, 4, 8])
+    >>> FederatedPoissonRegressor(alpha=0).fit(X, y, groups=[0, 1, 0, 1]).coef_.round(6)  # log 2
+    array([0.693147])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.0,
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        super().__init__(
+            alpha,
+            l1_ratio=l1_ratio,
+            fit_intercept=fit_intercept,
+            tol=tol,
+            max_iter=max_iter,
+            algorithm=algorithm,
+            participation=participation,
+            random_state=random_state,
+        )
+
+    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
+        X, y = self._validated(X, y, y_numeric=True)
+        if y.min() < 0:
+            raise ValueError(f"y must be counts or rates >= 0, got {y.min():g}")
+        return X, y
+
+    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
+        return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
+
+    def predict(self, X: Any) -> Array:
+        """Return the expected counts, shape (rows,)."""
+        return np.exp(self._scores(X))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
