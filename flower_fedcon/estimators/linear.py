@@ -62,9 +62,9 @@ class FederatedElasticNet(LinearRegressor):
     Examples
     --------
     >>> from flower_fedcon.estimators import FederatedElasticNet
-    >>> X, y = np.eye(4), np.arange(4.0)
-    >>> FederatedElasticNet(alpha=0.1).fit(X, y, groups=[0, 0, 1, 1]).coef_.round(4)
-    array([-0.9048, -0.    ,  0.    ,  0.9048])
+    >>> X, y = [[-1, 1], [1, 1], [-1, -1], [1, -1]], [0, 4, 0, 4]
+    >>> FederatedElasticNet(alpha=1.0).fit(X, y, groups=[0, 0, 1, 1]).coef_  # (2 - .5) / 1.5
+    array([1., 0.])
     """
 
     def __init__(
@@ -144,10 +144,10 @@ class FederatedLasso(FederatedElasticNet):
     Examples
     --------
     >>> from flower_fedcon.estimators import FederatedLasso
-    >>> X, y = np.eye(4), np.arange(4.0)
-    >>> model = FederatedLasso(alpha=0.1).fit(X, y, groups=["a", "a", "b", "b"])
-    >>> model.coef_.round(4), round(model.intercept_, 4)
-    (array([-1.1, -0.1,  0.1,  1.1]), 1.5)
+    >>> X, y = [[-1, 1], [1, 1], [-1, -1], [1, -1]], [0, 4, 0, 4]
+    >>> model = FederatedLasso(alpha=0.5).fit(X, y, groups=["a", "a", "b", "b"])
+    >>> model.coef_, model.intercept_
+    (array([1.5, 0. ]), 2.0)
     """
 
     def __init__(

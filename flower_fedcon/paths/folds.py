@@ -153,7 +153,7 @@ def cross_validate(
     ...     clients.append(LeastSquares(A, A[:, 0] + rng.normal(size=25)))
     >>> found = cross_validate(FederatedProblem(clients), L1(1.0), num=10, min_ratio=0.01)
     >>> found.path.active[found.one_standard_error]
-    array([0])
+    array([0, 3])
     """
     cores = [_core(f) for f in problem.objectives]
     splits = folds if not isinstance(folds, int) else _deal_all(cores, folds, seed)
