@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias, get_args
+
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
@@ -10,7 +12,9 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.validation import Array, count, nonnegative, positive
+from flower_fedcon.validation import Array, choice, count, nonnegative, positive
+
+Directions: TypeAlias = Literal["mixed", "aligned", "apart"]
 
 
 def quadratics(
@@ -20,6 +24,7 @@ def quadratics(
     condition: float = 100.0,
     smallest: float = 1.0,
     shared: bool = True,
+    directions: Directions = "mixed",
     l1: float = 0.0,
     radius: float | None = None,
     seed: int = 0,
@@ -44,8 +49,12 @@ def quadratics(
     smallest : float
         The smallest one, mu: 1, 0, or -1.
     shared : bool
-        One eigenbasis for all clients, in which the eigenvalues differ: the mean stays as
-        ill-conditioned as they are. Else each has its own, and the mean is better conditioned.
+        One eigenbasis for all clients, in which the eigenvalues differ. Else each has its own, and
+        the mean is better conditioned than they are.
+    directions : {"mixed", "aligned", "apart"}
+        Which eigenvalue goes with which direction: any, for each client ("mixed"); the same order
+        for all, so that the mean is as ill-conditioned as they are ("aligned"); or every client
+        has its large ones in directions of its own, and 1 elsewhere ("apart"; N <= d).
     l1 : float
         Weight of an l1 regularizer.
     radius : float, optional
@@ -65,14 +74,21 @@ def quadratics(
         raise ConfigError(f"smallest must be -1, 0 or 1, got {smallest!r}")
     if smallest < 0 and radius is None:
         raise ConfigError("smallest = -1 is unbounded below without a radius: give one")
+    choice("directions", directions, get_args(Directions))
+    if directions == "apart" and clients > d:
+        raise ConfigError(f"directions apart need clients at most columns = {d}, got {clients!r}")
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     common = np.linalg.qr(rng.standard_normal((d, d)))[0]
     objectives = []
-    for _ in range(count("clients", clients)):
+    for j in range(count("clients", clients)):
         basis = common if shared else np.linalg.qr(rng.standard_normal((d, d)))[0]
         powers = condition ** rng.uniform(0, 1, d)
         powers[:2] = 1.0, condition
-        powers = rng.permutation(powers)
+        powers = np.sort(powers) if directions == "aligned" else rng.permutation(powers)
+        if directions == "apart":
+            own = np.arange(d) % clients == j
+            powers[~own] = 1.0
+            powers[np.argmax(own)] = condition
         if smallest == 0:
             powers[rng.choice(d, d // 2, replace=False)] = 0.0
             powers[int(np.argmax(powers))] = condition

@@ -53,6 +53,18 @@ def test_quadratics_of_both_signs_are_not_convex():
     assert problem.constraint.radius == 2.0
 
 
+def test_quadratics_agree_on_the_steep_directions_or_not():
+    aligned, apart = (
+        quadratics(clients=4, columns=8, directions=kind) for kind in ("aligned", "apart")
+    )
+    mean = np.linalg.eigvalsh(np.mean([f.Q for f in aligned.objectives], axis=0))
+    assert mean[[0, -1]] == pytest.approx([1.0, 100.0])  # the clients' own condition
+    steep = [np.linalg.eigh(f.Q)[1][:, -2:] for f in apart.objectives]
+    for f in apart.objectives:
+        assert np.linalg.eigvalsh(f.Q) == pytest.approx([1.0] * 6 + [f.Q.trace() - 106, 100.0])
+    assert np.abs(steep[0].T @ steep[1]).max() < 1e-12
+
+
 def test_an_l1_norm_moves_the_optimum_of_quadratics():
     plain, sparse = (quadratics(clients=3, columns=6, l1=l1) for l1 in (0.0, 0.3))
     assert sparse.metrics["error"](sparse.optimum.x) == 0
@@ -66,6 +78,8 @@ def test_an_l1_norm_moves_the_optimum_of_quadratics():
         ({"smallest": 2.0}, "smallest must be -1, 0 or 1, got 2.0"),
         ({"smallest": -1.0}, "unbounded below without a radius"),
         ({"condition": 0.5}, "condition must be at least 1, got 0.5"),
+        ({"directions": "any"}, "directions must be one of 'mixed', 'aligned', 'apart'"),
+        ({"directions": "apart", "clients": 9, "columns": 8}, "at most columns = 8, got 9"),
         ({"columns": 1}, "columns must be a whole number >= 2"),
     ],
 )
