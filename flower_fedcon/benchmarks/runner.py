@@ -16,7 +16,7 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from flower_fedcon.benchmarks import flower, in_process, oracles
+from flower_fedcon.benchmarks import flower, in_process, oracles, paths
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.kernels import dispatch
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "solver": in_process.solver,
     "growth": in_process.growth,
     "memory": in_process.memory,
+    "path": paths.path,
     "projections": oracles.projections,
     "nuclear": oracles.nuclear,
     "completion": oracles.completion,

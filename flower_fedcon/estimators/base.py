@@ -99,9 +99,9 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         return FederatedProblem(clients, weights=weights, names=names)
 
     def _strategy(self, problem: FederatedProblem) -> FedConStrategy[Any]:
-        common = {} if self.participation is None else {"participation": self.participation}
         if self.algorithm is None:
-            return default_strategy(problem, **common)
+            return default_strategy(problem, self.participation)
+        common = {} if self.participation is None else {"participation": self.participation}
         if isinstance(self.algorithm, FedConStrategy):
             if common:
                 raise ConfigError(

@@ -122,7 +122,8 @@ class FederatedLasso(FederatedElasticNet):
         The most rounds.
     algorithm : str or strategy, optional
         A method with a regularizer: a name ("FedNewton"), or a strategy with its settings, whose
-        regularizer is replaced. By default FedNewton up to 1000 coefficients, else CompositeFL.
+        regularizer is replaced. By default FedNewton up to 1000 coefficients, else proximal
+        gradient steps (FedMiD; for cohorts, CompositeFL).
     participation : Participation, optional
         Who takes part in a round; everyone by default.
     random_state : int, optional
