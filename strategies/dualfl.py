@@ -81,7 +81,8 @@ class DualFL(DualProximalGradient[DualFLState]):
         psi: at the server in the accelerated form, else in each client's problem, where the local
         solver must know its prox.
     form : {"paper", "accelerated", "block"}, optional
-        By default the paper's with everyone present and no `regularizer`, else the accelerated.
+        By default the paper's with everyone present, `reply_rate` 1 and no `regularizer`, else the
+        accelerated.
     reply_rate : float (default: 1.0)
         In (0, 1]: the share of its rounds in which a client's reply is used, that of the worst
         client. A smaller one than the true one is slower; a larger one has no rate proved.

@@ -98,7 +98,8 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
     def derive(self) -> DualConstants:
         """Settle the form, nu, rho and what goes with them."""
         setup, alpha, psi = self.setup, self.regularization, self.regularizer
-        form = self.form or ("accelerated" if setup.sampled or psi is not None else "paper")
+        absent = setup.sampled or self.reply_rate < 1
+        form = self.form or ("accelerated" if absent or psi is not None else "paper")
         nu = choose_modulus(setup, self.strong_convexity, alpha)
         gamma = self.gap_gamma if self.stopping == "gap" else None
         found = DualConstants(form, nu, 0.0, setup.num_clients, gap_gamma=gamma)

@@ -283,7 +283,11 @@ def test_refusals():
     refuse("form must be one of 'paper', 'accelerated', 'block'", form="fast")
     refuse(r"reply_rate must be in \(0, 1\], got 1.5", reply_rate=1.5)
     refuse("reply_rate must be finite and > 0", reply_rate=0.0)
-    refuse("reply_rate is for form=.accelerated., got 0.5 with form='paper'", reply_rate=0.5)
+    refuse(
+        "reply_rate is for form=.accelerated., got 0.5 with form='paper'",
+        reply_rate=0.5,
+        form="paper",
+    )
     refuse(
         r"DualFL needs everyone in its paper's form, got Sample\(count=3.*: use form=.accelerated",
         kind=ParticipationError,

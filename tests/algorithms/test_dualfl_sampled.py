@@ -21,6 +21,7 @@ from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.solvers.extrapolation import move
 from flower_fedcon.strategies import DualFL
 from flower_fedcon.strategies.families.dual_states import next_t, round_numbers
+from flower_fedcon.testing import check_algorithm
 from flower_fedcon.wire.payloads import payload_bytes
 
 HALF = Sample(count=3)
@@ -185,6 +186,20 @@ def test_freezing_absent_clients_is_another_method(monkeypatch):
     monkeypatch.setattr(dualfl, "catch_up", lambda z, e, drift, left: (z, e))
     run = OpenRun(DualFL(participation=HALF, mirror=False), q6()).play(400)
     assert np.linalg.norm(run.x - optimum()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"form": "accelerated", "regularizer": L1(0.05)},
+        {"participation": HALF, "reply_rate": 0.9},
+        {"participation": Sample(count=2), "stopping": "gap", "mirror": False},
+        {"participation": Sample(count=2), "form": "block"},
+    ],
+    ids=repr,
+)
+def test_every_form_is_sound(settings):
+    check_algorithm(DualFL(strong_convexity=0.01, **settings))
 
 
 def test_one_client_needs_one_round():
