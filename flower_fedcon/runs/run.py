@@ -166,8 +166,7 @@ class Run:
 
     def _rounds(self, history: History, interrupted: list[int]) -> None:
         plan, server = self.plan, self.server
-        if server.round == 0:
-            self._checkpoint(history)
+        self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
         for server_round in range(server.round + 1, plan.num_rounds + 1):
             began = ended if self._engine.wall_clock else time.perf_counter()

@@ -146,9 +146,10 @@ class FolderLock:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
-        for left in folder.glob(f".*{_PART}"):
-            if not left.is_dir():  # a folder of that name is none of ours
-                left.unlink(missing_ok=True)
+        with storage(f"tidy {folder}"):
+            for left in folder.glob(f".*{_PART}"):
+                if not left.is_dir():  # a folder of that name is none of ours
+                    left.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let others use the folder."""

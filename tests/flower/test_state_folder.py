@@ -7,8 +7,10 @@ import threading
 import time
 
 import pytest
+from fake_grid import FakeGrid, on_grid
 from harness import OpenRun
 from problems import q6, q6_objectives
+from test_resume import StopError, stop_at
 
 from flower_fedcon.clients import ScaffoldClient
 from flower_fedcon.core.acknowledgements import Versions
@@ -25,6 +27,10 @@ RUN = RunInfo("scaffold", 0, Layout(((8,),), "float64", layered=False), 1, run_i
 
 def client(folder) -> ScaffoldClient:
     return ScaffoldClient(q6_objectives()[0], state_dir=folder, name="0")
+
+
+def scaffold() -> Scaffold:
+    return Scaffold(client_lr=0.01, local_steps=2, min_replies=6)
 
 
 def store(folder) -> FileStore:
@@ -91,3 +97,17 @@ def test_one_message_at_a_time(tmp_path, monkeypatch):
     assert "is in use by another process" in answers[1]["error"]
     answer()
     assert "error" not in answers[2]
+
+
+@on_grid
+def test_starts_between_two_checkpoints_are_told_apart(tmp_path):
+    """Each goes back to the same checkpoint, from which nodes have gone further each time."""
+    grid, options = FakeGrid(q6_objectives()), {"num_rounds": 12, "checkpoint_every": 4}
+    calm = scaffold().start(FakeGrid(q6_objectives()), **options).history
+    options |= {"run_dir": tmp_path, "resume": True, "evaluate_every": 1}
+    for stop in (6, 7, 5, 7):
+        with pytest.raises(StopError):
+            scaffold().start(grid, callbacks=[stop_at(stop)], **options)
+    history = scaffold().start(grid, **options).history
+    assert history.x.tobytes() == calm.x.tobytes()
+    assert history["dropped"][-1] == history["lost"][-1] == 0
