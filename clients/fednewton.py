@@ -12,6 +12,7 @@ class FedNewtonClient(FedConClient[None]):
     """The local step of FedNewton; it keeps no state."""
 
     algorithm = "fednewton"
+    one_at_a_time = "asks each client for its second derivatives"
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3."""

@@ -117,9 +117,6 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
 
-    needs_hessians: ClassVar[bool] = False
-    """Whether the clients' step asks for the objective's `hessian(x)`."""
-
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 

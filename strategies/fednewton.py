@@ -85,7 +85,6 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     name = "fednewton"
     uplink = ("m",)
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
-    needs_hessians = True
 
     def __init__(self, regularizer: Any = None, **common: Unpack[Common]) -> None:
         super().__init__(**common)

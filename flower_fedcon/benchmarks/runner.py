@@ -37,8 +37,8 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "ray": flower.ray,
     "flower": flower.flower,
 }
-ON_REQUEST = ("completion", "long", "curves", "ray", "flower")
-"""The benchmarks that take more than a minute."""
+ON_REQUEST = ("completion", "long", "curves", "ray", "flower", "path")
+"""The benchmarks that take more than a minute, or need an extra (path: tables)."""
 
 
 def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Result]:

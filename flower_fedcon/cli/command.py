@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from flower_fedcon.cli import collection, deployment, laboratory, runs
+from flower_fedcon.cli import collection, deployment, laboratory, paths, runs
 from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.console import InterruptedRunError
 
@@ -27,6 +27,7 @@ app.command()(collection.info)
 app.command()(runs.run)
 app.command()(runs.compare)
 app.command()(runs.tune)
+app.command()(paths.path)
 app.command()(laboratory.reproduce)
 app.command()(runs.plot)
 app.command()(laboratory.bench)

@@ -39,8 +39,6 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     title = strategy.title
     if "local_solver" in strategy.client_settings:
         return f"{title} has a local solver, which works on one client at a time"
-    if strategy.needs_hessians:
-        return f"{title} asks for second derivatives, of one client at a time"
     if strategy.queries:
         return f"{title} asks its clients before it trains them"
     if reason := client_class(strategy.name).one_at_a_time:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import warnings
 
 import numpy as np
@@ -12,6 +14,7 @@ from sklearn.linear_model import LogisticRegression as SkLogistic
 from sklearn.linear_model import enet_path, lasso_path
 
 from flower_fedcon import FederatedProblem, Sample, cross_validate, regularization_path
+from flower_fedcon.cli import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import array_bytes
 from flower_fedcon.objectives import (
@@ -285,3 +288,29 @@ def test_a_constraint_has_no_path():
         regularization_path(problem, L1(1.0))
     with pytest.raises(ConfigError, match="objectives with rows"):
         cross_validate(FederatedProblem([Quadratic(A, np.ones(2))]), L1(1.0))
+
+
+def test_from_the_shell(tmp_path, capsys):
+    """The table of coefficients by name, and all of them as CSV."""
+    file, table = tmp_path / "heart.toml", tmp_path / "path.csv"
+    file.write_text(
+        '[problem]\nname = "heart"\nl1 = 1.0\n[run]\nrounds = 50\n[algorithm]\nname = "FedNewton"\n'
+    )
+    given = ["path", str(file), "--num", "6", "--min-ratio", "0.02", "--output", str(table)]
+    assert main([*given, "--folds", "3"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"weight 0\.\d+, the largest within a standard error:", out)
+    assert re.search(r"oldpeak +0\.\d{4} +1\.\d{4} +100%", out)
+    assert "CrossValidation(3 folds, 6 weights" in out
+    rows = list(csv.DictReader(table.open()))
+    path = regularization_path(heart(), FREE, num=6, min_ratio=0.02)
+    assert [float(row["weight"]) for row in rows] == path.values.tolist()
+    assert [float(row["cp=4"]) for row in rows] == path.coefs[
+        :, list(rows[0]).index("cp=4") - list(rows[0]).index("age")
+    ].tolist()
+    assert float(rows[0]["held_out_loss"]) > float(rows[3]["held_out_loss"])
+    assert main([*given[:4], "--set", "algorithm.name=Scaffold"]) == 2
+    assert main([*given[:4], "--min-ratio", "2"]) == 2
+    assert "min_ratio must be in (0, 1), got 2.0" in capsys.readouterr().err
+    assert main(given[:4]) == 0
+    assert "RegularizationPath(6 points" in capsys.readouterr().out
