@@ -23,9 +23,9 @@ from processes import SCRIPTS, environment, free_ports, processes_of, wait_until
 from flower_fedcon import Policy, Sample, __version__, server_app, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.deployment import LocalDeployment, family_of
-from flower_fedcon.problems import files
+from flower_fedcon.problems import files, tables
 from flower_fedcon.registry import markdown_table
-from flower_fedcon.strategies import FedFW
+from flower_fedcon.strategies import FedDR, FedFW
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -58,8 +58,8 @@ def folder(tmp_path):
 
 
 def test_all_blocks_are_known():
-    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [4, 5, 2, 1]
-    assert README.count("```") == 2 * 13
+    assert [len(blocks(kind)) for kind in ("bash", "python", "toml", "text")] == [5, 6, 2, 2]
+    assert README.count("```") == 2 * 16
     assert blocks("diff") == [(ROOT / "examples" / "pytorch" / "scaffold.diff").read_text()]
     assert DEPLOYMENT.count("```") == 2 * 2
 
@@ -72,7 +72,7 @@ def test_first_command(folder):
     assert install == '.venv/bin/pip install -e ".[dev]"'
     assert '-e ".[dev]"' in (ROOT / ".ci" / "run").read_text()
     output = bash(run.replace(".venv/bin/", ""), folder)
-    (shown,) = blocks("text")
+    shown = blocks("text")[0]
     for line in shown.splitlines():  # all but the seconds
         assert " ".join(line.split()[:-1]) in " ".join(output.split())
     assert (folder / "runs" / "digits_l1" / "figure.png").stat().st_size > 10_000
@@ -168,10 +168,65 @@ def test_a_node_s_file_sets_its_policy(tmp_path):
     assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
 
 
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A working directory with the example's files."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def without(report: str, start: str) -> list[str]:
+    return [line for line in report.splitlines() if not line.startswith(start)]
+
+
+def test_four_files_become_a_model(clone, capsys):
+    exec(compile(blocks("python")[2], "README.md", "exec"), {})
+    shown, printed = blocks("text")[1], capsys.readouterr().out
+    assert without(shown, "KKT") == without(printed.rstrip(), "KKT")
+    (kkt,) = re.findall(r"KKT residual: (\S+)", shown)
+    assert float(kkt) < 1e-5
+
+
+def test_four_files_from_the_shell(clone):
+    """A file's owner checks it, and the study runs as an experiment."""
+    check, run, _ = re.split(r"\n(?=fedcon)", blocks("bash")[3])
+    told = bash(f"{check}\n{run}", clone)
+    assert "examples/heart/va.csv fits: 150 rows to train on, 50 held out" in told
+    (report,) = [(clone / "runs" / "heart" / "report.txt").read_text()]
+    assert without(report, "KKT") == without(blocks("text")[1].rstrip(), "KKT")
+    assert report in told
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_four_files_on_four_nodes(clone):
+    """By the README's command, three rounds of it: the numbers of this process, bit for bit."""
+    home, deployed = clone / "home", clone / "runs" / "app-deployed"
+    script = re.split(r"\n(?=fedcon)", blocks("bash")[3])[2]
+    rounds = 'num-server-rounds=3 evaluate-every=3"'
+    script = script.rstrip().removesuffix('"') + " " + rounds
+    try:
+        pasted = Pasted(script, clone, home)
+        assert pasted.status() == 0, pasted.log()
+    finally:
+        stop([home, deployed])
+    problem = tables(data="examples/heart/*.csv", schema="examples/heart/app/schema.toml", l1=0.02)
+    strategy = FedDR(problem.regularizer, step_size=3.0)
+    simulate(strategy, problem, 3, certificates=True, run_dir=clone / "here")
+    for name in ("coefficients.csv", "report.txt"):
+        there = clone / "runs" / "heart-deployed" / name
+        assert there.read_bytes() == (clone / "here" / name).read_bytes()
+    assert "test_auc: cleveland" in pasted.log()
+
+
 def test_the_app_lists_the_keys_that_a_deployment_needs():
     """Flower refuses any other in --run-config."""
     listed = tomllib.loads(blocks("toml")[0])["tool"]["flwr"]["app"]["config"].keys()
-    for script in (blocks("bash")[3], blocks("bash", DEPLOYMENT)[0]):
+    for script in (blocks("bash")[4], blocks("bash", DEPLOYMENT)[0]):
         (config,) = re.findall(r'--run-config "(.*)"$', script, re.MULTILINE)
         named = set(re.findall(r"([a-z-]+)=", config))
         assert {"num-server-rounds", "resume", "run-dir"} <= named <= listed
@@ -182,7 +237,7 @@ def test_the_app_lists_the_keys_that_a_deployment_needs():
 def write_app(folder: Path) -> None:
     """Write the README's app, and make its nodes' data as it says."""
     (folder / "app").mkdir()
-    *_, data = pages = blocks("python")[2:]
+    *_, data = pages = blocks("python")[3:]
     for block in [*pages[:-1], blocks("toml")[0]]:
         (folder / "app" / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
     subprocess.run([sys.executable, "-c", data], cwd=folder, check=True)
@@ -226,7 +281,7 @@ def test_app_and_deployment(tmp_path):
     """The README's app by the README's command; ended by Ctrl-C, and the same command again."""
     write_app(tmp_path)
     home, deployed = tmp_path / "home", tmp_path / "runs" / "app-deployed"
-    (script,) = blocks("bash")[3:]
+    (script,) = blocks("bash")[4:]
     script = script.replace("resume=true", "resume=true checkpoint-every=1")  # not ten seconds
     try:
         first = Pasted(script, tmp_path, home)

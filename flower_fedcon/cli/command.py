@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from flower_fedcon.cli import collection, deployment, laboratory, paths, runs
+from flower_fedcon.cli import collection, data, deployment, laboratory, paths, runs
 from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.console import InterruptedRunError
 
@@ -32,6 +32,7 @@ app.command()(laboratory.reproduce)
 app.command()(runs.plot)
 app.command()(laboratory.bench)
 app.command()(deployment.deploy)
+app.add_typer(data.app, name="data")
 
 # What a wrong command line raises; typer exports only this subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -19,7 +19,14 @@ def deploy(
     local: Annotated[
         bool, typer.Option("--local", help="On this machine's loopback (required).")
     ] = False,
-    nodes: Annotated[int, typer.Option(help="SuperNodes.")] = 3,
+    nodes: Annotated[
+        int | None, typer.Option(help="SuperNodes; by default 3, or as many as --data.")
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(help="A node's file, once for each node, which is called after it: "
+                     'data="FILE" name="STEM" in its configuration.'),
+    ] = None,
     node_config: Annotated[
         str,
         typer.Option(help="Configuration of each node, {i} for its number: "
@@ -46,7 +53,15 @@ def deploy(
         raise ConfigError(f"{app} is no Flower app: there is no {app / 'pyproject.toml'}")
     home = folder or Path("runs") / f"{app.resolve().name}-deployed"
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing stays behind
-    with LocalDeployment(home, nodes, node_config, say=say) as deployment:
+    files = data or []
+    if files and nodes not in (None, len(files)):
+        raise ConfigError(f"--nodes {nodes} and {len(files)} times --data: give one --data a node")
+    for path in files:
+        if not path.is_file():
+            raise ConfigError(f"--data {path}: there is no such file")
+    own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
+    number = len(files) or (3 if nodes is None else nodes)
+    with LocalDeployment(home, number, own or node_config, say=say) as deployment:
         completed = deployment.run(app, run_config)
     say("stopped")
     if not completed:

@@ -37,9 +37,9 @@ class LocalDeployment:
         the same folder finds again.
     nodes : int
         How many SuperNodes; node i has partition-id=i and num-partitions=nodes.
-    node_config : str
-        Further pairs key=value of their configuration, "{i}" standing for the node's number.
-        Relative paths are those of the working directory.
+    node_config : str, or sequence of str
+        Further pairs key=value of their configuration, "{i}" standing for the node's number; or a
+        text for each node. Relative paths are those of the working directory.
     say : callable
         Called with a line of text for each step.
     """
@@ -48,12 +48,16 @@ class LocalDeployment:
         self,
         folder: str | Path,
         nodes: int,
-        node_config: str = "",
+        node_config: str | Sequence[str] = "",
         *,
         say: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.folder = Path(folder).resolve()
-        self._nodes, self._node_config = count("nodes", nodes), node_config
+        self._nodes = count("nodes", nodes)
+        texts = [node_config] * nodes if isinstance(node_config, str) else list(node_config)
+        self._node_configs: list[str] = texts
+        if len(self._node_configs) != nodes:
+            raise ConfigError(f"{nodes} nodes have {len(self._node_configs)} configurations")
         self._say = say
         self._started: list[subprocess.Popen[bytes]] = []
 
@@ -137,7 +141,7 @@ class LocalDeployment:
         for i, port in enumerate(ports):
             state = self.folder / f"node-{i}" / "state"
             pairs = f'partition-id={i} num-partitions={self._nodes} state-dir="{state}" '
-            pairs += self._node_config.replace("{i}", str(i))
+            pairs += self._node_configs[i].replace("{i}", str(i))
             node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}"]
             self._popen([*node, "--port", str(port), "--node-config", pairs.strip()], f"node-{i}")
 

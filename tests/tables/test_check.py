@@ -1,0 +1,60 @@
+"""`fedcon data`: what does not fit, by file, row and column; and who holds what."""
+
+from __future__ import annotations
+
+import pytest
+from heart_files import FOLDER
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables import Schema
+
+SCHEMA = str(FOLDER / "schema.toml")
+
+
+def test_all_that_does_not_fit_is_named(run_command, tmp_path):
+    lines = (FOLDER / "va.csv").read_text().splitlines()
+    lines[2] = lines[2].replace("44", "fortyfour")
+    lines[4] = lines[4].replace(",4,", ",7,")
+    (tmp_path / "bad.csv").write_text("\n".join(lines))
+    path = str(tmp_path / "bad.csv")
+    code, out, _ = run_command("data", "check", path, str(FOLDER / "va.csv"), "--schema", SCHEMA)
+    assert code == 1
+    told = " ".join(out.split())
+    assert f"{path}: row 2, column 'age': found 'fortyfour', expected a finite number, or" in told
+    assert f"{path}: row 4, column 'cp': found '7', expected one of 1, 2, 3, 4: correct" in told
+    assert "va.csv fits: 150 rows to train on, 50 held out" in told
+
+
+def test_what_a_node_would_tell(run_command):
+    arguments = ("data", "check", str(FOLDER / "va.csv"), "--schema", SCHEMA, "--min-rows", "5")
+    code, out, _ = run_command(*arguments)
+    (ca,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["ca"]]
+    assert (code, ca) == (0, ["ca", "1", "149", "nothing"])
+
+
+WRONG = {
+    "typo": ({"targets": "y"}, "unknown key 'targets' of a schema: did you mean 'target'"),
+    "no target": ({"features": {"x": "numeric"}}, "the schema lacks target"),
+    "kind": ({"target": "y", "features": {"x": "number"}}, "feature 'x': type must be one of"),
+    "key": ({"target": "y", "features": {"x": {"kind": 1}}}, "feature 'x': unknown key 'kind'"),
+    "both": ({"target": "x", "features": {"x": "numeric"}}, "'x' is the target and cannot be a fe"),
+    "fraction": (
+        {"target": "y", "features": {"x": "numeric"}, "test_fraction": 1},
+        r"test_fraction must be in \[0, 1\), got 1",
+    ),
+    "loss": (
+        {"target": "y", "features": {"x": "numeric"}, "loss": "logistic"},
+        'loss = "logistic" and positive = .* do not go together',
+    ),
+    "range": (
+        {"target": "y", "features": {"x": {"range": [2, 1]}}},
+        r"feature 'x': range must be \[least, largest\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_schema_that_cannot_be_used_is_refused(case):
+    table, words = WRONG[case]
+    with pytest.raises(ConfigError, match=words):
+        Schema.load(table)
