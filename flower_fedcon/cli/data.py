@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from flower_fedcon.cli.options import Set
 from flower_fedcon.experiments.console import console, say, table
 
 app = typer.Typer(help="Look at tables before a run.", no_args_is_help=True)
@@ -53,6 +54,25 @@ def check(
         console().print(shown)
     if wrong:
         raise typer.Exit(1)
+
+
+@app.command()
+def partition(
+    file: Annotated[Path, typer.Argument(help="An experiment file.", metavar="FILE")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")],
+    set_: Set = None,
+) -> None:
+    """Draw who holds what: the rows of each client of an experiment, by outcome."""
+    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.experiments.holdings import draw_holdings
+
+    experiment = Experiment.load(file, set_ or [])
+    header, *body = draw_holdings(experiment.problem_arguments, output)
+    shown = table(*header, right_from=1)
+    for row in body:
+        shown.add_row(*row)
+    console().print(shown)
+    say(f"figure: {output}")
 
 
 def _missing(column: object) -> int:

@@ -152,7 +152,7 @@ class Experiment:
         if not self._built:
             with context(self.source), context("[problem]"):
                 name = self._tables["problem"]["name"]
-                built = builder(name)(**self._problem_arguments)
+                built = builder(name)(**self.problem_arguments)
                 if not isinstance(built, FederatedProblem):
                     raise ConfigError(f"{name} returned {built!r}, expected a FederatedProblem")
                 self._built.append(built)
@@ -220,7 +220,7 @@ class Experiment:
         lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")
                  if key in self._tables]  # fmt: skip
         name = self._tables["problem"]["name"]
-        problem = defaults(parameters(builder(name))) | self._problem_arguments
+        problem = defaults(parameters(builder(name))) | self.problem_arguments
         lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
         options = asdict(self.run_options).items()
         run = {key: value for key, value in options if value is not None and value is not False}
@@ -245,7 +245,8 @@ class Experiment:
         return self._algorithms()[self.labels.index(label)]
 
     @property
-    def _problem_arguments(self) -> Table:
+    def problem_arguments(self) -> Table:
+        """The arguments of the problem's builder, as the file states them."""
         extra = ("name", "reference")
         return {k: v for k, v in self._tables["problem"].items() if k not in extra}
 
@@ -277,7 +278,7 @@ class Experiment:
             function = builder(_required_name(tables["problem"], "problem"))
             check_keys(tables["problem"], changes.valid_keys(tables, "problem"))
             check_type("reference", tables["problem"].get("reference", True), bool)
-            check_types(self._problem_arguments, parameters(function))
+            check_types(self.problem_arguments, parameters(function))
             for key, parameter in parameters(function).items():
                 if parameter.default is parameter.empty and key not in tables["problem"]:
                     raise ConfigError(f"{key} is missing: {tables['problem']['name']} needs it")

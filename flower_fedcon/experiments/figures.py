@@ -36,7 +36,7 @@ _LABELS = {
 
 # Okabe and Ito's palette, which any colour vision can tell apart, without its yellow, which is too
 # faint for a line on white; then three of Tol's muted colours. Dashes and markers differ as well.
-_COLOURS = (
+COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
     "#882255", "#999933", "#7F7F7F",
 )  # fmt: skip
@@ -163,7 +163,7 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
             middle = y.mean(axis=0) if scaling.of_mean else np.median(y, axis=0)
             power = exponent(scaling.x, middle)
             _draw(axis, scaling.x, middle, f"{scaling.label}: {power:.2f}", i)
-            colour = _COLOURS[i % len(_COLOURS)]
+            colour = COLOURS[i % len(COLOURS)]
             axis.fill_between(
                 scaling.x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.2, linewidth=0
             )
@@ -223,7 +223,7 @@ def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
         x,
         y,
         label=label,
-        color=_COLOURS[index % len(_COLOURS)],
+        color=COLOURS[index % len(COLOURS)],
         linestyle=_DASHES[index % len(_DASHES)],
         linewidth=1.4,
         marker=_MARKERS[index % len(_MARKERS)],
@@ -246,7 +246,7 @@ def _band(
         _abscissa(rows, name),
         _column(lowest(runs), column, positive),
         _column(highest(runs), column, positive),
-        color=_COLOURS[index % len(_COLOURS)],
+        color=COLOURS[index % len(COLOURS)],
         alpha=0.2,
         linewidth=0,
         zorder=2 - 0.01 * index,

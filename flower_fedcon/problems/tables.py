@@ -14,6 +14,7 @@ from flower_fedcon.core.protocol import EXAMPLES, UNIFORM, WEIGHTINGS, Reply, Re
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import natural
+from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.read import owners_of, read_frame
@@ -27,6 +28,7 @@ def tables(
     data: str | list[str],
     schema: str | dict[str, Any],
     client_column: str | None = None,
+    partition: dict[str, Any] | None = None,
     l1: float = 0.0,
     penalty: str = "l1",
     weighting: str = "examples",
@@ -51,6 +53,11 @@ def tables(
     client_column : str, optional
         The column of the one file that says whose row it is; clients are in the order of its
         values.
+    partition : dict, optional
+        For studies: how the rows of one pooled file are dealt out to clients, such as
+        ``{by = "dirichlet", clients = 10, alpha = 0.5}``; by "iid", "dirichlet", "shards" or
+        "natural". See `flower_fedcon.problems.partitions`; needs the extra `datasets`. `fedcon data
+        partition` draws who holds what.
     l1 : float
         The penalty's weight, lambda >= 0, for the mean loss over all rows (or over all clients).
     penalty : {"l1", "group"}
@@ -78,23 +85,38 @@ def tables(
     >>> problem.names, problem.preparation.names, problem.x0.shape
     (('north', 'south'), ('dose', 'sex=m'), (3,))
     """
+    read, names = clients_of(data, schema, client_column, partition)
+    return prepared_problem(
+        read, names, l1=l1, penalty=penalty, weighting=weighting, min_rows=min_rows
+    )
+
+
+def clients_of(
+    data: str | list[str],
+    schema: str | dict[str, Any],
+    client_column: str | None = None,
+    partition: dict[str, Any] | None = None,
+) -> tuple[list[Table], list[str]]:
+    """Return the clients' tables and names; see `tables`."""
     known = Schema.load(schema)
     paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
     if not paths:
         raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
-    if client_column is None:
+    if (client_column, partition) != (None, None) and len(paths) != 1:
+        raise ConfigError(f"client_column and partition are for one file, data names {len(paths)}")
+    if partition is not None:
+        if client_column is not None:
+            raise ConfigError('give client_column or partition (by = "natural"), not both')
+        read, names = dealt_out(paths[0], known, partition)
+    elif client_column is None:
         names = _names(paths)
         read = [read_table(path, known) for path in paths]
     else:
-        if len(paths) != 1:
-            raise ConfigError(f"client_column is for one file, and data names {len(paths)}")
         path = Path(paths[0])
         owners = owners_of(path, read_frame(path), client_column)
         names = sorted(set(owners.tolist()), key=natural)
         read = [read_table(path, known, column=client_column, client=name) for name in names]
-    return prepared_problem(
-        read, names, l1=l1, penalty=penalty, weighting=weighting, min_rows=min_rows
-    )
+    return read, names
 
 
 def prepared_problem(

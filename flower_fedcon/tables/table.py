@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -74,6 +74,22 @@ class Table:
         parts = None if A is None else (A.shape, A.data, A.indices, A.indptr)
         content = (self.targets, self.weights, self.numeric, self.categories, parts)
         return digest((self.schema.digest, *content))
+
+    @property
+    def outcome(self) -> Array:
+        """The target of each row; in a Cox model whether the event was seen."""
+        return self.targets[:, 1] if self.targets.ndim > 1 else self.targets
+
+    def of_rows(self, rows: Any) -> Table:
+        """Return the table of some of the rows."""
+        return replace(
+            self,
+            targets=self.targets[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            numeric=self.numeric[rows],
+            categories=self.categories[rows],
+            sparse=None if self.sparse is None else self.sparse[rows],
+        )
 
     @property
     def training_rows(self) -> Any:

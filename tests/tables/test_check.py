@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from heart_files import FOLDER
 
@@ -30,6 +32,14 @@ def test_what_a_node_would_tell(run_command):
     code, out, _ = run_command(*arguments)
     (ca,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["ca"]]
     assert (code, ca) == (0, ["ca", "1", "149", "nothing"])
+
+
+def test_the_example_has_the_package_s_files():
+    """A Flower app's bundle takes no links, so that its schema is a copy."""
+    example = Path(__file__).parents[2] / "examples" / "heart"
+    assert (example / "app" / "schema.toml").read_bytes() == Path(SCHEMA).read_bytes()
+    for path in FOLDER.glob("*.csv"):
+        assert (example / path.name).read_bytes() == path.read_bytes()
 
 
 WRONG = {
