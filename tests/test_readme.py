@@ -1,4 +1,7 @@
-"""Every command and code block of the README does what it says."""
+"""Every command and code block of the README does what it says.
+
+Length: one page is tested as one, block by block.
+"""
 
 from __future__ import annotations
 
