@@ -23,6 +23,7 @@ from flower_fedcon.strategies.fedsgm import FedSGM as FedSGM
 from flower_fedcon.strategies.scaffold import Scaffold as Scaffold
 from flower_fedcon.strategies.scaffnew import Scaffnew as Scaffnew
 from flower_fedcon.strategies.tamuna import TAMUNA as TAMUNA
+from flower_fedcon.strategies.locodl import LoCoDL as LoCoDL
 from flower_fedcon.strategies.apdainexact import APDAInexact as APDAInexact
 from flower_fedcon.strategies.compositefl import CompositeFL as CompositeFL
 from flower_fedcon.strategies.fedprox import FedProx as FedProx
