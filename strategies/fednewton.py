@@ -27,6 +27,7 @@ Method for the Optimization of Finite Sums", ICML 2016 (NIM). The guard is recon
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -34,8 +35,8 @@ import numpy as np
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.solvers.quadratic_models import minimizer, packed_size, unpack
+from flower_fedcon.regularizers import Each, Regularizer, as_regularizer
+from flower_fedcon.solvers.quadratic_models import QuadraticModel, minimizer, packed_size, unpack
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -62,7 +63,8 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     Parameters
     ----------
     regularizer : Regularizer or ConstraintSet, optional (default: None)
-        psi; a set stands for its indicator, any object with `prox(v, step)` will do.
+        psi; a set stands for its indicator, any object with `prox(v, step)` will do. With `Each`
+        the model is several side by side, whose objectives do not meet: Hessians are their blocks.
     participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
 
     Raises
@@ -92,7 +94,9 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
     def derive(self) -> None:
         """Refuse models whose Hessians do not fit."""
-        if (size := self.setup.layout.size) > _LARGEST:
+        shape = self.setup.layout.shape
+        size = math.prod(shape[1:] if isinstance(self.regularizer, Each) else shape)
+        if size > _LARGEST:
             raise ConfigError(
                 f"FedNewton sends the Hessians of a model of {size} entries, more than {_LARGEST}: "
                 "use a first-order method, such as CompositeFL"
@@ -100,11 +104,15 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
     def upload_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a packed m_i."""
-        return (packed_size(self.setup.layout.size),)
+        return (self._packed(self.setup.layout.shape),)
+
+    def _packed(self, shape: tuple[int, ...]) -> int:
+        blocks = shape[0] if isinstance(self.regularizer, Each) else 1
+        return blocks * packed_size(math.prod(shape) // blocks)
 
     def initialize(self, x0: Array) -> FedNewtonState:
         """Start at x0."""
-        n, m = self.setup.num_clients, np.zeros(packed_size(x0.size), x0.dtype)
+        n, m = self.setup.num_clients, np.zeros(self._packed(x0.shape), x0.dtype)
         mirror = Mirror.of(n, m=m) if self.setup.sampled else None
         return FedNewtonState(x0, w=x0, value=0.0, m=m, t=1, heard=np.zeros(n), mirror=mirror)
 
@@ -117,7 +125,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         if state.mirror is not None:
             return self._incremental(state, uploads)
         m, psi, x = uploads.mean("m"), self.regularizer, state.x
-        value = unpack(m, x.size).value(x)
+        value = math.fsum(model.value(own) for model, _, own in self._blocks(m, x))
         if state.t > 1:
             bound = state.value + psi.value(state.w)
             if not value + psi.value(x) <= bound + _ROUNDING * max(1.0, abs(bound)):
@@ -144,8 +152,16 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         """Minimise m + psi, of which psi may be new."""
         if state.t == 1:
             return state
-        model = unpack(state.m, state.x.size)
-        return state._replace(x=minimizer(model, self.regularizer, state.x))
+        found = [minimizer(*block) for block in self._blocks(state.m, state.x)]
+        return state._replace(x=np.stack(found).reshape(state.x.shape))
+
+    def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
+        """Return m, psi and x; of each model, where several are side by side."""
+        psi = self.regularizer
+        if not isinstance(psi, Each):
+            return [(unpack(m, x.size), psi, x)]
+        parts = zip(m.reshape(len(x), -1), x, strict=True)
+        return [(unpack(part, own.size), psi.inner, own) for part, own in parts]
 
     def model(self, state: FedNewtonState) -> Array:
         """Return x."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,10 +11,11 @@ import numpy as np
 
 from flower_fedcon.core.rng import FOLDS, stream
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import Scaled
+from flower_fedcon.objectives import Objective, Scaled
 from flower_fedcon.objectives.rows import LinearModel
-from flower_fedcon.paths.path import RegularizationPath, regularization_path
+from flower_fedcon.paths.path import RegularizationPath, default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.regularizers import Each, as_regularizer
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count
 
@@ -28,14 +30,15 @@ class CrossValidation:
     ----------
     path : RegularizationPath
         Of all rows, at the same weights.
-    folds : list of RegularizationPath
-        Of the rows outside of each fold.
+    folds : RegularizationPath
+        Of the rows outside of each fold: the models of all folds side by side, `coefs` has shape
+        (num, folds, *model shape).
     losses : array, shape (folds, num)
         The mean loss over each fold's held-out rows of all clients.
     """
 
     path: RegularizationPath
-    folds: list[RegularizationPath]
+    folds: RegularizationPath
     losses: Array
 
     @property
@@ -69,32 +72,31 @@ class CrossValidation:
     @property
     def stability(self) -> Array:
         """The share of the folds in which each entry is active, shape (num, entries)."""
-        size = int(np.size(self.path.x[0]))
+        number, size = len(self.losses), int(np.size(self.path.x[0]))
         shares = np.zeros((len(self.path), size))
-        for fold in self.folds:
-            for share, active in zip(shares, fold.active, strict=True):
-                share[active] += 1 / len(self.folds)
+        for share, active in zip(shares, self.folds.active, strict=True):
+            np.add.at(share, active % size, 1 / number)
         return shares
 
     @property
     def uplink_bytes(self) -> int:
         """What all clients have sent, for all folds and the path of all rows."""
-        return int(sum(p.uplink_bytes.sum() for p in (self.path, *self.folds)))
+        return int(self.path.uplink_bytes.sum() + self.folds.uplink_bytes.sum())
 
     @property
     def downlink_bytes(self) -> int:
         """What all clients were sent."""
-        return int(sum(p.downlink_bytes.sum() for p in (self.path, *self.folds)))
+        return int(self.path.downlink_bytes.sum() + self.folds.downlink_bytes.sum())
 
     @property
     def exchanges(self) -> int:
         """The exchanges with the clients, rounds and gradients."""
-        return int(sum(p.exchanges.sum() for p in (self.path, *self.folds)))
+        return int(self.path.exchanges.sum() + self.folds.exchanges.sum())
 
     def __repr__(self) -> str:
         best, sparse = self.best, self.one_standard_error
         return (
-            f"CrossValidation({len(self.folds)} folds, {len(self.path)} weights: "
+            f"CrossValidation({len(self.losses)} folds, {len(self.path)} weights: "
             f"{self.values[best]:.4g} has the least mean loss, {self.mean[best]:.4g}, with "
             f"{len(self.path.active[best])} active; {self.values[sparse]:.4g} is within a standard "
             f"error, with {len(self.path.active[sparse])}; {self.exchanges} exchanges, "
@@ -158,29 +160,87 @@ def cross_validate(
     cores = [_core(f) for f in problem.objectives]
     splits = folds if not isinstance(folds, int) else _deal_all(cores, folds, seed)
     options = {"seed": seed, **options}
+    strategy = default_strategy(problem) if strategy is None else strategy
     path = regularization_path(
         problem, regularizer, strategy, num=num, min_ratio=min_ratio, values=values, **options
     )
-    psi = problem.regularizer if regularizer is None else regularizer
-    found, losses = [], []
-    for split in splits:
-        train: list[tuple[LinearModel, float]] = []
-        test: list[tuple[LinearModel, float]] = []
-        for core, weight, (fit, held) in zip(cores, problem.weights, split, strict=True):
-            share = float(weight) / core.total_weight
-            for rows, part in ((fit, train), (held, test)):
-                f = _part(core, rows)
-                if f is not None:
-                    part.append((f, share * f.total_weight))
-        if not train or not test:
-            raise ConfigError(
-                f"folds={folds} is more than the rows that the clients have: take fewer"
-            )
-        rest = FederatedProblem([f for f, _ in train], weights=[w for _, w in train])
-        found.append(regularization_path(rest, psi, strategy, values=path.values, **options))
-        total = sum(w for _, w in test)
-        losses.append([sum(w * f.value(x) for f, w in test) / total for x in found[-1].coefs])
-    return CrossValidation(path, found, np.array(losses))
+    psi = as_regularizer(problem.regularizer if regularizer is None else regularizer)
+    train = [[_part(core, split[j][0]) for split in splits] for j, core in enumerate(cores)]
+    test = [[_part(core, split[j][1]) for split in splits] for j, core in enumerate(cores)]
+    shares = [w / core.total_weight for w, core in zip(problem.weights, cores, strict=True)]
+    fit, held = _weights(train, shares), _weights(test, shares)
+    if not (fit.any(axis=0) & held.any(axis=0)).all():
+        raise ConfigError(f"folds={folds!r}: a fold has no rows to fit, or none held out")
+    fit, held = fit / fit.sum(axis=0), held / held.sum(axis=0)
+    together = FederatedProblem(
+        [SideBySide(parts, len(cores) * own) for parts, own in zip(train, fit, strict=True)],
+        names=problem.names,
+    )
+    found = regularization_path(together, Each(psi), strategy, values=path.values, **options)
+    losses = np.zeros((len(splits), len(path)))
+    for parts, own in zip(test, held, strict=True):
+        for k, f in enumerate(parts):
+            if f is not None:
+                losses[k] += [own[k] * f.value(x[k]) for x in found.coefs]
+    return CrossValidation(path, found, losses)
+
+
+class SideBySide(Objective):
+    """f(X) = sum_k factor_k f_k(X_k): the folds of one client, whose models are along an axis.
+
+    Parameters
+    ----------
+    parts : sequence of LinearModel
+        f_k; None for 0.
+    factors : array
+    """
+
+    def __init__(self, parts: Sequence[LinearModel | None], factors: Array) -> None:
+        self.parts, self.factors = list(parts), factors
+        first = next(f for f in parts if f is not None)
+        self.shape, self.dtype = (len(self.parts), *first.shape), first.dtype
+        self.num_examples = max(f.num_examples for f in parts if f is not None)
+
+    def value(self, x: Array) -> float:
+        """Return f(X)."""
+        pairs = zip(self.parts, self.factors, x, strict=True)
+        return math.fsum(c * f.value(own) for f, c, own in pairs if f is not None)
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient at X, in its shape."""
+        gradient = np.zeros_like(x)
+        for k, f in enumerate(self.parts):
+            if f is not None:
+                gradient[k] = self.factors[k] * f.gradient(x[k])
+        return gradient
+
+    def hessian(self, x: Array, columns: Array | None = None) -> Array:
+        """Return the Hessian's blocks, those of the folds."""
+        size = math.prod(self.shape[1:]) if columns is None else len(columns)
+        blocks = np.zeros((len(self.parts), size, size), x.dtype)
+        for k, f in enumerate(self.parts):
+            if f is not None:
+                blocks[k] = self.factors[k] * f.hessian(x[k], columns)
+        return blocks
+
+    def _curvature(self) -> tuple[float | None, float | None]:
+        found = [
+            c * f.smoothness if f.smoothness is not None else None
+            for f, c in zip(self.parts, self.factors.tolist(), strict=True)
+            if f is not None
+        ]
+        known = [L for L in found if L is not None]
+        return (max(known) if len(known) == len(found) else None), None
+
+
+def _weights(parts: Sequence[Sequence[LinearModel | None]], shares: Sequence[float]) -> Array:
+    """Return the weight of each client in each fold, shape (clients, folds)."""
+    return np.array(
+        [
+            [0.0 if f is None else share * f.total_weight for f in own]
+            for own, share in zip(parts, shares, strict=True)
+        ]
+    )
 
 
 def _core(objective: Any) -> LinearModel:

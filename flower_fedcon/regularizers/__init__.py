@@ -1,6 +1,7 @@
 """Regularizers psi: their values, proximal operators and subgradients."""
 
 from flower_fedcon.regularizers.base import Regularizer
+from flower_fedcon.regularizers.each import Each
 from flower_fedcon.regularizers.elementwise import L1, ElasticNet, L2Squared, Nonnegative, Zero
 from flower_fedcon.regularizers.grouped import GroupLasso, L2Norm, SparseGroupLasso
 from flower_fedcon.regularizers.intercept import WithIntercept
@@ -10,6 +11,7 @@ from flower_fedcon.regularizers.wrap import Foreign, Indicator, Separable, as_re
 
 __all__ = [
     "L1",
+    "Each",
     "ElasticNet",
     "Foreign",
     "GroupLasso",

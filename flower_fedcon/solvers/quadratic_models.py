@@ -42,9 +42,15 @@ def packed_size(d: int) -> int:
 def taylor(x: Array, value: float, gradient: Array, hessian: Array) -> Array:
     """Return the second-order model about x, packed: the upper triangle of [[H, -b], [-b', 2c]].
 
+    Where the Hessian is block-diagonal, its blocks in an array of shape (blocks, d, d), it is that
+    of each block after the other, with the value in the first.
+
     >>> taylor(np.array([2.0]), 4.0, np.array([4.0]), np.array([[2.0]]))  # of x^2
     array([2., 0., 0.])
     """
+    if hessian.ndim == 3:
+        each = zip(x, [value, *[0.0] * (len(x) - 1)], gradient, hessian, strict=True)
+        return np.concatenate([taylor(*one) for one in each])
     z, g = x.reshape(-1), gradient.reshape(-1)
     Hz = hessian @ z
     square = np.empty((z.size + 1, z.size + 1), x.dtype)

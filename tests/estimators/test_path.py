@@ -225,7 +225,9 @@ def test_folds_within_the_clients():
     stable = found.stability
     assert stable.shape == (12, A.shape[1] + 1)
     assert set(np.round(3 * stable.ravel())) <= {0, 1, 2, 3}
-    assert found.exchanges == sum(p.exchanges.sum() for p in (found.path, *found.folds))
+    assert found.exchanges == found.path.exchanges.sum() + found.folds.exchanges.sum()
+    assert found.folds.exchanges.sum() < 2 * found.path.exchanges.sum()  # side by side
+    assert found.folds.coefs.shape == (12, 3, A.shape[1] + 1)
     assert f"{found.uplink_bytes:,} bytes up" in repr(found)
     # A fold by hand: its rows, its solution, its loss.
     cores = [f.objective if hasattr(f, "objective") else f for f in problem.objectives]
