@@ -79,7 +79,8 @@ class FlowerClient(NumPyClient):
         name: str | None = None,
         policy: Policy | None = None,
     ) -> None:
-        if not isinstance(objective, Table):
+        self._has_table = isinstance(objective, Table)
+        if not self._has_table:
             check_objective(objective)
         self.objective = self._own_objective = objective
         self._context = context
@@ -140,7 +141,7 @@ class FlowerClient(NumPyClient):
                 if store is not None and phase != CERTIFY and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
-            reply = Reply([-1], 0, error=_answer(error))
+            reply = Reply([-1], 0, error=self._answer(error))
         return codec.encode_reply(reply)
 
     def _tell(self, run: RunInfo, request: Request) -> Reply:
@@ -187,7 +188,7 @@ class FlowerClient(NumPyClient):
             with self.policy.in_time():
                 return self._evaluate(parameters, config)
         except Exception as error:
-            return math.nan, 1, {"error": _answer(error)}
+            return math.nan, 1, {"error": self._answer(error)}
 
     def _evaluate(
         self, parameters: list[Array], config: dict[str, Any]
@@ -207,14 +208,15 @@ class FlowerClient(NumPyClient):
         examples = int(getattr(objective, "num_examples", 1))
         return float(objective.value(x)), examples, {"client": int(config["client"]), **own}
 
-
-def _answer(error: Exception) -> str:
-    """Return what the server is told of an error; this node's log has all of it."""
-    if isinstance(error, FedConError):
-        _log.warning("this node answers with an error: %s", printable(str(error)))
-        return error.told
-    _log.warning("this node answers with an error", exc_info=error)
-    return f"the client failed: {error!r}"
+    def _answer(self, error: Exception) -> str:
+        """Return what the server is told of an error; this node's log has all of it."""
+        if isinstance(error, FedConError):
+            _log.warning("this node answers with an error: %s", printable(str(error)))
+            return error.told
+        _log.warning("this node answers with an error", exc_info=error)
+        if self._has_table:  # a library's words may hold a cell
+            return f"the client failed: {type(error).__name__}, see the node's own log"
+        return f"the client failed: {error!r}"
 
 
 def _text(value: Any) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import FedConError
 from flower_fedcon.tables.check import DataError, Misfit
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.schema import Schema, canonical
@@ -40,17 +40,26 @@ def read_table(
     Raises
     ------
     DataError
-        If the file cannot be read, or does not fit the schema.
-    ConfigError
-        If a package that reads such files is not installed.
+        If the file cannot be read, a package that reads such files is not installed, or the file
+        does not fit the schema.
     """
     path = Path(path)
+    try:
+        return _read(path, schema, column, client)
+    except FedConError:
+        raise
+    except Exception as error:  # a column of some kind that nobody has thought of
+        raise DataError(f"{path}: it cannot be read as the schema says ({error!r})") from error
+
+
+def _read(path: Path, schema: Schema, column: str | None, client: object) -> Table:
+    """Return what `read_table` does, or raise anything."""
     if _suffix(path) in SPARSE:
         if column is not None:
-            raise ConfigError(f"{path}: rows of an SVMlight file have no {column!r}: one each")
+            raise DataError(f"{path}: rows of an SVMlight file have no {column!r}: one each")
         return _read_sparse(path, schema)
     if schema.sparse:
-        raise ConfigError(
+        raise DataError(
             f'{path}: features = "all" is for SVMlight files ({", ".join(SPARSE)}): name the '
             "columns in [features]"
         )
@@ -71,7 +80,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:
-        raise ConfigError(f"{path}: tables are read by pandas: {_EXTRA}") from None
+        raise DataError(f"{path}: tables are read by pandas: {_EXTRA}") from None
     suffix = _suffix(path)
     if suffix == ".parquet":
         return _opened(path, lambda: pd.read_parquet(path))
@@ -128,7 +137,7 @@ def _read_sparse(path: Path, schema: Schema) -> Table:
     from sklearn.datasets import load_svmlight_file
 
     if not schema.sparse:
-        raise ConfigError(f'{path}: an SVMlight file names no columns: write features = "all"')
+        raise DataError(f'{path}: an SVMlight file names no columns: write features = "all"')
     A, y = _opened(path, lambda: load_svmlight_file(str(path)))
     marks: Iterable[str] = (canonical(value) for value in y)
     return Columns(path, {schema.target: np.array([*marks], dtype=object)}, schema).table(A)
@@ -139,7 +148,7 @@ def _opened(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except ImportError:
-        raise ConfigError(f"{path}: reading it needs pyarrow: {_EXTRA}") from None
+        raise DataError(f"{path}: reading it needs pyarrow: {_EXTRA}") from None
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
     except OSError as error:

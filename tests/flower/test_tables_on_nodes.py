@@ -17,7 +17,7 @@ from flower_fedcon.problems.heart import HOSPITALS
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.strategies import CompositeFL, FedDR, Scaffnew
-from flower_fedcon.tables import Schema, read_table, table_of_node
+from flower_fedcon.tables import Schema, Table, read_table, table_of_node
 
 PSI = WithIntercept(L1(0.02))
 
@@ -173,6 +173,39 @@ def test_nothing_of_a_row_leaves_a_node_in_an_error(case, tmp_path, log):
     for text in (on_the_wire, str(told.value)):
         assert "its table cannot be read as the schema says" in text
         assert not any(word in text for word in ("SECRET", "4711", "row 1", "row 2", "51"))
+
+
+@on_grid
+def test_what_a_library_says_of_a_cell_stays_on_the_node(monkeypatch):
+    """Whatever is raised while a table is prepared or trained on: the server hears its kind."""
+
+    def fail(*_):
+        raise ValueError("could not convert string to float: 'SECRET'")
+
+    monkeypatch.setattr(Table, "matrix", fail)
+    grid = make_grid(HEART)
+    with pytest.raises(FedConError, match="ValueError, see the node's own log") as told:
+        FedDR(PSI, step_size=1.0).start(grid, num_rounds=1, schema=SCHEMA, max_retries=0)
+    assert "SECRET" not in str(told.value)
+
+
+@on_grid
+def test_a_run_on_tables_resumes(tmp_path):
+    """What was agreed on is agreed on again, and is the same; other rows are refused."""
+    strategy, common = FedDR(PSI, step_size=3.0), {"schema": SCHEMA, "weighting": "examples"}
+    grid = make_grid(HEART)
+    strategy.start(grid, num_rounds=2, run_dir=tmp_path / "a", **common)
+    common |= {"run_dir": tmp_path / "a", "resume": True}
+    resumed = strategy.start(grid, num_rounds=4, **common).history
+    problem = heart()
+    whole = simulate(strategy, problem, 4, evaluate_every=10)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert resumed["uplink_bytes"][-1] == whole["uplink_bytes"][-1]
+    lines = HEART[0].read_text().splitlines()
+    (tmp_path / "cleveland.csv").write_text("\n".join([*lines[:-1], lines[1]]))
+    other = make_grid([tmp_path / "cleveland.csv", *HEART[1:]])
+    with pytest.raises(FedConError, match="cannot resume"):
+        strategy.start(other, num_rounds=5, **common)
 
 
 def test_a_table_that_fits_no_loss_is_refused(tmp_path):
