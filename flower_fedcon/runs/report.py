@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 NAME, COEFFICIENTS = "report.txt", "coefficients.csv"
+_RATIOS = {
+    "logistic": "odds ratio",
+    "multinomial": "odds ratio",
+    "poisson": "rate ratio",
+    "cox": "hazard ratio",
+}
 INTERCEPT = "(intercept)"
 
 
@@ -30,14 +36,16 @@ class Report:
     ----------
     rows : list of tuple
         (column, coefficient of the standardised column, coefficient in the column's own unit, its
-        exponential): the odds ratio of one unit more in a logistic regression, the ratio of hazards
-        in Cox's, of rates in Poisson's. The intercept is last.
+        exponential). The intercept is last.
+    ratio : str
+        What the exponential is: the odds ratio of one unit more, say; "" where it is nothing.
     lines : list of str
         Everything else, a line each.
     """
 
     rows: list[tuple[str, float, float, float]]
     lines: list[str]
+    ratio: str = ""
 
     @classmethod
     def of(cls, server: Server, record: Record) -> Report | None:
@@ -58,15 +66,16 @@ class Report:
                 at_mean = float(table[columns, k])
                 zero = at_mean - math.fsum((own * preparation.centers).tolist())
                 rows.append((INTERCEPT + mark, at_mean, zero, _exp(zero)))
-        return cls(rows, _lines(server, record))
+        return cls(rows, _lines(server, record), _RATIOS.get(preparation.loss, ""))
 
     @property
     def text(self) -> str:
         """The report for people; columns that are not used are left out of the table."""
         used = [row for row in self.rows if row[1] or row[0].startswith(INTERCEPT)]
-        cells = [["column", "per sd", "per unit", "exp(per unit)"]]
+        cells = [["column", "per sd", "per unit", self.ratio]]
         cells += [[name, *(f"{v:.5g}" for v in values)] for name, *values in used]
-        widths = [max(len(row[i]) for row in cells) for i in range(4)]
+        cells = [row if self.ratio else row[:3] for row in cells]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         table = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
             for row in cells
@@ -80,8 +89,10 @@ class Report:
         write_text(folder / NAME, self.text)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["column", "coefficient", "per_unit", "exp_per_unit"])
-        writer.writerows([name, *map(repr, values)] for name, *values in self.rows)
+        header = ["column", "coefficient", "per_unit", self.ratio.replace(" ", "_")]
+        shown = len(header) if self.ratio else 3
+        writer.writerow(header[:shown])
+        writer.writerows([name, *map(repr, values)][:shown] for name, *values in self.rows)
         write_text(folder / COEFFICIENTS, out.getvalue())
 
 

@@ -67,6 +67,8 @@ class Preparation:
     width : int
         Columns of SVMlight files; 0 for others.
     standardized : bool
+    loss : str
+        The schema's.
     uplink_bytes, downlink_bytes : int
         Of the two exchanges, all clients together.
     """
@@ -82,6 +84,7 @@ class Preparation:
     rows: tuple[int, ...] = ()
     width: int = 0
     standardized: bool = True
+    loss: str = ""
     uplink_bytes: int = 0
     downlink_bytes: int = 0
 
@@ -236,8 +239,9 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         zeros = np.zeros(first.width)
         groups = tuple(range(first.width))
         return Preparation(
-            schema.digest, names, groups, zeros, scales, kept, {}, {}, first.rows, first.width
-        )
+            schema.digest, names, groups, zeros, scales, kept, {}, {}, first.rows, first.width,
+            standardized=schema.standardize, loss=schema.loss,
+        )  # fmt: skip
     names_, groups_, means, variances, observed = [], [], [], [], []
     for j, feature in enumerate(schema.numeric):
         names_.append(feature.name)
@@ -279,6 +283,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         left_out=why,
         rows=first.rows,
         standardized=schema.standardize,
+        loss=schema.loss,
     )
 
 

@@ -101,6 +101,11 @@ def read_frame(path: Path) -> pd.DataFrame:
             encoding="utf-8-sig",
         ),
     )
+    if suffix == ".csv" and len(frame.columns) == 1 and ";" in frame.columns[0]:
+        raise DataError(
+            f"{path}: found semicolons between its columns, expected commas: save it with commas, "
+            "and with a point in decimal numbers"
+        )
     frame.columns = [str(name).strip() for name in frame.columns]
     return frame
 

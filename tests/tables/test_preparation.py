@@ -201,3 +201,26 @@ def test_one_hot_encoder_agrees():
     encoder = ColumnTransformer([("cp", OneHotEncoder(drop="first", sparse_output=False), [0])])
     expected = encoder.fit_transform(table.categories[:, [cp]])
     np.testing.assert_array_equal(alone.matrix(problem.preparation), expected)
+
+
+def test_the_report_names_coefficients_in_their_own_units(tmp_path):
+    """In a linear model there is no ratio; a unit is what the file has, and 0 its origin."""
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        xs, cs = rng.normal(50, 10, size=30).tolist(), rng.integers(0, 2, size=30).tolist()
+        rows = [f"{3 * x - 7 + 5 * c},{x},{('no', 'yes')[c]}" for x, c in zip(xs, cs, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["y,x,c", *rows]))
+    schema = {"target": "y", "features": {"x": "numeric", "c": "categorical"}}
+    problem = tables(data=str(tmp_path / "*.csv"), schema=schema)
+    report = simulate(
+        FedDR(problem.regularizer, step_size=3.0), problem, 60, run_dir=tmp_path / "run"
+    ).report
+    found = {name: unit for name, _, unit, _ in report.rows}
+    assert found == {
+        "x": pytest.approx(3),
+        "c=yes": pytest.approx(5),
+        "(intercept)": pytest.approx(-7),
+    }
+    assert report.text.splitlines()[0].split() == ["column", "per", "sd", "per", "unit"]
+    header = (tmp_path / "run" / "coefficients.csv").read_text().splitlines()[0]
+    assert header == "column,coefficient,per_unit"
