@@ -19,7 +19,7 @@ from flower_fedcon.objectives import (
 )
 from flower_fedcon.objectives.stacked import key, stack
 from flower_fedcon.problems.reference import solve
-from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Separable, WithIntercept
+from flower_fedcon.regularizers import L1, Each, ElasticNet, GroupLasso, Separable, WithIntercept
 from flower_fedcon.sets import L2Ball
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.problem import LocalProblem
@@ -170,6 +170,20 @@ def test_a_free_intercept():
     assert WithIntercept(GroupLasso(1.0, groups=2)).entrywise((3,)) is None
     with pytest.raises(ConfigError, match="coefficients and an intercept"):
         psi.prox(np.ones(1), 1.0)
+
+
+def test_models_side_by_side():
+    X, G = np.array([[1.0, 0.0], [3.0, -2.0]]), np.array([[-0.3, 0.1], [0.3, 0.4]])
+    psi = Each(WithIntercept(L1(0.3)))
+    assert psi.value(X) == pytest.approx(1.2)
+    np.testing.assert_allclose(psi.prox(X, 10.0), [[0, 0], [0, -2]])
+    np.testing.assert_allclose(psi.prox(np.stack([X, -X]), 1.0, batch=1)[1], [[-0.7, 0], [-2.7, 2]])
+    np.testing.assert_allclose(psi.subgradient(X), [[0.3, 0], [0.3, 0]])
+    assert psi.subdifferential_distance(X, G) == pytest.approx(np.linalg.norm([0, 0.1, 0.6, 0.4]))
+    np.testing.assert_array_equal(psi.scaled(2.0).entrywise((2, 2))[0], [[0.6, 0], [0.6, 0]])
+    assert Each(GroupLasso(1.0, groups=2)).entrywise((2, 2)) is None
+    with pytest.raises(ConfigError, match="needs an axis of models"):
+        psi.check_shape((2,))
 
 
 def test_groups_with_weights_of_their_own():
