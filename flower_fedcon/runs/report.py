@@ -107,11 +107,8 @@ def _lines(server: Server, record: Record) -> list[str]:
     if "kkt" in record:
         lines.append(f"KKT residual: {record['kkt']:.3g}")
     for name in (name for name in record if name.startswith("test_") and "/" not in name):
-        own = [
-            f"{client.name} {record[f'{name}/{client.name}']:.4f}"
-            for client in setup.clients
-            if f"{name}/{client.name}" in record
-        ]
+        each = f"{name}/"
+        own = [f"{k[len(each) :]} {value:.4f}" for k, value in record.items() if k.startswith(each)]
         lines.append(f"{name}: {', '.join(own)}; pooled {record[name]:.4f}")
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
     lines.append(f"{server.strategy.title}, {server.round} rounds: {up:.3f} MB up, {down:.3f} down")

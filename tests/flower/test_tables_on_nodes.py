@@ -11,11 +11,14 @@ from fake_grid import FakeGrid, asked, on_grid
 from heart_files import FOLDER, SCHEMA
 
 from flower_fedcon import Policy, client_app, simulate
+from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.problems import heart
 from flower_fedcon.problems.heart import HOSPITALS
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
+from flower_fedcon.runs.run import Plan
 from flower_fedcon.strategies import CompositeFL, FedDR, Scaffnew
 from flower_fedcon.tables import Schema, Table, read_table, table_of_node
 
@@ -227,3 +230,19 @@ def test_rows_held_out_are_the_same_everywhere():
 def held_first(m):
     order = np.random.default_rng([0, m]).permutation(m)[: round(0.25 * m)]
     return sorted(order.tolist())[:5]
+
+
+@on_grid
+def test_ray_s_engine_counts_what_this_process_counts():
+    """There the server has the problem, prepared, and its nodes objectives."""
+    problem = heart()
+    strategy = FedDR(problem.regularizer, step_size=3.0)
+    engine = GridEngine(strategy, FakeGrid(problem.objectives), None, 4, problem)
+    there = GridRun(strategy, engine).play(problem.x0, Plan(num_rounds=2)).history
+    here = simulate(strategy, problem, 2)
+    assert there.x.tobytes() == here.x.tobytes()
+    for name in ("uplink_bytes", "downlink_bytes", "test_auc", "test_loss/va"):
+        assert there[name].tolist() == here[name].tolist()
+    # Nodes are numbered there, and named after their files here.
+    assert there.report.rows == here.report.rows
+    assert "va 0.7" in there.report.text
