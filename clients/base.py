@@ -151,13 +151,15 @@ class FedConClient(FlowerClient, Generic[State]):
         center: Array | None = None,
         regularizer: Any = None,
         stop: Callable[[Array, Array], bool] | None = None,
+        objective: Any = None,
     ) -> Array:
         """Return argmin f_j(x) + <linear, x> + (shift/2) ||x - center||^2 (+ psi).
 
         By the strategy's `local_solver`, from `start`; `stop(x, gradient)` may end it earlier.
+        `objective` takes the place of f_j.
         """
         problem = LocalProblem(
-            objective=self.objective,
+            objective=self.objective if objective is None else objective,
             start=start,
             linear=linear,
             shift=shift,

@@ -114,6 +114,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     functional_constraint: ClassVar[bool] = False
     """Whether it keeps the objectives' own constraint, `constraint_value(x)` <= 0 on average."""
 
+    own_constraints: ClassVar[bool] = False
+    """Whether it keeps each objective's own `constraint_value(x)` <= 0, and not their mean."""
+
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
 

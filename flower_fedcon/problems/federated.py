@@ -19,7 +19,7 @@ from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.validation import Array, float_array
+from flower_fedcon.validation import Array, choice, float_array
 
 Metric = Callable[[Any], float]
 
@@ -50,6 +50,9 @@ class FederatedProblem:
         The optimum, where it is known; by default a solver finds it when first asked for.
     preparation : Preparation, optional
         Of clients with tables: what their columns are called, and how they are scaled.
+    constraints : {"mean", "each"} (default: "mean")
+        Where objectives have a constraint g_j(x) <= 0 of their own (`constraint_value`): whether
+        their mean is to be kept, which all then have, or each of them, which some may have.
 
     Raises
     ------
@@ -78,6 +81,7 @@ class FederatedProblem:
         metrics: Mapping[str, Metric] | None = None,
         optimum: Reference | None = None,
         preparation: Preparation | None = None,
+        constraints: str = "mean",
     ) -> None:
         objectives = list(objectives)
         if not objectives:
@@ -116,6 +120,7 @@ class FederatedProblem:
         self._own_metrics = own if all(map(callable, own)) else []
         self._optimum = optimum
         self.preparation = preparation
+        self.constraints = choice("constraints", constraints, ("mean", "each"))
 
     @property
     def num_clients(self) -> int:
@@ -161,7 +166,8 @@ class FederatedProblem:
     @property
     def has_functional_constraint(self) -> bool:
         """Whether the objectives have a constraint of their own, g(x) <= 0."""
-        return all(hasattr(c, "constraint_value") for c in self.clients)
+        enough = any if self.constraints == "each" else all
+        return enough(hasattr(c, "constraint_value") for c in self.clients)
 
     def evaluate(self, packed: Array) -> Record:
         """Return the record of a packed model: objective, residual, violation and metrics.
@@ -179,7 +185,8 @@ class FederatedProblem:
         if self._functional:
             total = math.fsum(c.constraint_value(packed) for c in self.clients)
             record["constraint"] = total / self.num_clients
-        if self._optimum is not None and record.get("constraint", 0.0) <= 0:
+        each = self.constraints == "each"  # then the mean does not say whether they are kept
+        if self._optimum is not None and not each and record.get("constraint", 0.0) <= 0:
             self._check_residual(packed, record, self._optimum)
         x = self.layout.unpack(packed)
         if self._own_metrics:

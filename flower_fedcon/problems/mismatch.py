@@ -52,7 +52,18 @@ def why_mismatched(strategy: FedConStrategy[Any], problem: FederatedProblem) -> 
 L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is meant
     """
     title, kind = strategy.title, type(strategy)
-    if problem.has_functional_constraint and not strategy.functional_constraint:
+    each = problem.constraints == "each"
+    if strategy.own_constraints and problem.has_functional_constraint and not each:
+        return _told(
+            f"{title} keeps each objective's own constraint, the problem asks for their mean",
+            'give FederatedProblem constraints="each", or take FedSGM',
+        )
+    if each and problem.has_functional_constraint and not strategy.own_constraints:
+        return _told(
+            f"{title} does not keep each objective's own constraint (constraint_value)",
+            "take FedProxAL, which does",
+        )
+    if not each and problem.has_functional_constraint and not strategy.functional_constraint:
         return _told(
             f"{title} does not keep the functional constraint g(x) <= 0 of the problem's "
             "objectives (constraint_value)",

@@ -11,6 +11,7 @@ import pytest
 
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
+from flower_fedcon.problems.reference import Reference
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import Box, L1Ball
 from flower_fedcon.strategies import FedAvg
@@ -110,6 +111,54 @@ def two_limited() -> FederatedProblem:
     limits = [(1.0, 0.5), (3.0, 2.5)]
     limited = [Limited(f, *limit) for f, limit in zip(clients, limits, strict=True)]
     return FederatedProblem(limited, x0=np.array([1.0]))
+
+
+class Walled(Scaled):
+    """f with c(x) = <a, x> - level."""
+
+    def __init__(self, objective: Any, a: Any, level: float) -> None:
+        super().__init__(objective, 1.0)
+        self.a, self.level = np.array(a), level
+
+    def constraint_value(self, x):
+        return float(self.a @ x - self.level)
+
+    def constraint_gradient(self, x):
+        return self.a
+
+
+def two_walls() -> FederatedProblem:
+    """F = (3/4) ||x||^2 - 2 x_1 - 2 x_2, x_1 <= 1/2 and x_1 + x_2 <= 3/2: x* = (1/2, 1).
+
+    There mean grad f = (-5/4, -1/2): the multipliers are 3/4 and 1/2.
+    """
+    clients = [
+        Quadratic(np.diag([2.0, 1.0]), [3.0, 1.0]),
+        Quadratic(np.diag([1.0, 2.0]), [1.0, 3.0]),
+    ]
+    walls = [([1.0, 0.0], 0.5), ([1.0, 1.0], 1.5)]
+    walled = [Walled(f, *wall) for f, wall in zip(clients, walls, strict=True)]
+    optimum = Reference(np.array([0.5, 1.0]), -33 / 16, 0.0, "by hand")
+    return FederatedProblem(walled, constraints="each", optimum=optimum)
+
+
+@cache
+def q6_walls() -> FederatedProblem:
+    """Q6 with a_j'x <= a_j'x* - .05 ||a_j||; the clients 0, 1, 2 and 5 are bound at the optimum."""
+    free, bound = q6().optimum.x, [0, 1, 2, 5]
+    a = np.array([np.random.default_rng(20 + j).standard_normal(8) for j in range(6)])
+    levels = a @ free - 0.05 * np.linalg.norm(a, axis=1)
+    walls = zip(q6_objectives(), a, levels, strict=True)
+    walled = [Walled(*wall) for wall in walls]
+    matrix = np.mean([f.Q for f in q6_objectives()], axis=0)
+    b = np.mean([f.b for f in q6_objectives()], axis=0)
+    kkt = np.block([[matrix, a[bound].T], [a[bound], np.zeros((4, 4))]])
+    found = np.linalg.solve(kkt, np.r_[b, levels[bound]])
+    x, multipliers = found[:8], found[8:]
+    assert multipliers.min() > 0  # and all are kept, so that the convex problem is solved
+    assert (a @ x - levels).max() < 1e-14
+    optimum = Reference(x, float(x @ matrix @ x / 2 - b @ x), 0.0, "active set")
+    return FederatedProblem(walled, constraints="each", optimum=optimum)
 
 
 def toy() -> FederatedProblem:

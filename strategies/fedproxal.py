@@ -1,0 +1,174 @@
+r"""FedProxAL: an augmented Lagrangian for convex constraints of the clients' own.
+
+    min_w (1/N) sum_j f_j(w) + psi(w)   s.t. c_j(w) <= 0 for each client j,   all convex
+
+Rounds of the stage k = 0, 1, ..., with the anchor w_k, from w_0 = x0 and mu_j = 0:
+    1. broadcast w and k;  client j gets mu_j
+    2. client j:  first of a stage:  u_j = w;  lambda_j = -grad P_j(w)
+                  else:  r_j = ||grad P_j(w) + lambda_j - rho (w - u_j)||_inf
+                         u_j := argmin_u P_j(u) + <lambda_j, u - w> + (rho/2) ||u - w||^2
+                         lambda_j := lambda_j + rho (u_j - w)
+    3. upload u_j + lambda_j/rho, r_j and c_j(w)
+    4. server:    if sum r_j <= s/(k+1)^2:  w_{k+1} = w;  mu_j := [mu_j + beta c_j(w)]_+
+                  else:  w := argmin_w psi(w) + (kappa/2) ||w - w_k||^2
+                                       + sum_j (rho/2) ||w - u_j - lambda_j/rho||^2
+
+Here P_j(w) = f_j(w)/N + ([mu_j + beta c_j(w)]_+^2 - mu_j^2)/(2 beta) + (kappa/2) ||w - w_k||^2. A
+stage is a proximal step of the method of multipliers, its rounds are steps of ADMM for
+psi + sum P_j. kappa = 1/((N+1) beta). At the limit mu_j >= 0, mu_j c_j(w) = 0, and 0 lies in
+mean grad f_j + sum mu_j grad c_j + the subdifferential of psi. The rival of FedSGM, which keeps the
+mean of the constraints up to a tolerance, and has no multipliers. Symbols: beta = penalty,
+rho = coupling, s = accuracy.
+
+State: u_j, lambda_j and w_k on the client; w, w_k and the mu_j (N numbers) on the server.
+Wire: 1 vector and 2 numbers down; 1 vector and 2 numbers up.
+Participation: full.
+Lost state: the client begins the stage anew, at the w of the round and with the server's w_k; the
+mu_j are never lost.
+
+Source: He, Peng, Sun, "Federated Learning with Convex Global and Local Constraints", TMLR 2024,
+without constraints of the server's; the steps are reconstructed, and the local accuracy is the
+solver's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
+from flower_fedcon.validation import Array, optional, positive
+from flower_fedcon.wire.payloads import Payload
+
+
+class FedProxALState(NamedTuple):
+    """The server's state."""
+
+    w: Array  # global model, shape of x0
+    anchor: Array  # w_k, shape of x0
+    k: int  # the stage, from 0
+    multipliers: Array  # the mu_j, shape (N,)
+    worst: float  # the largest c_j(w) of the last round's broadcast
+
+
+class FedProxALConstants(NamedTuple):
+    """What follows from the setup."""
+
+    coupling: float  # rho
+    pull: float  # kappa
+
+
+class FedProxAL(LocalMinimization[FedProxALState]):
+    """The proximal augmented Lagrangian method.
+
+    An objective's constraint is `constraint_value(x)` <= 0, with `constraint_gradient(x)`; here
+    each client's own, not their mean: the problem is `FederatedProblem(..., constraints="each")`.
+    Clients without one are not bound. A history has the columns "stage" and "worst_constraint".
+
+    Parameters
+    ----------
+    regularizer : Regularizer or ConstraintSet, optional
+        psi, on the server alone.
+    penalty : float (default: 10.0)
+        beta > 0. A larger one takes fewer stages, of more rounds.
+    coupling : float, optional
+        rho > 0; by default L/N, where the clients know L.
+    accuracy : float (default: 1.0)
+        s > 0, of the first stage.
+    local_solver : str or LocalSolver (default: "exact")
+        How well a client minimises: see `flower_fedcon.solvers`.
+    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range, or coupling is None and L unknown.
+    ParticipationError
+        If somebody would be left out.
+
+    Examples
+    --------
+    The minimum of (x - 1)^2 / 2 over x <= 0, which the first client demands:
+
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> class Bounded(Quadratic):
+    ...     def constraint_value(self, x):
+    ...         return x[0]
+    ...     def constraint_gradient(self, x):
+    ...         return np.ones(1)
+    >>> clients = [kind(np.eye(1), np.ones(1)) for kind in (Bounded, Quadratic)]
+    >>> problem = FederatedProblem(clients, constraints="each")
+    >>> abs(simulate(FedProxAL(), problem, num_rounds=100).x.item()) < 1e-3
+    True
+    """
+
+    name = "fedproxal"
+    uplink = ("z", "residual", "constraint")
+    numbers = ("residual", "constraint")
+    needs_mean = "w minimises a sum over all clients"
+    needs_everyone = "w minimises a sum over all clients"
+    own_constraints = True
+    constants: FedProxALConstants
+
+    def __init__(
+        self,
+        regularizer: Any = None,
+        *,
+        penalty: float = 10.0,
+        coupling: float | None = None,
+        accuracy: float = 1.0,
+        **common: Unpack[MinimizationOptions],
+    ) -> None:
+        super().__init__(**common)
+        self.regularizer = as_regularizer(regularizer)
+        self.penalty = positive("penalty", penalty)
+        self.coupling = optional(positive, "coupling", coupling)
+        self.accuracy = positive("accuracy", accuracy)
+
+    def derive(self) -> FedProxALConstants:
+        """Settle rho and kappa."""
+        n, L = self.setup.num_clients, self.setup.smoothness
+        if self.coupling is None and not L:
+            raise ConfigError("the clients' smoothness L is unknown: give coupling, about L/N")
+        return FedProxALConstants(self.coupling or (L or 1.0) / n, 1 / ((n + 1) * self.penalty))
+
+    def initialize(self, x0: Array) -> FedProxALState:
+        """Start at x0, with mu_j = 0."""
+        return FedProxALState(x0, x0, 0, np.zeros(self.setup.num_clients), 0.0)
+
+    def broadcast(self, state: FedProxALState) -> Payload:
+        """Step 1, what is the same for all."""
+        return {"w": state.w, "stage": state.k}
+
+    def personal(self, state: FedProxALState, client: int, ack: int) -> Payload:
+        """Step 1, the client's own."""
+        return {"multiplier": float(state.multipliers[client])}
+
+    def aggregate(self, state: FedProxALState, uploads: Uploads) -> FedProxALState:
+        """Step 4."""
+        residuals, c = uploads["residual"], np.array(uploads["constraint"])
+        worst = float(c.max())
+        if min(residuals) >= 0 and sum(residuals) <= self.accuracy / (state.k + 1) ** 2:
+            multipliers = np.maximum(0.0, state.multipliers + self.penalty * c)
+            return FedProxALState(state.w, state.w, state.k + 1, multipliers, worst)
+        rho, kappa = self.constants
+        weight = kappa + rho * uploads.num_clients
+        center = (kappa * state.anchor + rho * uploads.sum("z")) / weight
+        return state._replace(w=self.regularizer.prox(center, 1 / weight), worst=worst)
+
+    def model(self, state: FedProxALState) -> Array:
+        """Return w."""
+        return state.w
+
+    def report(self, state: FedProxALState) -> dict[str, float]:
+        """Return the stage, and the largest c_j at the round's broadcast."""
+        return {"stage": float(state.k), "worst_constraint": state.worst}
+
+    def readmit(self, state: FedProxALState, client: int) -> tuple[FedProxALState, Payload]:
+        """Return w_k."""
+        return state, {"anchor": state.anchor}

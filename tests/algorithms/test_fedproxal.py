@@ -1,0 +1,50 @@
+"""FedProxAL: what the contract test does not say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from problems import Walled, q6_limited, two_limited, two_walls
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import FedAvg, FedProxAL
+
+
+def test_second_round():
+    # w = 1/7.  1: u - 2 + u - .5 + (u - 1)/3 + .5 + u - 1/7 = 0: u = 26/35, z = 129/70
+    # 2: (u + 1)/2 + 9u - 7.5 + (u - 1)/3 - 2.5 + u - 1/7 = 0: u = 419/455, z = 773/455 - 5/2
+    problem = FederatedProblem(two_limited().objectives, x0=np.ones(1), constraints="each")
+    found = simulate(FedProxAL(penalty=1.0, coupling=1.0), problem, 2).x
+    assert found == pytest.approx([1877 / 3185], rel=1e-10)
+
+
+def test_multipliers_are_those_of_the_optimum():
+    run = OpenRun(FedProxAL(coupling=1.0), two_walls()).play(400)
+    assert run.x == pytest.approx([0.5, 1.0], abs=2e-4)
+    assert run.state.multipliers == pytest.approx([0.75, 0.5], abs=1e-2)
+    report = run.server.strategy.report(run.state)
+    assert report["stage"] > 3
+    assert abs(report["worst_constraint"]) < 1e-3
+
+
+def test_clients_without_a_constraint_are_not_bound_and_psi_is_the_servers():
+    """x^2/2 - 3x and x^2/2 - x, with |x|/2: 1.5; the second client demands x <= 1."""
+    clients = [Quadratic([[1.0]], [3.0]), Walled(Quadratic([[1.0]], [1.0]), [1.0], 1.0)]
+    psi = L1(0.5)
+    for objectives, x in ((clients[:1] * 2, 2.5), (clients, 1.0)):
+        problem = FederatedProblem(objectives, regularizer=psi, constraints="each")
+        found = simulate(FedProxAL(psi, coupling=0.5), problem, 300).x
+        assert found == pytest.approx([x], abs=1e-3)
+
+
+def test_which_constraint_is_meant_must_fit():
+    with pytest.raises(FedConError, match=r"keeps each objective's own.*give.*constraints=.each"):
+        simulate(FedProxAL(coupling=1.0), q6_limited(), 1)
+    with pytest.raises(FedConError, match=r"FedAvg.*does not keep each objective's own"):
+        simulate(FedAvg(client_lr=0.1, local_steps=1), two_walls(), 1)
+    with pytest.raises(ConfigError, match="constraints must be one of 'mean', 'each', got 'all'"):
+        FederatedProblem([Quadratic([[1.0]], [3.0])], constraints="all")
