@@ -96,7 +96,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError("sample_weight is 0 for every row: nothing to fit")
         self._total = float(sum(f.total_weight for f in clients))
         weights = [f.total_weight for f in clients]
-        return FederatedProblem(clients, weights=weights, names=names)
+        start = self._start(clients)
+        return FederatedProblem(clients, weights=weights, names=names, x0=start)
+
+    def _start(self, clients: list[Any]) -> Array | None:
+        """Return where to start, if zeros are far away: of sums that each client could send."""
+        return None
 
     def _strategy(self, problem: FederatedProblem) -> FedConStrategy[Any]:
         if self.algorithm is None:

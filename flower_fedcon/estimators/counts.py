@@ -72,6 +72,16 @@ class FederatedPoissonRegressor(FederatedElasticNet):
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
         return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
 
+    def _start(self, clients: list[Any]) -> Array | None:
+        """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
+        total = sum(float(f.y.dot(np.ones(len(f.y)) if f.weights is None else f.weights))
+                    * f.total_weight / f.num_examples for f in clients)  # fmt: skip
+        if not (self.fit_intercept and total > 0):
+            return None
+        start = np.zeros(clients[0].shape)
+        start[-1] = np.log(total / self._total)
+        return start
+
     def predict(self, X: Any) -> Array:
         """Return the expected counts, shape (rows,)."""
         return np.exp(self._scores(X))

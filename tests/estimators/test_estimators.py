@@ -77,6 +77,10 @@ def test_counts_and_classes_of_the_pooled_rows():
     theirs = PoissonRegressor(alpha=0.1, tol=1e-10, max_iter=10**4)
     theirs.fit(X, counts, sample_weight=WEIGHTS)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    many = np.random.default_rng(0).poisson(np.exp(X[:, 0] + 9))
+    for options in ({}, {"participation": Sample(count=2)}):
+        ours = FederatedPoissonRegressor(0.1, **options).fit(X, many, groups=GROUPS)
+        np.testing.assert_allclose(ours.coef_, theirs.fit(X, many).coef_, atol=1e-6)
     rows, classes = load_iris(return_X_y=True)
     groups = np.arange(len(rows)) % 4
     for labels in (np.array(["a", "b", "c"])[classes], classes > 0):
