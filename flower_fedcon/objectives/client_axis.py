@@ -1,7 +1,8 @@
-"""Arrays of many clients: one leading axis, and how to name some of its entries."""
+"""Many clients along one leading axis: a stack of objectives, and how to name some of them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -52,3 +53,46 @@ def together(arrays: Sequence[Array]) -> Array:
         shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
         return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
     return np.stack(arrays)
+
+
+class Stack(ABC):
+    """The objectives of several clients.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of one client's model.
+    num_examples : int
+        Number of rows of each client.
+    """
+
+    shape: tuple[int, ...]
+    num_examples: int = 1
+
+    @abstractmethod
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients, one for each.
+
+        Parameters
+        ----------
+        x : array, shape (clients, *shape), or of `shape` for one point
+        which : slice, or array of int
+            The clients.
+        """
+
+    def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
+        """Add scale times the gradients of some clients to `out` in place."""
+        out += scale * self.gradient(x, which)
+
+    def pulled_gradient(
+        self, x: Array, scale: float, center: Array, pull: float, which: Which
+    ) -> Array:
+        """Return scale times the gradients of some clients, plus pull * (x - center)."""
+        gradient = x - center
+        gradient *= pull
+        self.add_gradient(x, gradient, scale, which)
+        return gradient
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the gradients over some rows, of shape (clients, batch size)."""
+        raise NotImplementedError

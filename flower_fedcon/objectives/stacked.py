@@ -7,14 +7,15 @@ Length: the kinds of objectives that can be stacked stand side by side.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
+from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.client_axis import Which, per_client, places, together
+from flower_fedcon.objectives.client_axis import Stack, Which, per_client, places, together
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
@@ -36,6 +37,10 @@ def key(objective: Any) -> Hashable | None:
     kind = type(objective)
     if kind is Quadratic:
         return kind.__name__, objective.shape, objective.dtype
+    if kind is QuadraticAssignment:
+        count = len(objective.entries)
+        few = count <= len(objective.A)  # for many, the whole product is faster
+        return (kind.__name__, objective.shape, objective.dtype, count) if few else None
     if kind in _KINDS:
         if objective.sparse or objective.weights is not None:
             return None
@@ -49,49 +54,6 @@ def stack(objectives: Sequence[Any]) -> Stack:
     """Return objectives with the same `key` as one stack."""
     kind = type(objectives[0])
     return StackedScaled(objectives) if kind is Scaled else _KINDS[kind](objectives)
-
-
-class Stack(ABC):
-    """The objectives of several clients.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Shape of one client's model.
-    num_examples : int
-        Number of rows of each client.
-    """
-
-    shape: tuple[int, ...]
-    num_examples: int = 1
-
-    @abstractmethod
-    def gradient(self, x: Array, which: Which) -> Array:
-        """Return the gradients of some clients, one for each.
-
-        Parameters
-        ----------
-        x : array, shape (clients, *shape), or of `shape` for one point
-        which : slice, or array of int
-            The clients.
-        """
-
-    def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
-        """Add scale times the gradients of some clients to `out` in place."""
-        out += scale * self.gradient(x, which)
-
-    def pulled_gradient(
-        self, x: Array, scale: float, center: Array, pull: float, which: Which
-    ) -> Array:
-        """Return scale times the gradients of some clients, plus pull * (x - center)."""
-        gradient = x - center
-        gradient *= pull
-        self.add_gradient(x, gradient, scale, which)
-        return gradient
-
-    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
-        """Return the gradients over some rows, of shape (clients, batch size)."""
-        raise NotImplementedError
 
 
 class Table(Stack):
@@ -337,6 +299,26 @@ class StackedQuadratic(Table):
         return gradient
 
 
+class StackedQuadraticAssignment(Stack):
+    """A stack of `QuadraticAssignment`, each with a few entries."""
+
+    def __init__(self, objectives: Sequence[Any]) -> None:
+        self.shape, self.num_examples = objectives[0].shape, objectives[0].num_examples
+        self.i, self.j = (np.stack([o.entries[:, axis] for o in objectives]) for axis in (0, 1))
+        self.A = np.stack([o.A[i] for o, i in zip(objectives, self.i, strict=True)])
+        self.B = np.stack([o.B[j] for o, j in zip(objectives, self.j, strict=True)])
+
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients."""
+        A, B, i, j = self.A[which], self.B[which], self.i[which], self.j[which]
+        products = (np.matmul(A, x) * B).sum(axis=-1)
+        clients = np.arange(len(i))[:, None]
+        own = x[i, j] if x.ndim == 2 else x[clients, i, j]
+        gradient: Array = np.matmul(A.swapaxes(1, 2), own[:, :, None] * B)
+        gradient[clients, i, j] += products
+        return gradient
+
+
 class StackedScaled(Stack):
     """A stack of `Scaled` objectives."""
 
@@ -367,4 +349,5 @@ _KINDS: dict[type[Any], type[Any]] = {
     PoissonRegression: StackedScoreLoss,
     SoftmaxRegression: StackedSoftmaxRegression,
     Quadratic: StackedQuadratic,
+    QuadraticAssignment: StackedQuadraticAssignment,
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.sets.arrays import each, expect_finite, only_array
-from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import PermutationAtom
 from flower_fedcon.sets.simplex import simplex_projection
@@ -140,14 +140,13 @@ class Birkhoff(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
-        self.check_shape(g.shape[batch:])
-        expect_finite(self, g)
-        return each_atom(g, batch, self._vertex)
-
-    def _vertex(self, g: Array) -> PermutationAtom:
         from scipy.optimize import linear_sum_assignment  # slow to import
 
-        return PermutationAtom(linear_sum_assignment(g)[1], g.dtype)
+        self.check_shape(g.shape[batch:])
+        expect_finite(self, g)
+        models = g.reshape(-1, self.size, self.size)
+        columns = np.stack([linear_sum_assignment(model)[1] for model in models])
+        return PermutationAtom(columns.reshape(g.shape[:-1]), g.dtype)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]

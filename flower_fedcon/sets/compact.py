@@ -120,7 +120,8 @@ class PermutationAtom(Atom):
 
     Parameters
     ----------
-    columns : array of int, shape (q,)
+    columns : array of int, shape (..., q)
+        One permutation, or one for each leading axis.
     dtype : dtype
         Type of the dense form.
     """
@@ -129,7 +130,7 @@ class PermutationAtom(Atom):
 
     def __init__(self, columns: Array, dtype: np.dtype[np.generic]) -> None:
         self.columns = columns
-        self.shape = (columns.size, columns.size)
+        self.shape = (*columns.shape, columns.shape[-1])
         self.dtype = dtype
 
     @staticmethod
@@ -146,7 +147,11 @@ class PermutationAtom(Atom):
 
     def arrays(self) -> dict[str, Array]:
         """Return the column of each row."""
-        return {"columns": self.columns.astype(self.code(self.columns.size))}
+        return {"columns": self.columns.astype(self.code(self.shape[-1]))}
+
+    def part(self, index: int) -> Atom:
+        """Return the atom of one client."""
+        return PermutationAtom(self.columns[index], self.dtype)
 
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s, touching one entry in each row."""
@@ -159,7 +164,10 @@ class PermutationAtom(Atom):
         self._add(out, 1.0)
 
     def _add(self, out: Array, step: float) -> None:
-        out[np.arange(self.columns.size), self.columns] += out.dtype.type(step)
+        columns = self.columns
+        one = columns.ndim == 1  # the faster form
+        rows = (np.arange(columns.size),) if one else np.indices(columns.shape, sparse=True)
+        out[(*rows, columns)] += out.dtype.type(step)
 
 
 class SparseAtom(Atom):

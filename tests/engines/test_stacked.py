@@ -22,14 +22,16 @@ from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
     Quadratic,
+    QuadraticAssignment,
     Scaled,
     SoftmaxRegression,
 )
 from flower_fedcon.objectives.stacked import key, stack, together
+from flower_fedcon.problems import chr12a
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
-from flower_fedcon.sets import Box, L1Ball, L2Ball, NuclearNormBall, Simplex
-from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedFW, FedMiD, Scaffold
+from flower_fedcon.sets import Birkhoff, Box, L1Ball, L2Ball, NuclearNormBall, Simplex
+from flower_fedcon.strategies import CFedDA, FastFedDA, FedAvg, FedFW, FedFWPlus, FedMiD, Scaffold
 
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries", "lost"]
 STACKS = [
@@ -295,6 +297,25 @@ def test_arrays_that_follow_one_another_are_not_copied():
     scattered = [data[0], data[2], data[1]]
     assert not np.shares_memory(together(scattered), data)
     assert np.array_equal(together(scattered), np.stack(scattered))
+
+
+@pytest.mark.parametrize("entries", [4, 5])  # of 36; with 5 some clients have 6
+def test_quadratic_assignment_as_local(entries):
+    """On matrices without near-ties between permutations, which rounding would decide."""
+    rng = np.random.default_rng(3)
+    A, B, pairs = rng.random((6, 6)), rng.random((6, 6)), np.argwhere(np.ones((6, 6)))
+    blocks = np.array_split(pairs, len(pairs) // entries)
+    clients = [QuadraticAssignment(A, B, block) for block in blocks]
+    problem = FederatedProblem(clients, constraint=Birkhoff(6), x0=np.full((6, 6), 1 / 6))
+    for kind in (FedFW, FedFWPlus):
+        for rule in (Full(), Sample(count=4)):
+            same(kind(problem.constraint, penalty=0.1, participation=rule), problem)
+
+
+def test_whole_quadratic_assignments_are_not_stacked():
+    problem = chr12a(clients=4)
+    reason = stacked.why_not_stackable(FedFW(problem.constraint, penalty=10.0), problem)
+    assert reason == "an objective is a QuadraticAssignment, which has no stacked form"
 
 
 def test_the_strategies_of_the_tests_are_stacked():
