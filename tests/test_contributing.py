@@ -7,27 +7,41 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from own_package import install
+from pages import ROOT, blocks
+from processes import SCRIPTS
 
-ROOT = Path(__file__).parents[1]
-GUIDE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LINE = "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg\n"
 COPIED = ("strategies", "clients", "flower_fedcon", "tests", "sims", "docs", "examples",
           "README.md", "pyproject.toml", "Makefile", "CONTRIBUTING.md")  # fmt: skip
 
+FEDMINE = """
+from own_algorithm import Own, OwnClient
 
-def blocks() -> dict[str, str]:
+class FedMineClient(OwnClient):
+    algorithm = "fedmine"
+
+class FedMine(Own):
+    name = "fedmine"
+
+PAIR = FedMine, FedMineClient
+"""
+
+
+def files() -> dict[str, str]:
     """Return the example's Python blocks, by the path in their first line."""
-    found = re.findall(r"```python\n# (\S+)\n(.*?)```", GUIDE, re.S)
-    return dict(found)
+    parts = [block.partition("\n") for block in blocks("python", "CONTRIBUTING.md")]
+    return {first.removeprefix("# "): text for first, _, text in parts}
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = {"PYTHONPATH": str(folder), "COLUMNS": "200"}
     return subprocess.run(
-        [sys.executable, *arguments],
+        arguments,
         cwd=folder,
         env={**os.environ, **path},
         capture_output=True,
@@ -39,7 +53,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def contract_of(folder: Path, *which: str) -> subprocess.CompletedProcess[str]:
     quick = ("-m", "not ray and not deployment", "-p", "no:cacheprovider")
-    return run(folder, "-m", "pytest", "-k", "fedavgm", *quick, *which)
+    return run(folder, sys.executable, "-m", "pytest", "-k", "fedavgm", *quick, *which)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +66,7 @@ def copy(tmp_path_factory):
                             ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
         else:
             shutil.copy(source, folder / name)
-    for path, text in blocks().items():
+    for path, text in files().items():
         if path == "strategies/__init__.py":
             there = (folder / path).read_text()
             assert LINE in there
@@ -63,26 +77,49 @@ def copy(tmp_path_factory):
 
 
 def test_it_is_two_files_one_line_and_one_case():
-    assert sorted(blocks()) == [
+    assert sorted(files()) == [
         "clients/fedavgm.py",
         "strategies/__init__.py",
         "strategies/fedavgm.py",
         "tests/algorithms/cases/fedavgm.py",
     ]
-    assert blocks()["strategies/__init__.py"].count("\n") == 1
+    assert files()["strategies/__init__.py"].count("\n") == 1
 
 
 def test_the_example_passes_the_contract(copy):
-    command = "from flower_fedcon.cli import main; main({})"
-    assert run(copy, "-c", command.format(["list", "--into", "README.md"])).returncode == 0
+    (script,) = blocks("bash", "CONTRIBUTING.md")
+    table, algorithm = (f"make BIN={SCRIPTS} {line[5:]}" for line in script.splitlines())
+    done = run(copy, "bash", "-euc", table)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "| `FedAvgM` | min_w (1/N) sum_i f_i(w) | any;" in (copy / "README.md").read_text()
-    done = contract_of(copy, "tests")
+    said = run(copy, "bash", "-euc", f"{algorithm} --dry-run").stdout
+    assert '/pytest tests -k "fedavgm or table or test_house"' in said
+    done = contract_of(copy, "tests")  # what that selects, without the other tables' tests
     assert done.returncode == 0, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
     assert int(passed.group(1)) > 20
-    readme = run(copy, "-m", "pytest", "-q", "tests/test_readme.py", "-k", "table")
+    readme = run(copy, sys.executable, "-m", "pytest", "tests/test_readme.py", "-k", "table")
     assert readme.returncode == 0, readme.stdout[-3000:]
+
+
+def test_an_entry_point_is_all_it_takes(tmp_path):
+    """The lines of a package's pyproject.toml, as `pip install` leaves them."""
+    (block,) = blocks("toml", "CONTRIBUTING.md")
+    lines = tomllib.loads(block)["project"]["entry-points"]["flower_fedcon.algorithms"]
+    path = install(tmp_path, *(f"{name} = {pair}" for name, pair in lines.items()))
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "fedmine.py").write_text(FEDMINE)
+    code = f"""
+import sys; sys.path[:0] = {path!r}
+from flower_fedcon.cli import main
+from flower_fedcon.registry import client_class, strategy_class
+print(strategy_class("fedmine").__name__, client_class("fedmine").__name__)
+main(["list"])
+"""
+    told = run(tmp_path, sys.executable, "-c", code)
+    assert told.stdout.startswith("FedMine FedMineClient\n"), told.stderr
+    assert "(my_package.fedmine)" in " ".join(told.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,68 @@
+"""No block of README, CONTRIBUTING, docs and examples is untried: a test pastes each one."""
+
+from __future__ import annotations
+
+import ast
+
+from pages import ROOT, blocks, in_order, pages
+
+README = "test_readme.py::"
+GUIDE = "test_contributing.py::"
+APP = f"{README}test_app_and_deployment"
+EXAMPLE = f"{GUIDE}test_the_example_passes_the_contract"
+
+# Each page's blocks in their order: the language, and who pastes it.
+PASTED = {
+    "README.md": [
+        ("bash", f"{README}test_first_command"),  # the install is that of .ci/run
+        ("text", f"{README}test_first_command"),
+        ("bash", f"{README}test_second_command"),  # not run: it would run this
+        ("python", f"{README}test_python_blocks"),
+        ("python", f"{README}test_python_blocks"),
+        ("bash", f"{README}test_shell_block"),
+        ("python", f"{README}TABLES"),
+        ("text", f"{README}TABLES"),
+        ("bash", f"{README}DEPLOYED"),
+        ("python", APP),
+        ("python", APP),
+        ("toml", APP),
+        ("diff", f"{README}test_the_diff_is_the_example_s"),
+        ("python", APP),
+        ("bash", APP),
+        ("toml", f"{README}test_a_node_s_file_sets_its_policy"),
+    ],
+    "CONTRIBUTING.md": [
+        *[("python", EXAMPLE)] * 4,
+        ("bash", EXAMPLE),  # but for the other tables' tests, which its second line selects, too
+        ("toml", f"{GUIDE}test_an_entry_point_is_all_it_takes"),
+    ],
+    "docs/deployment.md": [
+        ("bash", f"{README}test_tls_and_keys_pasted_twice"),
+        # No systemd in a test: its options are checked.
+        ("ini", f"{README}test_the_unit_states_options_that_there_are"),
+    ],
+    "examples/heart/README.md": [
+        ("bash", "test_pages.py::test_the_hospitals_commands_are_the_readme_s")
+    ],
+}
+
+
+def test_a_test_pastes_every_block():
+    for page in pages():
+        name, found = str(page.relative_to(ROOT)), in_order(page)
+        listed = [language for language, _ in PASTED.get(name, [])]
+        assert [language for language, _ in found] == listed, f"who pastes them? {name}"
+        fences = page.read_text("utf-8").count("```")
+        assert fences == 2 * len(found), "a fence is indented or has words behind its language"
+    assert set(PASTED) <= {str(page.relative_to(ROOT)) for page in pages()}
+
+
+def test_who_pastes_exists():
+    for path in {path for listed in PASTED.values() for _, path in listed}:
+        file, _, test = path.partition("::")
+        tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
+        assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_hospitals_commands_are_the_readme_s():
+    assert blocks("bash", "examples/heart/README.md")[0] in blocks("bash")
