@@ -19,7 +19,17 @@ Schedules, with p = C/N the expected fraction of clients a round, lambda_0 = pen
     nonconvex   eta = (pT)^(-2/3),        lambda = lambda_0 (pT)^(1/3),   T = num_rounds
     stochastic  eta_t = 9/(p(t-1) + 9),   lambda_t = lambda_0 sqrt(p(t-1) + 9), and in step 2
                 d_i := (1 - rho_t) d_i + rho_t (1/N) grad f_i(x_i; batch) for the gradient,
-                rho_t = 4/(p(t-1) + 8)^(2/3)
+                rho_t = 4/(p(t-1) + 8)^(2/3); with the nonconvex schedule rho = eta^(2/3)
+
+Penalty: lambda_0 = G/(N diam D), with G = max_i ||grad f_i(x0)||, is the rule. With lambda the
+clients stand about G/(N lambda) apart, which costs F at x_bar up to G^2/(N lambda), and a step costs
+eta lambda N (diam D)^2/2 through the penalty's curvature. The sum is least at
+    lambda = G/(N diam D) sqrt(2/eta_t),
+which is the convex schedule's lambda_t with this lambda_0, and up to sqrt(2) the nonconvex one's.
+
+Networks: eta_1 = 1 leaves nothing of the start, from which a network learns: it needs the nonconvex
+schedule. A layer that is to be free gets a ball around its start, L2Ball(r).shifted(w), where the
+oracle is a normalised gradient step: each step then is at most eta times the layer's diameter long.
 
 State: x_i on the client; x_bar on the server, and a mirror of the x_i under sampling.
 Wire: 1 vector and 2 numbers down; 1 atom up.
@@ -33,7 +43,8 @@ the error like 1/t^2.
 
 Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", FL-NeurIPS workshop 2022,
 Algorithm 1, Theorems 1 and 2. Stochastic schedules, and those of the sampled form: the authors'
-code. The sampled update is reconstructed as randomised block Frank-Wolfe.
+code. The sampled update is reconstructed as randomised block Frank-Wolfe, rho of the nonconvex
+schedule as the convex one's.
 """
 
 from __future__ import annotations
@@ -63,9 +74,10 @@ class FedFW(FrankWolfe[FedFWState]):
     constraint : ConstraintSet
         D, bounded, with a linear minimization oracle.
     penalty : float
-        lambda_0 > 0. A rule of thumb: max_i ||grad f_i(x0)|| / (N diameter).
+        lambda_0 > 0. The rule (see `flower_fedcon.strategies.fedfw`):
+        max_i ||grad f_i(x0)|| / (N diameter).
     schedule : {"convex", "nonconvex"} (default: "convex")
-        Steps that fall with t, or constant ones that need the number of rounds.
+        Steps that fall with t, or constant ones that need the number of rounds: for networks.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
     participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`

@@ -57,7 +57,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     constraint : ConstraintSet
         D, bounded, with a linear minimization oracle.
     penalty : float
-        lambda_0 > 0.
+        lambda_0 > 0. FedFW's rule is a start.
     schedule : {"convex", "nonconvex"} (default: "convex")
         Steps that fall with t, or constant ones that need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")

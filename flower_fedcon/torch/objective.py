@@ -108,10 +108,19 @@ class TorchObjective(Objective):
         """Return the model of zeros."""
         return [np.zeros(shape, self.dtype) for shape in self.shape]
 
-    def start(self) -> list[Array]:
-        """Return the module's own parameters, as x0: a network does not start from zeros."""
+    def start(self, within: Product | None = None) -> list[Array]:
+        """Return the module's own parameters, as x0: a network does not start from zeros.
+
+        Parameters
+        ----------
+        within : Product, optional
+            Project each layer onto its set.
+        """
         own = dict(self._module.named_parameters())
-        return [as_array(own[name]).copy() for name in self.layer_names]
+        layers = [as_array(own[name]).copy() for name in self.layer_names]
+        if within is None:
+            return layers
+        return [part.project(w) for (part, _), w in zip(within.parts, layers, strict=True)]
 
     def separable(self, parts: Mapping[str, Any]) -> Separable:
         """Return the regularizer of a model by its layers' names; the rest is free.

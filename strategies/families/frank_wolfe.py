@@ -46,7 +46,7 @@ class FrankWolfe(Mirrored[State]):
     constraint : ConstraintSet
         D, bounded, with a linear minimization oracle.
     penalty : float
-        lambda_0 > 0. A rule of thumb: max_i ||grad f_i(x0)|| / (N diameter).
+        lambda_0 > 0. The rule: max_i ||grad f_i(x0)|| / (N diameter), see `FedFW`.
     schedule : {"convex", "nonconvex"} (default: "convex")
         Steps that fall with t, or constant ones that need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
@@ -76,8 +76,6 @@ class FrankWolfe(Mirrored[State]):
                 f"gradient={self.gradient!r} with batch_size={self.batch_size!r}: give both "
                 'gradient="stochastic" and a batch_size, or neither'
             )
-        if self.stochastic and self.schedule != "convex":
-            raise ConfigError('gradient="stochastic" has a convex schedule only')
 
     @property
     def stochastic(self) -> bool:
@@ -89,10 +87,13 @@ class FrankWolfe(Mirrored[State]):
         p = self.setup.rate
         if self.schedule == "nonconvex":
             horizon = p * self.setup.num_rounds
-            return {
+            constant: Payload = {
                 "step_size": min(1.0, horizon ** (-2 / 3)),
                 "penalty": self.penalty * horizon ** (1 / 3),
             }
+            if self.stochastic:
+                constant["averaging"] = min(1.0, horizon ** (-4 / 9))
+            return constant
         offset = 9 if self.stochastic else 2
         age = p * (t - 1) + offset
         scalars: Payload = {"step_size": offset / age, "penalty": self.penalty * age**0.5}
@@ -103,7 +104,8 @@ class FrankWolfe(Mirrored[State]):
     def check_start(self, x0: Array) -> None:
         """Raise unless x0 is in D."""
         self.constraint.check_shape(x0.shape)
-        if not self.constraint.contains(x0, 1e-9):
+        rounding = 100 * float(np.finfo(x0.dtype).eps)  # of a projection in float32
+        if not self.constraint.contains(x0, max(1e-9, rounding)):
             raise ConfigError(
                 f"the start x0 is outside {self.constraint!r} by "
                 f"{self.constraint.violation(x0):.3g}: start from constraint.project(x0)"
