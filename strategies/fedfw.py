@@ -22,10 +22,10 @@ Schedules, with p = C/N the expected fraction of clients a round, lambda_0 = pen
                 rho_t = 4/(p(t-1) + 8)^(2/3); with the nonconvex schedule rho = eta^(2/3)
 
 Penalty: lambda_0 = G/(N diam D), with G = max_i ||grad f_i(x0)||, is the rule. With lambda the
-clients stand about G/(N lambda) apart, which costs F at x_bar up to G^2/(N lambda), and a step costs
-eta lambda N (diam D)^2/2 through the penalty's curvature. The sum is least at
+clients stand about G/(N lambda) apart, which costs F at x_bar up to G^2/(N lambda), and a step
+costs eta lambda N (diam D)^2/2 through the penalty's curvature. The sum is least at
     lambda = G/(N diam D) sqrt(2/eta_t),
-which is the convex schedule's lambda_t with this lambda_0, and up to sqrt(2) the nonconvex one's.
+which is the convex schedule's lambda_t with this lambda_0, and the nonconvex one's up to sqrt(2).
 
 Networks: eta_1 = 1 leaves nothing of the start, from which a network learns: it needs the nonconvex
 schedule. A layer that is to be free gets a ball around its start, L2Ball(r).shifted(w), where the

@@ -33,7 +33,7 @@ from flower_fedcon.problems.l1_logistic import l1_logistic
 from flower_fedcon.problems.lasso import lasso
 from flower_fedcon.problems.low_rank import low_rank
 from flower_fedcon.problems.mixture import mixture
-from flower_fedcon.problems.mnist import mnist
+from flower_fedcon.problems.mnist import mnist, mnist_images
 from flower_fedcon.problems.movielens import movielens
 from flower_fedcon.problems.multitask import multitask
 from flower_fedcon.problems.neyman_pearson import neyman_pearson
@@ -84,6 +84,7 @@ __all__ = [
     "low_rank",
     "mixture",
     "mnist",
+    "mnist_images",
     "movielens",
     "multitask",
     "neyman_pearson",

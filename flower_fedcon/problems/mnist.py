@@ -80,7 +80,7 @@ def mnist(
         bare = data is not None and not find(folder(data, FILES), "train-images-idx3-ubyte")
         part = "test" if bare else "train"
     return two_part_problem(
-        lambda name: _load(data, name),
+        lambda name: mnist_images(data, name),
         CLASSES,
         part=part,
         clients=clients,
@@ -94,7 +94,34 @@ def mnist(
     )
 
 
-def _load(data: str | None, part: Part) -> Images:
+def mnist_images(data: str | None, part: Part) -> Images:
+    """Return MNIST's images with their classes, for models of your own.
+
+    Parameters
+    ----------
+    data : str, optional
+        As for `mnist`.
+    part : {"train", "test"}
+
+    Returns
+    -------
+    Images
+        `pixels` of shape (n, 28, 28), uint8, and `labels`.
+
+    Raises
+    ------
+    ConfigError
+        If a file is missing or damaged, or the set cannot be loaded.
+
+    Examples
+    --------
+    >>> from flower_fedcon.errors import ConfigError
+    >>> try:
+    ...     mnist_images("nowhere", "test")
+    ... except ConfigError as error:
+    ...     print(str(error)[:26])
+    nowhere is not a folder: d
+    """
     if data is not None:
         return read_mnist(folder(data, FILES), "train" if part == "train" else "t10k")
     rows = hub.load_split("ylecun/mnist", part, hint=hub.or_folder(FILES))

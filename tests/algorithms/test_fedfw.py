@@ -13,7 +13,7 @@ from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.clients.fedfwplus import FedFWPlusClient
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.sets import L1Ball, Simplex
+from flower_fedcon.sets import L1Ball, NuclearNormBall, Simplex
 from flower_fedcon.strategies import FedFW, FedFWPlus
 
 BOTH = pytest.mark.parametrize("kind", [FedFW, FedFWPlus])
@@ -23,6 +23,21 @@ HALF = Sample(fraction=0.5)
 def clients_x(run):
     """Return the iterates of the clients that have taken part."""
     return np.array([state.x for state in client_states(run) if state is not None])
+
+
+class Near:
+    """f(X) = ||X - center||^2/2 in float32."""
+
+    dtype = np.float32
+
+    def __init__(self, center):
+        self.center, self.shape = center, center.shape
+
+    def value(self, x):
+        return float(np.sum((x - self.center) ** 2)) / 2
+
+    def gradient(self, x):
+        return x - self.center
 
 
 def gap(x, problem):
@@ -156,6 +171,31 @@ def test_stochastic_gradients(kind):
         assert gap(simulate(sampled, problem, 5000, evaluate_every=0).x, problem) < 0.35
 
 
+@pytest.mark.parametrize("kind", [FedFW, FedFWPlus])
+def test_minibatches_with_constant_steps(kind):
+    """What a network needs: eta = T^(-2/3) from the start, and averages of rho = eta^(2/3)."""
+    problem = l1ls()
+    batches = {"schedule": "nonconvex", "gradient": "stochastic", "batch_size": 2}
+    strategy = kind(problem.constraint, penalty=0.01, **batches)
+    history = simulate(strategy, problem, 1000, evaluate_every=500)
+    assert 0 < gap(history.x, problem) < 0.6
+    found = OpenRun(strategy, problem).server.strategy.scalars(1)
+    assert found == OpenRun(strategy, problem).server.strategy.scalars(77)
+    assert found["averaging"] == pytest.approx(found["step_size"] ** (2 / 3))
+
+
+def test_the_rule_for_the_penalty_is_the_least_of_its_two_costs():
+    """G^2/(N lambda) for the distance, eta lambda N D^2/2 for the curvature, at each round."""
+    G, N, D = 3.0, 7, 5.0
+    strategy = FedFW(L1Ball(D / 2), penalty=G / (N * D))
+    problem = FederatedProblem([LeastSquares(np.eye(2), np.ones(2))], constraint=L1Ball(D / 2))
+    for t in (1, 2, 50):
+        found = OpenRun(strategy, problem).server.strategy.scalars(t)
+        grid = found["penalty"] * np.array([0.99, 1.0, 1.01])
+        costs = G**2 / (N * grid) + found["step_size"] * grid * N * D**2 / 2
+        assert costs.argmin() == 1
+
+
 # --- the wrong forms fail -------------------------------------------------------------------------
 
 
@@ -257,6 +297,12 @@ def test_refusals(kind):
     outside = FederatedProblem([data], constraint=L1Ball(1.0), x0=np.ones(3))
     with pytest.raises(ConfigError, match=r"x0 is outside L1Ball.*constraint.project"):
         simulate(kind(outside.constraint, penalty=1.0), outside, 1)
+    matrix = np.random.default_rng(0).normal(size=(40, 90)).astype(np.float32)
+    ball = NuclearNormBall(20.0)
+    start = ball.project(matrix)  # which is outside by the rounding of float32
+    assert not ball.contains(start, 1e-9)
+    rounded = FederatedProblem([Near(matrix)], constraint=ball, x0=start)
+    simulate(kind(ball, penalty=1.0), rounded, 1)
     with pytest.raises(ConfigError, match="needs a constraint set"):
         kind(None, penalty=1.0)
     with pytest.raises(ConfigError, match="schedule must be one of 'convex', 'nonconvex'"):

@@ -185,6 +185,43 @@ def test_a_network_keeps_its_constraint():
     assert history["objective"][-1] < history["objective"][0]
 
 
+def test_a_start_within_a_constraint():
+    f = TorchObjective(network(), LOSS, data())
+    sets = f.product({"0.weight": NuclearNormBall(1.0)}, rest=L2Ball(0.5))
+    start = f.start(within=sets)
+    assert [w.dtype for w in start] == [np.float32] * 4
+    packed = np.concatenate([w.ravel() for w in start])
+    assert sets.contains(packed, 1e-5)
+    assert np.linalg.norm(start[0], "nuc") == pytest.approx(1.0, rel=1e-5)  # it was outside
+
+
+def on_device(device):
+    """Check value, gradient, batches and a run of a module on a device against the CPU's."""
+    here, there = (TorchObjective(network(), LOSS, data(), **d) for d in ({}, {"device": device}))
+    assert {p.device.type for p in there._module.parameters()} == {device.partition(":")[0]}
+    x = here.start()
+    assert there.value(x) == pytest.approx(here.value(x), rel=1e-5)
+    rows = np.array([3, 1, 4])
+    for name, more in (("gradient", ()), ("batch_gradient", (rows,))):
+        pairs = zip(getattr(there, name)(x, *more), getattr(here, name)(x, *more), strict=True)
+        for found, expected in pairs:
+            assert found.dtype == np.float32
+            assert pytest.approx(expected, abs=1e-6) == found
+    strategy = Scaffold(**STEPS, batch_size=7)
+    ends = [simulate(strategy, FederatedProblem([f], x0=x), 3).x for f in (here, there)]
+    for found, expected in zip(*ends, strict=True):
+        assert pytest.approx(expected, abs=1e-5) == found
+
+
+def test_the_cpu_by_name():
+    on_device("cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that PyTorch can use")
+def test_a_gpu_by_name():
+    on_device("cuda:0")
+
+
 def test_what_does_not_fit_is_said():
     with pytest.raises(ConfigError, match="20 inputs and 19 targets"):
         TorchObjective(network(), LOSS, (data()[0], data()[1][1:]))
