@@ -12,6 +12,7 @@ is the certificate, 0 at a solution. Each weight of psi starts from the solution
 """
 
 import argparse
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,12 +30,7 @@ FEATURES, CLASSES, CLIENTS, LOCAL_STEPS = 32, 10, 10, 5
 PUBLIC, PRIVATE, TEST = slice(0, 500), slice(500, 1500), slice(1500, 1797)
 KINDS = {  # psi of a weight, its largest and least weight, and what it spares
     "l1": (L1, 0.1, 0.005, "share of weights"),
-    "group lasso": (
-        lambda weight: GroupLasso(weight, groups="rows"),
-        0.25,
-        0.0125,
-        "share of features",
-    ),
+    "group lasso": (partial(GroupLasso, groups="rows"), 0.25, 0.0125, "share of features"),
     "nuclear norm": (NuclearNorm, 0.35, 0.1, "rank"),
 }
 
