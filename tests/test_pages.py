@@ -20,9 +20,9 @@ PASTED = {
         ("python", f"{README}test_python_blocks"),
         ("python", f"{README}test_python_blocks"),
         ("bash", f"{README}test_shell_block"),
-        ("python", f"{README}TABLES"),
-        ("text", f"{README}TABLES"),
-        ("bash", f"{README}DEPLOYED"),
+        ("python", f"{README}test_four_files_become_a_model"),
+        ("text", f"{README}test_four_files_become_a_model"),
+        ("bash", f"{README}test_four_files_on_four_nodes"),  # and _from_the_shell
         ("python", APP),
         ("python", APP),
         ("toml", APP),
