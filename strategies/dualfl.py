@@ -32,7 +32,8 @@ Bernoulli(b) p = reply_rate b/(1 - (1 - b)^N) and K = N/(bN + 1 - b); q = K rho/
 The model is theta, or prox(z + e, 1/nu). rho above nu/L: the paper's form only, nothing is proved.
 
 State: z_j, and c_j or e_j, on the client; their means, and a mirror of both, on the server.
-Wire: 1 vector and 1 number down (accelerated: 7 numbers; 2 vectors at first contact); 1 vector up.
+Wire: 1 vector and 1 number down (accelerated: 7 numbers, and 2 vectors at first contact); 1 vector
+up.
 Participation: any. Everyone, without psi: the paper's form. Under sampling, and with psi, which is
 then at the server: the accelerated form, the paper's method where clients may be absent. Its rate
 needs p to be each client's probability of being used. In the block form, proximal gradient on a
