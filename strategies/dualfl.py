@@ -48,8 +48,8 @@ knew is lost. A client that alone starts again breaks theta = mean z_j forever: 
 
 Source: Park and Xu, "DualFL: A Duality-Based Federated Learning Algorithm with Communication
 Acceleration in the General Convex Regime", 2023, Algorithm 1, Theorems 3.2, 3.3, 4.2. The block
-and accelerated forms (of their dual problem 6.4; docs/dualfl_sampling.md proves the rate), psi, and
-the computable form of their gap are reconstructed.
+and accelerated forms of their dual problem (6.4), psi, and the computable form of their gap are
+reconstructed. docs/dualfl_sampling.md proves the accelerated form's rate.
 """
 
 from __future__ import annotations
