@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import sys
 from abc import abstractmethod
@@ -19,6 +20,7 @@ from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError, nearest
 from flower_fedcon.flower.strategy import FlowerStrategy
+from flower_fedcon.layout import Layout
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array, count, optional, parameters, positive
 from flower_fedcon.wire.payloads import Payload
@@ -239,9 +241,14 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
             f"{self.title} cannot re-admit a client without its state (it defines no readmit)"
         )
 
-    def upload_shape(self, name: str) -> tuple[int, ...]:
+    def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
         """Return the shape of the uploaded value `name`: the model's, unless a method says else."""
-        return self.setup.layout.shape
+        return layout.shape
+
+    def most_entries(self, layout: Layout) -> int:
+        """Return how many entries an array of an answer has at most."""
+        shapes = [self.upload_shape(name, layout) for name in self.uplink]
+        return max(layout.size, *map(math.prod, shapes), 0)
 
     def renew(self, state: State) -> State:
         """Return the state for this strategy's regularizer, after rounds with another one.

@@ -35,6 +35,7 @@ import numpy as np
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import Each, Regularizer, as_regularizer
 from flower_fedcon.solvers.quadratic_models import QuadraticModel, minimizer, packed_size, unpack
 from flower_fedcon.strategies.base import Common, FedConStrategy
@@ -102,9 +103,9 @@ class FedNewton(FedConStrategy[FedNewtonState]):
                 "use a first-order method, such as CompositeFL"
             )
 
-    def upload_shape(self, name: str) -> tuple[int, ...]:
+    def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
         """Return the shape of a packed m_i."""
-        return (self._packed(self.setup.layout.shape),)
+        return (self._packed(layout.shape),)
 
     def _packed(self, shape: tuple[int, ...]) -> int:
         blocks = shape[0] if isinstance(self.regularizer, Each) else 1

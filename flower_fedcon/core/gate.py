@@ -46,7 +46,7 @@ class Gate:
         self._numbers = (*NUMBERS, *strategy.numbers)
         bound = math.inf if strategy.norm_bound is None else strategy.norm_bound
         self._bounds = {TRAIN: bound, CERTIFY: math.inf}
-        self._shapes = {name: strategy.upload_shape(name) for name in strategy.uplink}
+        self._shapes = {n: strategy.upload_shape(n, self._layout) for n in strategy.uplink}
         self._largest = largest_norm(self._layout.array_dtype)
 
     def check_round(self, reply: Reply, server_round: int) -> None:

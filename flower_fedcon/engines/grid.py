@@ -223,7 +223,7 @@ class GridEngine(Engine):
             found = messages.reply_parts(content, messages.TRAIN)
             return found if self.app is None else self.app.hear(client, found)
 
-        return incoming.reply(client, self._run.layout, parts)
+        return incoming.reply(client, self._strategy.most_entries(self._run.layout), parts)
 
     def _arrivals(self, received: Iterable[Message]) -> list[Arrival]:
         """Return messages by whom they were asked of, whatever they say themselves."""

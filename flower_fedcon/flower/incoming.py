@@ -69,9 +69,12 @@ def description(parts: Callable[[], Parts], node: int | str) -> Description | Fa
     return guarded(lambda: _description(_Fields(parts().config), node))
 
 
-def reply(client: int, layout: Layout, parts: Callable[[], Parts]) -> Reply | Fault:
-    """Return a client's reply; its payload holds undecoded arrays and numbers, by full name."""
-    return guarded(lambda: _reply(client, layout, parts()))
+def reply(client: int, most: int, parts: Callable[[], Parts]) -> Reply | Fault:
+    """Return a client's reply; its payload holds undecoded arrays and numbers, by full name.
+
+    An array of more than `most` entries is refused before it is loaded.
+    """
+    return guarded(lambda: _reply(client, most, parts()))
 
 
 def evaluation(parts: Callable[[], Parts]) -> dict[str, Any] | Fault:
@@ -184,7 +187,7 @@ def _description(fields: _Fields, node: int | str) -> Description:
     return Description(info, partitions, fields.text("pass", "", _DIGEST) or "")
 
 
-def _reply(client: int, layout: Layout, parts: Parts) -> Reply:
+def _reply(client: int, most: int, parts: Parts) -> Reply:
     fields = _Fields(parts.config)
     if fields.error():
         raise ConfigError(fields.error())
@@ -192,11 +195,11 @@ def _reply(client: int, layout: Layout, parts: Parts) -> Reply:
     if server_round is None:
         raise ConfigError("it names no round")
     names = fields.text("names", "", _NAMES) or ""
-    largest = 8 * layout.size + _HEADER
+    largest = 8 * most + _HEADER
     arrays: list[Array] = []
     for tensor in parts.tensors:
         if not isinstance(tensor, bytes) or len(tensor) > largest:
-            raise ConfigError(f"it holds an array of {len(tensor)} bytes, the model {layout.size}")
+            raise ConfigError(f"it holds an array of {len(tensor)} bytes, at most {largest} fit")
         arrays.append(load_array(tensor))
     payload: Payload = dict(named(arrays, names))
     payload |= {k: _number(k, v) for k, v in fields.starting(SCALAR).items()}

@@ -267,7 +267,8 @@ class _Legacy(Strategy):
         client = self._index.get(self._names.get(proxy.cid, ""), -1)
         parts, app = _parts(result), self._app
         heard = parts if app is None or client < 0 else (lambda: app.hear(client, parts()))
-        found = incoming.reply(client, self._server.setup.layout, heard)
+        most = self._server.strategy.most_entries(self._server.setup.layout)
+        found = incoming.reply(client, most, heard)
         if isinstance(found, Reply):
             return found
         return Reply([client], self._server.round, error=found.reason, remote=True)

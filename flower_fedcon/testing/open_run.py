@@ -139,7 +139,7 @@ def arrived(
 ) -> Reply:
     """Return what a NumPyClient's answer is to the server."""
     tensors = [array.data for array in messages.to_record(arrays).values()]
-    found = incoming.reply(client, layout, lambda: Parts(tensors, examples, None, config))
+    found = incoming.reply(client, layout.size, lambda: Parts(tensors, examples, None, config))
     return found if isinstance(found, Reply) else Reply([client], 0, error=found.reason)
 
 

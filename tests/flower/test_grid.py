@@ -23,8 +23,10 @@ from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.codec import RequestEncoder
+from flower_fedcon.objectives import LogisticRegression
+from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.strategies import FedAvg, FedFW
+from flower_fedcon.strategies import FedAvg, FedFW, FedNewton
 
 HALF = {"participation": Sample(count=3)}
 
@@ -42,6 +44,24 @@ def test_a_grid_finds_the_same_bytes(sampled):
         assert row["objective"] == pytest.approx(same["objective"], rel=1e-14)
         rest = {"seconds": 0, "objective": 0, "refused": 0}
         assert {**row, **rest} == {**same, **rest}
+
+
+@on_grid
+@pytest.mark.parametrize("sampled", [{}, {"participation": Sample(count=2)}])
+def test_hessians_on_a_grid(sampled):
+    """Uploads may be larger than the model, by as much as the method says."""
+    rng = np.random.default_rng(0)
+    clients = [
+        LogisticRegression(rng.normal(size=(30, 40)), rng.choice([-1, 1], 30), intercept=True)
+        for _ in range(3)
+    ]
+    problem = FederatedProblem(clients, regularizer=WithIntercept(L1(0.02)))
+    strategy = FedNewton(problem.regularizer, **sampled)
+    result = strategy.start(FakeGrid(clients), num_rounds=6, seed=3)
+    local = simulate(strategy, problem, 6, seed=3)
+    assert result.history.x.tobytes() == local.x.tobytes()
+    assert result.history.rows[-1]["dropped"] == 0
+    assert result.history["uplink_bytes"][-1] == local["uplink_bytes"][-1]
 
 
 class Layered:
