@@ -107,9 +107,8 @@ class GridEngine(Engine):
 
     def counts(self) -> dict[str, float]:
         """Return how many nodes could not take part as what they said they are."""
-        if self._problem is not None:  # they are all of this process' making
-            return {}
-        return {"refused": self._nodes.refused}
+        own = self._problem is not None  # they are all of this process' making
+        return {} if own else {"refused": self._nodes.refused}
 
     @property
     def preparation(self) -> Preparation | None:
@@ -258,17 +257,20 @@ class GridEngine(Engine):
         if self._problem is not None:
             return self._problem.evaluate(x)
         patience, strategy = self._patience, self._strategy
-        everyone = len(self._names)
         how = Waiting(
             timeout=patience.evaluate_timeout or patience.timeout,
             there=lambda: set(self._nodes.online().values()),
-            enough=everyone if strategy.needs_everyone else strategy.min_replies or 1,
+            enough=len(self._names) if strategy.needs_everyone else strategy.min_replies or 1,
             grace=patience.grace,
         )
-        return self._mean(self._post.exchange(self.evaluation(x), how), x)
+        return self._mean(self._post.exchange(self._questions(x), how), x)
 
     def evaluation(self, x: Array) -> list[Message]:
         """Return the messages that ask the clients to evaluate a model."""
+        self._sent = self._questions(x)
+        return self._sent
+
+    def _questions(self, x: Array) -> list[Message]:
         layout, online = self._run.layout, self._nodes.online()
         self._asked = {online[name]: j for j, name in enumerate(self._names) if name in online}
         common: codec.Config = {"layout": layout.to_json(), "algorithm": self._run.algorithm}
@@ -277,13 +279,12 @@ class GridEngine(Engine):
         if self.app is None and (prepared := codec.prepared_arrays(self._run.preparation)):
             common["prepared"] = ",".join(prepared)
             arrays = [*arrays, *prepared.values()]
-        self._sent = [
+        return [
             messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node)
             if self.app is None
             else self.app.question(j, arrays, node)
             for node, j in self._asked.items()
         ]
-        return self._sent
 
     def mean(self, received: Iterable[Message], x: Array) -> Record:
         """Return the mean of what the clients answer to the messages of `evaluation`."""
@@ -331,8 +332,7 @@ def _as_reply(client: int, found: Reply | Fault, server_round: int) -> Reply:
     """Return a fault as the reply that the round counts."""
     if isinstance(found, Reply):
         return found
-    reason, silent = found.reason, found.silent
-    return Reply([client], server_round, error=reason, remote=True, silent=silent)
+    return Reply([client], server_round, error=found.reason, remote=True, silent=found.silent)
 
 
 def _alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, on_grid
@@ -275,3 +278,23 @@ def test_a_certificate_waits_for_everyone_whatever_the_grace():
     options = {"grace": 0.0, "certificates": True, "evaluate_every": 1}
     history = strategy.start(grid, num_rounds=2, **options).history
     assert len(history["kkt"]) == 2
+
+
+@on_grid
+def test_a_run_holds_no_messages_that_are_answered():
+    """A thousand models of one megabyte would be one gigabyte."""
+    alive = []
+
+    class Grid(FakeGrid):
+        def push_messages(self, messages):
+            sent = super().push_messages(messages)
+            alive.extend(map(weakref.ref, messages))
+            self.pushed = [None] * len(self.pushed)
+            return sent
+
+    def look(record):
+        gc.collect()
+        assert sum(message() is not None for message in alive) == 0
+
+    avg().start(Grid(q6_objectives()), num_rounds=3, evaluate_every=1, callbacks=[look])
+    assert len(alive) > 36
