@@ -22,8 +22,9 @@ test:  ## all tests: about twelve minutes on two cores
 quick:  ## the tests that do not start Flower: about six minutes
 	$(BIN)/pytest -n 2 $(QUICK)
 
-fuzz:  ## 100,000 hostile messages of nodes, and damaged files of each kind, through what parses them
-	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py tests/test_fuzz_disk.py
+fuzz:  ## up to 100,000 hostile messages of nodes and servers, and damaged files of each kind
+	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py \
+		tests/flower/test_mutated_requests.py tests/test_fuzz_disk.py
 
 algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }
