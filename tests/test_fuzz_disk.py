@@ -313,6 +313,8 @@ def test_fuzz_rating_files(tmp_path):
     for data in fuzzing.cases([table.encode()], seed=13):
         file.write_bytes(data)
         seen.add(refused(lambda: movielens(data=str(file), radius=1.0, clients=2)))
+    file.write_text("1 1 4 0\n900000000000 2 3 0\n3 800000000000 3 0\n")
+    assert refused(lambda: movielens(data=str(file), radius=1.0, clients=2))
     assert seen == {True, False}
 
 

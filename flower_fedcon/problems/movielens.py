@@ -13,6 +13,7 @@ from flower_fedcon.sets import NuclearNormBall
 from flower_fedcon.validation import Array, count, positive
 
 RANK = 5
+_ENTRIES = 10**9  # of the dense model
 
 
 def movielens(
@@ -92,6 +93,12 @@ def _read(path: str) -> Array:
         ) from None
     if not len(table) or table[:, :2].min() < 1:
         raise ConfigError(f"{path} must hold users and items that are counted from 1")
+    users, items = (int(table[:, k].max()) for k in (0, 1))
+    if users * items > _ENTRIES:
+        raise ConfigError(
+            f"{path} holds user {users} and item {items}, a matrix of more than {_ENTRIES} "
+            "entries: number them from 1 without gaps"
+        )
     return table
 
 
