@@ -26,6 +26,14 @@ def path(
         int, typer.Option(help="Cross-validate with so many folds in each client; 0: do not.")
     ] = 0,
     tolerance: Annotated[float, typer.Option(help="KKT residual at which a point ends.")] = 1e-8,
+    own: Annotated[
+        bool,
+        typer.Option(
+            "--own-algorithm",
+            help="By the file's algorithm, and not by the one that a "
+            "path takes by default (FedNewton, where objectives have Hessians).",
+        ),
+    ] = False,
     rounds: Rounds = None,
     seed: Seed = None,
     output: Annotated[
@@ -34,13 +42,14 @@ def path(
     ] = None,
     set_: Set = None,
 ) -> None:
-    """Solve an experiment's problem for many weights of its regularizer, by its first algorithm.
+    """Solve an experiment's problem for many weights of its regularizer.
 
-    Weights are multiples of the problem's regularizer. At most as many rounds for each as [run]
-    says.
+    Weights are multiples of the problem's regularizer. For each there are at most as many rounds as
+    [run] says, by the cohorts of the file's algorithm.
     """
     from flower_fedcon.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
+    from flower_fedcon.paths.path import default_strategy
     from flower_fedcon.paths.report import coefficients, names_of, to_csv
     from flower_fedcon.wire.files import write_text
 
@@ -52,6 +61,8 @@ def path(
         "seed": run.seed if seed is None else seed,
     }  # fmt: skip
     strategy = experiment.strategy()
+    if not own:
+        strategy = default_strategy(problem, strategy.participation)
     chosen: CrossValidation | None = None
     if folds:
         chosen = cross_validate(problem, None, strategy, folds=folds, **options)  # type: ignore[arg-type]

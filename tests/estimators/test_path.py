@@ -296,7 +296,8 @@ def test_from_the_shell(tmp_path, capsys):
     """The table of coefficients by name, and all of them as CSV."""
     file, table = tmp_path / "heart.toml", tmp_path / "path.csv"
     file.write_text(
-        '[problem]\nname = "heart"\nl1 = 1.0\n[run]\nrounds = 50\n[algorithm]\nname = "FedNewton"\n'
+        '[problem]\nname = "heart"\nl1 = 1.0\n[run]\nrounds = 50\n'
+        '[algorithm]\nname = "FedDR"\nstep_size = 3.0\n'
     )
     given = ["path", str(file), "--num", "6", "--min-ratio", "0.02", "--output", str(table)]
     assert main([*given, "--folds", "3"]) == 0
@@ -314,5 +315,5 @@ def test_from_the_shell(tmp_path, capsys):
     assert main([*given[:4], "--set", "algorithm.name=Scaffold"]) == 2
     assert main([*given[:4], "--min-ratio", "2"]) == 2
     assert "min_ratio must be in (0, 1), got 2.0" in capsys.readouterr().err
-    assert main(given[:4]) == 0
+    assert main([*given[:4], "--own-algorithm", "--tolerance", "0.1"]) == 0
     assert "RegularizationPath(6 points" in capsys.readouterr().out
