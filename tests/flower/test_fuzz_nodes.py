@@ -109,10 +109,9 @@ def test_layouts(text):
     tensors=st.lists(st.one_of(st.binary(max_size=200), VALUES), max_size=3),
 )
 def test_replies_of_any_parts(config, examples, tensors):
-    layout = Layout.of(np.zeros(8))
     for given_round in ({}, {"round": 2}):
         parts = Parts(tensors, examples, None, {**config, **given_round})
-        found = incoming.reply(3, layout, lambda parts=parts: parts)
+        found = incoming.reply(3, 8, lambda parts=parts: parts)
         assert isinstance(found, Reply | Fault)
     found = incoming.evaluation(lambda: Parts([], examples, examples, config))
     assert isinstance(found, dict | Fault)
@@ -134,7 +133,7 @@ def test_mutated_messages_of_a_run(name):
     rng = np.random.default_rng([7, len(name), *name.encode()])
     recorded = record(name)
     run = recorded.run
-    server, layout = run.server, run.server.setup.layout
+    server, most = run.server, run.server.strategy.most_entries(run.server.setup.layout)
     training = [pair for pair in recorded.replies if kind_of(pair[0]) != "describe"]
     ends = Counter()
     for case in range(max(1, CASES // len(algorithms()))):
@@ -149,7 +148,7 @@ def test_mutated_messages_of_a_run(name):
             found = incoming.evaluation(parts)
             assert isinstance(found, dict | Fault)
         else:
-            found = incoming.reply(asked(sent)["client"], layout, parts)
+            found = incoming.reply(asked(sent)["client"], most, parts)
             assert isinstance(found, Reply | Fault)
         end = type(found).__name__
         if isinstance(found, Reply):
