@@ -49,7 +49,8 @@ def tables(
         CSV, Parquet, NPZ or SVMlight files, one for each client in their order, or a pattern such
         as "hospitals/*.csv". With `client_column` one file.
     schema : str or dict
-        What the columns mean: a TOML file or a table; see `flower_fedcon.tables.Schema`.
+        What the columns mean: a TOML file such as "schema.toml", or a table; see
+        `flower_fedcon.tables.Schema`.
     client_column : str, optional
         The column of the one file that says whose row it is; clients are in the order of its
         values.
