@@ -207,7 +207,7 @@ def test_four_files_on_four_nodes(clone):
     script = script.rstrip().removesuffix('"') + " " + rounds
     try:
         pasted = Pasted(script, clone, home)
-        assert pasted.status() == 0, pasted.log()
+        assert pasted.status(600) == 0, pasted.log()
     finally:
         stop([home, deployed])
     problem = tables(data="examples/heart/*.csv", schema="examples/heart/app/schema.toml", l1=0.02)
