@@ -41,7 +41,15 @@ class Stripes(NamedTuple):
     copies: int
 
     def indices(self, column: int, size: int) -> Array:
-        """Return the entries of a column, of an array of `size` entries, ascending."""
+        """Return the entries of a column, of an array of `size` entries, ascending.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such column.
+        """
+        if not 0 <= column < self.cohort:
+            raise ConfigError(f"'column' must be from 0 to {self.cohort - 1}, got {column}")
         return np.flatnonzero((column - self.copies * np.arange(size)) % self.cohort < self.copies)
 
     def pick(self, x: Array, column: int) -> Stripe:
@@ -59,7 +67,5 @@ class Stripes(NamedTuple):
         """
         expect_names(arrays, ("column", "values"))
         column = int(expect_array(arrays, "column", (), np.dtype(np.int32)))
-        if not 0 <= column < self.cohort:
-            raise ConfigError(f"'column' must be from 0 to {self.cohort - 1}, got {column}")
         indices = self.indices(column, math.prod(shape))
         return Stripe(indices, expect_array(arrays, "values", indices.shape, dtype), shape, column)

@@ -18,6 +18,7 @@ from flower_fedcon.strategies import (
     FedAvg,
     FedDualAvg,
     FedDyn,
+    FedExProx,
     FedMiD,
     FedProx,
     Scaffold,
@@ -35,6 +36,8 @@ CORRECTIONS = [
     Scaffold(**STEPS),
     Scaffold(**STEPS, mirror=False),
     Scaffold(**STEPS, **HALF),
+    FedExProx(step_size=0.5, extrapolation=1.5, **SOLVER),
+    FedExProx(step_size=0.5, extrapolation="diversity", **SOLVER, **HALF),
     FedDyn(proximal=2.0, **SOLVER),
     FedDyn(proximal=2.0, **SOLVER, **HALF),
 ]
