@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 # Before Flower or Ray is imported by any test.
@@ -13,17 +14,29 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 
+def starts_nodes(item: pytest.Item) -> bool:
+    """Return whether a test starts Ray or a deployment, for which both cores are few."""
+    return any(item.iter_markers("ray")) or any(item.iter_markers("deployment"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Give the workers of -n 2 whole files, and one of them, at the end, all that starts nodes."""
-
-    def starts_nodes(item: pytest.Item) -> bool:
-        return any(item.iter_markers("ray")) or any(item.iter_markers("deployment"))
-
     items.sort(key=starts_nodes)
     for item in items:
         group = "nodes" if starts_nodes(item) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """While one worker's test starts nodes the others wait."""
+    with open(__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if starts_nodes(item) else fcntl.LOCK_SH)
+        try:
+            return (yield)
+        finally:  # explicitly: a process that a test forked may still have the file open
+            fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 @pytest.fixture(autouse=True)

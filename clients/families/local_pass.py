@@ -93,8 +93,9 @@ class LocalStepsClient(LocalPassClient[State]):
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Take K steps."""
         added = self.correction(state, down)
-        z = added.start
+        z, corrects = added.start, added.corrects
         for k in range(self.local_steps or 0):
             w = self.point(z, k, down)
-            z = self.move(z, w, added.add_to(self.gradient(w), w))
+            g = self.gradient(w)
+            z = self.move(z, w, added.add_to(g, w) if corrects else g)
         return self.upload(state, down, LocalPass(added.start, z, self.local_steps or 0))

@@ -81,8 +81,8 @@ def check_step(step: float) -> float:
 
 def check_prox(psi: object, v: Array, step: float) -> float:
     """Return the step size of a prox as a float, if it is valid and `v` is finite."""
-    # argmax and argmin return a NaN if there is one: twice as fast as a test of every entry.
-    if not (math.isfinite(v.item(v.argmax())) and math.isfinite(v.item(v.argmin()))):
+    # One pass: of what is not finite, neither is the square norm; of large numbers it may not be.
+    if not np.vdot(v, v) < math.inf:
         expect_finite(psi, v)
     return check_step(step)
 
@@ -94,8 +94,9 @@ def norm(x: Array) -> float:
 
 def soft(v: Array, level: float | Array) -> Array:
     """Return sign(v) max(|v| - level, 0), in the dtype of `v` for a Python float."""
-    result: Array = v - np.minimum(np.maximum(v, -level), level)
-    return result
+    clipped: Array = np.asarray(np.maximum(v, -level))
+    np.minimum(clipped, level, out=clipped)
+    return np.subtract(v, clipped, out=clipped)
 
 
 def weight_or_weights(name: str, value: object) -> float | Array:

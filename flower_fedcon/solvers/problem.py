@@ -42,6 +42,11 @@ class Correction(NamedTuple):
     center: Any = None
     subgradient: Regularizer | None = None
 
+    @property
+    def corrects(self) -> bool:
+        """Whether anything is added."""
+        return not (self.subgradient is None and self.linear is None and not self.shift)
+
     def add_to(self, gradient: Any, x: Any) -> Any:
         """Return a gradient of f_j at x with those of the added terms, as a new array.
 
