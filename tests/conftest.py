@@ -14,25 +14,12 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 
-def starts_nodes(item: pytest.Item) -> bool:
-    """Return whether a test starts Ray or a deployment, for which both cores are few."""
-    return any(item.iter_markers("ray")) or any(item.iter_markers("deployment"))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Give the workers of -n 2 whole files, and one of them, at the end, all that starts nodes."""
-    items.sort(key=starts_nodes)
-    for item in items:
-        group = "nodes" if starts_nodes(item) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """While one worker's test starts nodes the others wait."""
+    """With several workers (-n 2) a test that starts Ray or a deployment runs alone."""
+    alone = any(item.iter_markers("ray")) or any(item.iter_markers("deployment"))
     with open(__file__) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if starts_nodes(item) else fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         try:
             return (yield)
         finally:  # explicitly: a process that a test forked may still have the file open

@@ -85,7 +85,7 @@ def deployed(tmp_path_factory, _own_package):
             }
             started.append(deployment.submit(APP, config))
         for submitted in started:
-            submitted.wait(timeout=400)
+            submitted.wait(timeout=900)
     return root
 
 
