@@ -16,10 +16,10 @@ lint:  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test:  ## all tests: about twelve minutes on two cores
+test:  ## all tests: about half an hour on two cores
 	$(BIN)/pytest -n 2
 
-quick:  ## the tests that do not start Flower: about six minutes
+quick:  ## the tests that do not start Flower: about ten minutes
 	$(BIN)/pytest -n 2 $(QUICK)
 
 fuzz:  ## up to 100,000 hostile messages of nodes and servers, and damaged files of each kind

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments.console import say
+
+_ENDS = signal.SIGINT, signal.SIGTERM
+
+
+def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End what runs, and let no second signal end the stopping: nothing stays behind."""
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def deploy(
@@ -52,7 +62,8 @@ def deploy(
     if not (app / "pyproject.toml").is_file():
         raise ConfigError(f"{app} is no Flower app: there is no {app / 'pyproject.toml'}")
     home = folder or Path("runs") / f"{app.resolve().name}-deployed"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing stays behind
+    for number in _ENDS:
+        signal.signal(number, interrupt_once)
     files = data or []
     if files and nodes not in (None, len(files)):
         raise ConfigError(f"--nodes {nodes} and {len(files)} times --data: give one --data a node")

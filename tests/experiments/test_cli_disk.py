@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from harness import Command, refusal
 
+from flower_fedcon.cli.deployment import interrupt_once
+
 resource = pytest.importorskip("resource")  # of POSIX
 LONG = "x" * 300
 SIZES = ("3000000x3000000", "9" * 30, "9" * 5000, "²", "x".join("2" * 70), "0")
@@ -88,3 +90,20 @@ def test_a_reader_that_has_seen_enough() -> None:
     command = f"{sys.executable} -c 'import flower_fedcon.cli as c; c.main([\"list\"])' | head -1"
     found = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert found.stderr == ""
+
+
+def test_a_second_signal_does_not_end_the_stopping_of_a_deployment():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stopped = False
+    try:
+        for number in before:
+            signal.signal(number, interrupt_once)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        for number in before:
+            signal.raise_signal(number)
+        stopped = True
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert stopped
