@@ -62,8 +62,8 @@ def deploy(
     if not (app / "pyproject.toml").is_file():
         raise ConfigError(f"{app} is no Flower app: there is no {app / 'pyproject.toml'}")
     home = folder or Path("runs") / f"{app.resolve().name}-deployed"
-    for number in _ENDS:
-        signal.signal(number, interrupt_once)
+    for end in _ENDS:
+        signal.signal(end, interrupt_once)
     files = data or []
     if files and nodes not in (None, len(files)):
         raise ConfigError(f"--nodes {nodes} and {len(files)} times --data: give one --data a node")
