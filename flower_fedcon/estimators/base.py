@@ -11,9 +11,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
+from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
+    check_is_fitted,
     validate_data,
 )
 
@@ -54,6 +56,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     participation: Participation | None
     random_state: int | None
     history_: RegularizationPath
+    coef_: Array
 
     @abstractmethod
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
@@ -72,6 +75,13 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             self, X, y, accept_sparse="csr", dtype=np.float64, **checks
         )
         return found
+
+    def _products(self, X: Any) -> Array:
+        """Return the products of new rows with the coefficients, before any intercept."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        products: Array = safe_sparse_dot(X, self.coef_.T)
+        return products
 
     def _problem(self, X: Any, y: Array, groups: Any, sample_weight: Any) -> FederatedProblem:
         """Return the problem of the clients that the groups name."""

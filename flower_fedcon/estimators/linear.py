@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
@@ -29,10 +26,7 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
         self.intercept_ = float(x[-1]) if self.fit_intercept else 0.0
 
     def _scores(self, X: Any) -> Array:
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores: Array = safe_sparse_dot(X, self.coef_) + self.intercept_
-        return scores
+        return self._products(X) + self.intercept_
 
     def predict(self, X: Any) -> Array:
         """Return the expected targets, shape (rows,)."""

@@ -7,9 +7,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
@@ -51,9 +49,7 @@ class _LogisticClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
 
     def decision_function(self, X: Any) -> Array:
         """Return the scores: shape (rows,) for two classes, else (rows, classes)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores: Array = safe_sparse_dot(X, self.coef_.T) + self.intercept_
+        scores = self._products(X) + self.intercept_
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict_proba(self, X: Any) -> Array:

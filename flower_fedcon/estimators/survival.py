@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator
@@ -106,7 +104,4 @@ class FederatedCoxRegression(FederatedEstimator):
 
     def predict(self, X: Any) -> Array:
         """Return the log hazard ratios to a row of zeros, shape (rows,)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        scores: Array = safe_sparse_dot(X, self.coef_)
-        return scores
+        return self._products(X)
