@@ -33,6 +33,8 @@ _LABELS = {
     "fw_gap": "Frank-Wolfe gap",
     "kkt": "proximal-gradient residual",
 }
+_HELD_OUT = ("test_auc", "test_accuracy", "test_concordance", "test_rmse")  # the first is drawn
+_CLIENTS = 8  # at most so many clients have lines of their own
 
 # Okabe and Ito's palette, which any colour vision can tell apart, without its yellow, which is too
 # faint for a line on white; then three of Tol's muted colours. Dashes and markers differ as well.
@@ -56,7 +58,8 @@ def plot_histories(
 ) -> Path:
     """Draw F - F* of several runs, and return the file's path.
 
-    Where F* is not known, the Frank-Wolfe gap, if all of them recorded it, else F.
+    Where F* is not known, the Frank-Wolfe gap, if all of them recorded it, else F. A metric on
+    held-out rows that all recorded has a panel beside it; a single run shows it by client, too.
 
     Parameters
     ----------
@@ -68,7 +71,7 @@ def plot_histories(
     x : str, optional
         Panels to draw, "rounds", "bytes", "seconds" or several, "rounds,bytes"; by default all.
     y : str, optional
-        Another column of the histories, such as "test_accuracy".
+        Another column of the histories, such as "test_accuracy", and nothing else.
     seeds : dict, optional
         Label -> the rows of several runs whose mean the label's history is: a band between their
         smallest and largest values is drawn.
@@ -103,7 +106,9 @@ def plot_histories(
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
         raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
-    panels = list(AXES) if x is None else x.split(",")
+    panels = [(name, column) for name in (AXES if x is None else x.split(","))]
+    if y is None and (beside := _held_out(histories)):
+        panels.append((panels[0][0], beside))
     missing = {label: _missing(rows, column, residual) for label, rows in histories.items()}
     for label, what in missing.items():
         if what:
@@ -111,18 +116,25 @@ def plot_histories(
 
     figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axis, name in zip(axes, panels, strict=True):
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (name, drawn) in zip(axes, panels, strict=True):
+        positive = drawn == "residual"
         for i, (label, rows) in enumerate(histories.items()):
             shown = f"{label} (not drawn)" if missing[label].startswith("not drawn") else label
-            _draw(axis, _abscissa(rows, name), _column(rows, column, residual), shown, i)
+            _draw(axis, _abscissa(rows, name), _column(rows, drawn, positive), shown, i)
             if seeds and len(seeds.get(label, ())) > 1:
-                _band(axis, rows, seeds[label], (name, column), i)
+                _band(axis, rows, seeds[label], (name, drawn), i)
+        if len(histories) == 1:
+            _draw_clients(axis, next(iter(histories.values())), (name, drawn))
         _dress(axis, name)
         _mark(axis)
+        if drawn == column and axis is not axes[0]:
+            axis.sharey(axes[0])
+            axis.tick_params(labelleft=False)
+        else:
+            axis.set_ylabel(_LABELS.get(drawn, drawn.replace("_", " ")))
     if residual or _spans(histories, column):
         axes[0].set_yscale("log")
-    axes[0].set_ylabel(_LABELS.get(column, column.replace("_", " ")))
     if title:
         figure.suptitle(title)
     handles, labels = axes[0].get_legend_handles_labels()
@@ -220,17 +232,21 @@ def check_figure(path: str | Path, x: str | None = None) -> Path:
 
 def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
     axis.plot(
-        x,
-        y,
-        label=label,
-        color=COLOURS[index % len(COLOURS)],
-        linestyle=_DASHES[index % len(_DASHES)],
-        linewidth=1.4,
-        marker=_MARKERS[index % len(_MARKERS)],
-        markersize=5,
-        markerfacecolor="white",
-        zorder=3 - 0.01 * index,
-    )
+        x, y, label=label, color=COLOURS[index % len(COLOURS)], linewidth=1.4,
+        linestyle=_DASHES[index % len(_DASHES)], marker=_MARKERS[index % len(_MARKERS)],
+        markersize=5, markerfacecolor="white", zorder=3 - 0.01 * index,
+    )  # fmt: skip
+
+
+def _draw_clients(axis: Axes, rows: Sequence[Record], names: tuple[str, str]) -> None:
+    """Draw what was measured at each client, of a few, beside the pooled value."""
+    name, column = names
+    own = sorted({key for row in rows for key in row if key.startswith(f"{column}/")})
+    for i, key in enumerate(own if len(own) <= _CLIENTS else (), start=1):
+        _draw(axis, _abscissa(rows, name), _column(rows, key), key.partition("/")[2], i)
+    if len(axis.lines) > 1:
+        labels = ["pooled", *(str(line.get_label()) for line in axis.lines[1:])]
+        axis.legend(axis.lines, labels, frameon=False, fontsize="small", handlelength=3)
 
 
 def _band(
@@ -313,6 +329,13 @@ def _column(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
     if positive:
         values[~(values > 0)] = math.nan
     return values
+
+
+def _held_out(histories: Mapping[str, Sequence[Record]]) -> str:
+    """Return the pooled metric on held-out rows to draw, or "" if the runs share none."""
+    every = [{key for row in rows for key in row} for rows in histories.values()]
+    shared = {key for key in set.intersection(*every) if key.startswith("test_") and "/" not in key}
+    return next((name for name in (*_HELD_OUT, *sorted(shared)) if name in shared), "")
 
 
 def _spans(histories: Mapping[str, Sequence[Record]], column: str) -> bool:

@@ -190,7 +190,10 @@ class Schema:
             try:
                 table = tomllib.loads(Path(source).read_text(encoding="utf-8"))
             except OSError as error:
-                raise ConfigError(f"cannot read the schema {source}: {error.strerror}") from None
+                raise ConfigError(
+                    f"cannot read the schema {source}: {error.strerror} (a relative path starts "
+                    f"from the current folder, {Path.cwd()})"
+                ) from None
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{where}it is not TOML ({error})") from None
         known = [field.name for field in fields(cls)]

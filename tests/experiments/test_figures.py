@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import Command, refusal
+from matplotlib.figure import Figure
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.experiments import figures
 from flower_fedcon.experiments.figures import _is_long, plot_histories
 
 
@@ -122,6 +124,33 @@ def test_a_curve_that_cannot_be_drawn_is_named(
     plot_histories({"above": histories["above"]}, path, say=told.append)
     plot_histories(histories, path, y="objective", say=told.append)
     assert told == untold
+
+
+def test_a_metric_on_held_out_rows_has_a_panel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, _: drawn.append(figure))
+    fixed = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
+
+    def rows(**metrics: float) -> list[dict[str, float]]:
+        return [{"round": n, **fixed, **metrics} for n in (1, 2)]
+
+    path = tmp_path / "figure.png"
+    alone = rows(**{"test_auc": 0.75, "test_accuracy": 0.5, "test_auc/a": 0.5, "test_auc/b": 1.0})
+    plot_histories({"run": alone}, path)
+    plot_histories({"run": alone, "other": rows(test_auc=0.25)}, path)
+    plot_histories({"run": alone, "other": rows()}, path)
+    plot_histories({"run": alone}, path, x="rounds", y="test_accuracy")
+    labels = [[axis.get_ylabel() for axis in figure.axes] for figure in drawn]
+    assert labels == [["objective  F", "", "", "test auc"]] * 2 + [
+        ["objective  F", "", ""],
+        ["test accuracy"],
+    ]
+    heights = [[float(line.get_ydata()[-1]) for line in f.axes[-1].lines] for f in drawn[:2]]
+    assert heights == [[0.75, 0.5, 1.0], [0.75, 0.25]]
+    legend = drawn[0].axes[-1].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["pooled", "a", "b"]
 
 
 def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
