@@ -44,6 +44,8 @@ class Card:
         Which cohorts the method allows, and what sampling does to it.
     aggregation : str
         Whether a robust rule may take the place of the mean, and what that does; or why not.
+    release : str
+        What the server needs of the uploads: their sum, or each of them.
     lost_state : str
         What happens when a client's state is gone.
     source : str
@@ -59,6 +61,7 @@ class Card:
     wire: str
     participation: str
     aggregation: str
+    release: str
     lost_state: str
     source: str
 
@@ -130,6 +133,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         wire=found["Wire"],
         participation=found["Participation"],
         aggregation=found["Aggregation"],
+        release="",
         lost_state=found["Lost state"],
         source=found["Source"],
     )
@@ -165,6 +169,7 @@ def card_of(kind: type[Any]) -> Card:
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
     card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
+    card = replace(card, release=str(kind.release))
     if kind.needs_mean:  # said once, where it is refused
         return replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
     return card

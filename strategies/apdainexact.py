@@ -34,6 +34,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
@@ -92,6 +93,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     title = "APDA-Inexact"
     uplink = ("u",)
     needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"
+    release = Release(about={"u": "m"})
     needs_everyone = "the dual variables sum to 0 over all"
 
     constants: APDAInexactConstants

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.strategies.base import Common, FedConStrategy
@@ -73,6 +74,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
 
     name = "averagedfw"
     uplink = ("delta",)
+    release = Release()
 
     def __init__(
         self, constraint: ConstraintSet, *, local_steps: int = 1, **common: Unpack[Common]

@@ -7,8 +7,7 @@ import math
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
 
 from flower_fedcon.aggregation import Aggregation
@@ -16,43 +15,18 @@ from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError, nearest
+from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.layout import Layout
 from flower_fedcon.registry import client_class
+from flower_fedcon.strategies.families.arguments import COMMON, names_checked
 from flower_fedcon.validation import Array, count, optional, parameters, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
-
-
-_COMMON = {
-    "epochs": "local_steps",
-    "learning_rate": "client_lr",
-    "lr": "client_lr",
-    "fraction_fit": "participation",
-    "fraction_train": "participation",
-    "min_train_nodes": "min_replies",
-}
-
-
-def _names_checked(init: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that refuses an argument of an unknown name with the nearest one."""
-
-    @wraps(init)
-    def checked(self: FedConStrategy[Any], *args: Any, **given: Any) -> None:
-        kind = type(self)
-        if kind.__init__ is checked:  # and not one that a subclass's calls
-            known = parameters(kind)
-            for name in given:
-                if name not in known:
-                    hint = nearest(name, known, kind.other_names())
-                    raise ConfigError(f"{kind.__name__} has no argument {name!r}: {hint}")
-        init(self, *args, **given)
-
-    return checked
 
 
 class Common(TypedDict, total=False):
@@ -111,6 +85,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     needs_mean: ClassVar[str] = "its author has not said that another rule will do"
     """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
+    release: ClassVar[Release] = Release(single="its author has not said that the sum will do")
+    """What the server needs of the uploads: whether their sum is enough."""
     takes_sets: ClassVar[bool] = True
     """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
     functional_constraint: ClassVar[bool] = False
@@ -135,7 +111,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         if "name" in vars(cls) and "title" not in vars(cls):
             cls.title = cls.__name__
         if "__init__" in vars(cls):
-            cls.__init__ = _names_checked(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = names_checked(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(
         self,
@@ -261,6 +237,13 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """Return whether a round is void unless every member of the cohort replies."""
         return bool(self.needs_everyone)
 
+    def why_single(self) -> str:
+        """Return why the server needs each upload in this run, not their sum alone; "" if not.
+
+        Known once it is bound to a setup; with the remedy, if there is one.
+        """
+        return self.release.single
+
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
         if set(parts) != {""}:
@@ -285,7 +268,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """Return other words for this method's arguments: the paper's symbols, and common ones."""
         known = parameters(cls)
         pairs = re.findall(r"(\w+) = (\w+)", sys.modules[cls.__module__].__doc__ or "")
-        return {**_COMMON, **{symbol: name for symbol, name in pairs if name in known}}
+        return {**COMMON, **{symbol: name for symbol, name in pairs if name in known}}
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers.constrained import norm_ball
 from flower_fedcon.solvers.dual_averaging import model_minimizer
@@ -101,6 +102,7 @@ class CFedDA(DualAveraging[CFedDAState]):
     name = "cfedda"
     uplink = ("g",)
     needs_mean = ""
+    release = Release()
 
     constants: Damping
 

@@ -40,6 +40,7 @@ import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
@@ -95,6 +96,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     name = "compositefl"
     uplink = ("delta",)
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
+    release = Release("with everyone and without mirror")
     own_loop_decides = ()
 
     def __init__(

@@ -58,6 +58,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.dual import DualProximalGradient
 from flower_fedcon.strategies.families.dual_states import AcceleratedState, PlainState
@@ -123,6 +124,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     name = "dualfl"
     uplink = ("theta",)
     needs_mean = "theta must stay the mean of all z_j, the dual variables"
+    release = Release("without mirror", about={"theta": "theta"})
 
     def initialize(self, x0: Array) -> DualFLState:
         """Start at x0."""

@@ -50,6 +50,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.solvers.dual_averaging import model_minimizer, step_weight
@@ -117,6 +118,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     name = "fastfedda"
     uplink = ("z",)
     needs_mean = ""
+    release = Release(about={"z": "z"})
     own_loop_decides = ("local_steps",)
 
     constants: Weights

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
@@ -80,6 +81,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
     needs_mean = ""
+    release = Release()
     takes_sets = False
 
     def __init__(

@@ -35,6 +35,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Unpack
 
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
@@ -92,6 +93,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     name = "feddr"
     uplink = ("delta",)
     needs_mean = "xtilde must stay the mean of all xhat_i"
+    release = Release("without mirror")
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import Indicator
@@ -96,6 +97,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     name = "feddualavg"
     uplink = ("delta",)
     needs_mean = ""
+    release = Release()
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
@@ -86,6 +87,7 @@ class FedDyn(ControlVariates[FedDynState]):
     needs_shares = True
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
+    release = Release("without mirror", about={"theta": "theta"})
     constants: FedDynConstants
 
     def __init__(self, *, proximal: float | None = None, **common: Unpack[VariateOptions]) -> None:

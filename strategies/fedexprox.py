@@ -39,8 +39,10 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.solvers.moreau import constant_extrapolation
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.validation import Array, choice, optional, positive, real
 from flower_fedcon.wire.payloads import Payload
@@ -104,6 +106,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     uplink = ("delta", "gap")
     numbers = ("gap",)
     needs_mean = "alpha is that of the mean, and would carry what is false further"
+    release = Release("with a constant extrapolation")
     constants: FedExProxConstants
 
     def __init__(
@@ -133,24 +136,21 @@ class FedExProx(LocalMinimization[FedExProxState]):
                 'FedExProx: extrapolation="polyak" needs values of the objectives, which train '
                 'loops of one\'s own do not give: take "diversity" or a number'
             )
-        if isinstance(alpha, str):
-            return FedExProxConstants(self._constant() if alpha == "constant" else None, polyak)
-        return FedExProxConstants(alpha, polyak)
+        if alpha == "constant":
+            known = self.setup.smoothnesses
+            if not known or max(known) == 0:
+                raise ConfigError(
+                    "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
+                    '1/(gamma L_gamma), or take "diversity"'
+                )
+            varies = self.setup.sampled and isinstance(self.participation, Bernoulli)
+            size = 1 if varies else round(self.setup.rate * len(known))
+            alpha = constant_extrapolation(self.step_size, known, size)
+        return FedExProxConstants(None if isinstance(alpha, str) else alpha, polyak)
 
-    def _constant(self) -> float:
-        """Return 1/(gamma L_gamma), by the bound of L_gamma."""
-        gamma, n, known = self.step_size, self.setup.num_clients, self.setup.smoothnesses
-        if not known or max(known) == 0:
-            raise ConfigError(
-                "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
-                '1/(gamma L_gamma), or take "diversity"'
-            )
-        envelopes = [L / (1 + gamma * L) for L in known]
-        largest, mean = max(envelopes), float(np.mean(envelopes))
-        c = 1 if isinstance(self.participation, Bernoulli) else round(self.setup.rate * n)
-        if self.setup.sampled and n > 1:
-            mean = ((n - c) * largest + n * (c - 1) * mean) / (c * (n - 1))
-        return 1 / (gamma * mean)
+    def why_single(self) -> str:
+        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        return "" if self.constants.alpha else "it needs their lengths: give extrapolation a number"
 
     def initialize(self, x0: Array) -> FedExProxState:
         """Start at x0."""

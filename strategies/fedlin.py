@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import Common, FedConStrategy
@@ -77,6 +78,7 @@ class FedLin(FedConStrategy[FedLinState]):
     name = "fedlin"
     uplink = ("gradient", "delta")
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
+    release = Release()
     needs_everyone = "g and the steps that it corrects are of the same clients"
     constants: FedLinConstants
 

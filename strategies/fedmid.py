@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.local_steps import LocalProxSteps
 from flower_fedcon.validation import Array
@@ -74,6 +75,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     name = "fedmid"
     uplink = ("delta",)
     needs_mean = ""
+    release = Release()
 
     def initialize(self, x0: Array) -> FedMiDState:
         """Start at x0."""

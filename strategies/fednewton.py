@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
@@ -88,6 +89,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     name = "fednewton"
     uplink = ("m",)
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
+    release = Release("with everyone")
 
     def __init__(self, regularizer: Any = None, **common: Unpack[Common]) -> None:
         super().__init__(**common)
@@ -106,6 +108,12 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
         """Return the shape of a packed m_i."""
         return (self._packed(layout.shape),)
+
+    def why_single(self) -> str:
+        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        return (
+            "sampled, it keeps the m_i of earlier rounds: use Full()" if self.setup.sampled else ""
+        )
 
     def _packed(self, shape: tuple[int, ...]) -> int:
         blocks = shape[0] if isinstance(self.regularizer, Each) else 1

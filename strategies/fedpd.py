@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -83,6 +84,7 @@ class FedPD(LocalMinimization[FedPDState]):
     name = "fedpd"
     uplink = ("u",)
     needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
+    release = Release(about={"u": "x_0"})
     needs_everyone = "the server averages what all clients hold"
 
     def __init__(

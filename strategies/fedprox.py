@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.validation import Array, nonnegative
@@ -71,6 +72,7 @@ class FedProx(LocalMinimization[FedProxState]):
     name = "fedprox"
     uplink = ("v",)
     needs_mean = ""
+    release = Release(about={"v": "w"})
 
     def __init__(self, *, proximal: float, **common: Unpack[MinimizationOptions]) -> None:
         super().__init__(**common)

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
@@ -111,6 +112,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
     needs_mean = "w minimises a sum over all clients"
+    release = Release(single="each client has a multiplier of its own")
     needs_everyone = "w minimises a sum over all clients"
     own_constraints = True
     constants: FedProxALConstants

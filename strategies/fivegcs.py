@@ -37,6 +37,7 @@ import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Sample
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.control_variates import ControlVariates, VariateOptions
@@ -102,6 +103,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     title = "5GCS"
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
+    release = Release("without mirror")
     constants: FiveGCSConstants
 
     def __init__(

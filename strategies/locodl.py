@@ -39,6 +39,7 @@ import numpy as np
 
 from flower_fedcon.compressors import Compressor, as_compressor, dense
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -105,6 +106,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
     name = "locodl"
     uplink = ("d",)
     needs_mean = "the u_i and v balance only if d_bar is half the mean of the d_i"
+    release = Release(single="its mirror holds what each client has sent")
     needs_everyone = "all share one coin, and y and v"
     constants: LoCoDLConstants
 

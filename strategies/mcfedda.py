@@ -32,6 +32,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.cfedda import CFedDA, CFedDAState
@@ -106,6 +107,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     name = "mcfedda"
     uplink = ("g",)
     needs_mean = ""
+    release = Release()
 
     constants: MCFedDAConstants
 

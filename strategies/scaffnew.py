@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Unpack
 
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -83,6 +84,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     name = "scaffnew"
     uplink = ("v",)
     needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
+    release = Release(about={"v": "x_bar"})
     needs_everyone = "all share one coin"
 
     constants: ScaffnewConstants

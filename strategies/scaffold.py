@@ -32,6 +32,7 @@ from typing import NamedTuple, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
@@ -84,6 +85,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_shares = True
     uplink = ("delta", "dc")
     needs_mean = "c must stay the mean of all c_i"
+    release = Release("without mirror")
 
     def __init__(
         self, *, option: str = "II", mirror: bool = True, **steps: Unpack[StepOptions]

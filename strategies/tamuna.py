@@ -41,6 +41,7 @@ import numpy as np
 from flower_fedcon.compressors.stripes import Stripe, Stripes
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN, COMPRESS
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -101,6 +102,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     name = "tamuna"
     uplink = ("x",)
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
+    release = Release(single="each client sends other entries, for an h_i of its own")
     constants: TAMUNAConstants
 
     def __init__(

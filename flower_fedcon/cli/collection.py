@@ -33,13 +33,13 @@ def list_(
         print(markdown_table())
         return
 
-    titles = ("Problem", "Participation", "State", "Wire, each round", "Paper", "Stated")
+    titles = ("Problem", "Participation", "State", "Wire, each round", "Needs", "Paper", "Stated")
     screen = console()
     narrow = screen.width < 120  # one cell for all, a line for each
     rows = table("Name", "Card") if narrow else table("Name", *titles)
     for kind in algorithms().values():
         card = kind.card()
-        texts = (card.participation, card.state, card.wire, card.source)
+        texts = (card.participation, card.state, card.wire, card.release, card.source)
         cells = [one_line(card.problem), *map(first_sentence, texts), card.stated]
         if narrow:
             lines = [f"{title}: {cell}" for title, cell in zip(titles, cells, strict=True)]

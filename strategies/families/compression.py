@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 import numpy as np
 
 from flower_fedcon.compressors import Compressor, Identity, RandK, as_compressor
+from flower_fedcon.core.release import Release
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array
@@ -45,6 +46,7 @@ class CompressedMessages(FedConStrategy[State]):
     """
 
     constants: Compression
+    release = Release("without compression")
 
     def __init__(
         self,
@@ -72,6 +74,11 @@ class CompressedMessages(FedConStrategy[State]):
         """Settle the compressors."""
         size = self.setup.layout.size
         return compression(self.title, self.uplink_compressor, self.downlink_compressor, size)
+
+    def why_single(self) -> str:
+        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        plain = isinstance(self.constants.uplink_compressor, Identity)
+        return "" if plain else "each is compressed in a way of its own: use Identity()"
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return a compressed upload from its arrays in a message."""

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar, Unpack
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets import Atom, ConstraintSet
@@ -55,6 +56,7 @@ class FrankWolfe(Mirrored[State]):
 
     uplink = ("atom",)
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
+    release = Release("with everyone")
 
     def __init__(
         self,
@@ -126,6 +128,12 @@ class FrankWolfe(Mirrored[State]):
             mirror.put(i, x=atom.mix(x[i], eta))
         after: Array = x_bar + (eta / n) * moved
         return after
+
+    def why_single(self) -> str:
+        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        if not self.setup.sampled:
+            return self.release.single
+        return "sampled, its mirror of the x_i needs each atom: use Full()"
 
     def first_contact(self, state: State, client: int) -> Payload | None:
         """Return the start to a client that was not sampled in round 1."""

@@ -28,6 +28,14 @@ class Mirrored(FedConStrategy[State]):
     What is lost without a mirror, and whether that is harmless, is each method's own: `reset`.
     """
 
+    mirror: bool
+
+    def why_single(self) -> str:
+        """Return why the server needs each upload in this run; "" if their sum is enough."""
+        if self.release.single or not self.mirror:
+            return self.release.single
+        return "its mirror holds what each client has sent: give mirror=False"
+
     def mirrored(self, wanted: bool, **start: Array) -> Mirror | None:
         """Return the mirror of clients that all start from these arrays, if it is wanted."""
         return Mirror.of(self.setup.num_clients, **start) if wanted else None

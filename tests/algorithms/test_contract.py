@@ -126,7 +126,7 @@ def test_the_card_has_all_its_parts(name):
     del parts["symbols"]  # where the code has the paper's own
     assert parts.keys() == {
         "title", "summary", "problem", "update", "state", "wire", "participation", "aggregation",
-        "lost_state", "source",
+        "release", "lost_state", "source",
     }  # fmt: skip
     assert [key for key, text in parts.items() if not text.strip()] == []
     assert "broadcast" in parts["update"] or name == "mcfedda"  # whose rounds are CFedDA's

@@ -1,0 +1,30 @@
+"""How far the average of proximal steps may be extrapolated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def constant_extrapolation(gamma: float, smoothness: Sequence[float], cohort: int) -> float:
+    """Return 1/(gamma L_gamma), by the bound of L_gamma for cohorts of a size.
+
+    Parameters
+    ----------
+    gamma : float
+        The proximal steps' length, > 0.
+    smoothness : sequence of float
+        L_i of each of the N clients, not all 0.
+    cohort : int
+        From 1 to N.
+
+    >>> constant_extrapolation(1.0, [1.0, 1.0], 2), constant_extrapolation(1.0, [0.0, 1.0], 1)
+    (2.0, 2.0)
+    """
+    n, c = len(smoothness), cohort
+    envelopes = [L / (1 + gamma * L) for L in smoothness]
+    largest, mean = max(envelopes), float(np.mean(envelopes))
+    if c < n:
+        mean = ((n - c) * largest + n * (c - 1) * mean) / (c * (n - 1))
+    return 1 / (gamma * mean)
