@@ -41,6 +41,10 @@ PASTED = {
         # No systemd in a test: its options are checked.
         ("ini", f"{README}test_the_unit_states_options_that_there_are"),
     ],
+    "docs/report.md": [
+        ("bash", "report/test_report.py::test_the_page_s_blocks"),
+        ("toml", "report/test_report.py::test_the_page_s_blocks"),
+    ],
     "examples/heart/README.md": [
         ("bash", "test_pages.py::test_the_hospitals_commands_are_the_readme_s")
     ],

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from flower_fedcon.cli import collection, data, deployment, laboratory, paths, runs
+from flower_fedcon.cli import collection, data, deployment, laboratory, paths, reports, runs
 from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.console import InterruptedRunError
 
@@ -30,6 +30,7 @@ app.command()(runs.tune)
 app.command()(paths.path)
 app.command()(laboratory.reproduce)
 app.command()(runs.plot)
+app.command()(reports.report)
 app.command()(laboratory.bench)
 app.command()(deployment.deploy)
 app.add_typer(data.app, name="data")

@@ -27,7 +27,7 @@ AXES = {
     "bytes": "megabytes sent, up and down",
     "seconds": "seconds in the rounds",
 }
-_LABELS = {
+LABELS = {
     "residual": "objective residual  F − F*",
     "objective": "objective  F",
     "fw_gap": "Frank-Wolfe gap",
@@ -121,7 +121,7 @@ def plot_histories(
         positive = drawn == "residual"
         for i, (label, rows) in enumerate(histories.items()):
             shown = f"{label} (not drawn)" if missing[label].startswith("not drawn") else label
-            _draw(axis, _abscissa(rows, name), _column(rows, drawn, positive), shown, i)
+            _draw(axis, abscissa_of(rows, name), values_of(rows, drawn, positive), shown, i)
             if seeds and len(seeds.get(label, ())) > 1:
                 _band(axis, rows, seeds[label], (name, drawn), i)
         if len(histories) == 1:
@@ -132,8 +132,8 @@ def plot_histories(
             axis.sharey(axes[0])
             axis.tick_params(labelleft=False)
         else:
-            axis.set_ylabel(_LABELS.get(drawn, drawn.replace("_", " ")))
-    if residual or _spans(histories, column):
+            axis.set_ylabel(LABELS.get(drawn, drawn.replace("_", " ")))
+    if residual or spans(histories, column):
         axes[0].set_yscale("log")
     if title:
         figure.suptitle(title)
@@ -179,9 +179,7 @@ def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str =
             axis.fill_between(
                 scaling.x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.2, linewidth=0
             )
-        axis.set(
-            xscale="log", yscale="log", xlabel=abscissa, ylabel=_LABELS.get(ordinate, ordinate)
-        )
+        axis.set(xscale="log", yscale="log", xlabel=abscissa, ylabel=LABELS.get(ordinate, ordinate))
         axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
         axis.spines[["top", "right"]].set_visible(False)
         ticks = [f"{float(f'{x:.3g}'):g}" for x in members[0].x]
@@ -243,7 +241,7 @@ def _draw_clients(axis: Axes, rows: Sequence[Record], names: tuple[str, str]) ->
     name, column = names
     own = sorted({key for row in rows for key in row if key.startswith(f"{column}/")})
     for i, key in enumerate(own if len(own) <= _CLIENTS else (), start=1):
-        _draw(axis, _abscissa(rows, name), _column(rows, key), key.partition("/")[2], i)
+        _draw(axis, abscissa_of(rows, name), values_of(rows, key), key.partition("/")[2], i)
     if len(axis.lines) > 1:
         labels = ["pooled", *(str(line.get_label()) for line in axis.lines[1:])]
         axis.legend(axis.lines, labels, frameon=False, fontsize="small", handlelength=3)
@@ -259,9 +257,9 @@ def _band(
     name, column = names
     positive = column == "residual"
     axis.fill_between(
-        _abscissa(rows, name),
-        _column(lowest(runs), column, positive),
-        _column(highest(runs), column, positive),
+        abscissa_of(rows, name),
+        values_of(lowest(runs), column, positive),
+        values_of(highest(runs), column, positive),
         color=COLOURS[index % len(COLOURS)],
         alpha=0.2,
         linewidth=0,
@@ -302,8 +300,8 @@ def _mark(axis: Axes) -> None:
 
 def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
     """Return what of a column a figure cannot show, and why; "" if it shows all."""
-    values = _column(rows, name)
-    hidden = int((~np.isfinite(_column(rows, name, positive))).sum())
+    values = values_of(rows, name)
+    hidden = int((~np.isfinite(values_of(rows, name, positive))).sum())
     if not hidden:
         return ""
     reasons = []
@@ -315,15 +313,16 @@ def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
     return f"{scope}: {' and '.join(reasons)}"
 
 
-def _abscissa(rows: Sequence[Record], name: str) -> Array:
+def abscissa_of(rows: Sequence[Record], name: str) -> Array:
+    """Return what a history is drawn against, by its name in `AXES`."""
     if name == "bytes":
-        total = _column(rows, "uplink_bytes") + _column(rows, "downlink_bytes")
+        total = values_of(rows, "uplink_bytes") + values_of(rows, "downlink_bytes")
         megabytes: Array = total / 1e6
         return megabytes
-    return _column(rows, "round" if name == "rounds" else "seconds")
+    return values_of(rows, "round" if name == "rounds" else "seconds")
 
 
-def _column(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
+def values_of(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
     """Return a column; with `positive`, values <= 0 are gaps, as a logarithmic axis needs."""
     values = np.array([row.get(name, math.nan) for row in rows], dtype=float)
     if positive:
@@ -338,8 +337,8 @@ def _held_out(histories: Mapping[str, Sequence[Record]]) -> str:
     return next((name for name in (*_HELD_OUT, *sorted(shared)) if name in shared), "")
 
 
-def _spans(histories: Mapping[str, Sequence[Record]], column: str) -> bool:
+def spans(histories: Mapping[str, Sequence[Record]], column: str) -> bool:
     """Return whether all values are positive, over more than two decades."""
-    values = np.concatenate([_column(rows, column) for rows in histories.values()])
+    values = np.concatenate([values_of(rows, column) for rows in histories.values()])
     values = values[np.isfinite(values)]
     return bool(values.size and values.min() > 0 and values.max() / values.min() > 100)

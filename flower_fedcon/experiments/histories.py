@@ -33,19 +33,35 @@ def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
     """
     histories: Histories = {}
     seeds: Seeds = {}
+    for label, members in labelled(folders).items():
+        runs: list[Sequence[Record]] = [_rows(folder / HISTORY) for folder in members]
+        histories[label] = mean(runs) if len(runs) > 1 else runs[0]
+        if len(runs) > 1:
+            seeds[label] = runs
+    return histories, seeds
+
+
+def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the run directories of some folders, by labels that differ.
+
+    Those of a comparison that differ only in their seed have one label.
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run.
+    """
+    found: dict[str, list[Path]] = {}
     for given in folders:
         for group, members in _groups(given).items():
             label = base = _label(members[0])
-            if label in histories:
+            if label in found:
                 label = base = f"{base} ({group})"
             number = 2
-            while label in histories:
+            while label in found:
                 label, number = f"{base} {number}", number + 1
-            runs: list[Sequence[Record]] = [_rows(folder / HISTORY) for folder in members]
-            histories[label] = mean(runs) if len(runs) > 1 else runs[0]
-            if len(runs) > 1:
-                seeds[label] = runs
-    return histories, seeds
+            found[label] = members
+    return found
 
 
 def _groups(given: Path) -> dict[Path, list[Path]]:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 NAME = "audit.jsonl"
-_LARGEST, _EARLIER = 64 * 2**20, 9  # bytes of a file; how many files before it are kept
+_LARGEST = 64 * 2**20  # bytes of a file
+EARLIER = 9
+"""How many files before the latest are kept."""
 
 
 class AuditLog(Audit):
@@ -169,7 +171,7 @@ class AuditLog(Audit):
         os.fsync(self._file.fileno())
         self._file.close()
         path = self._path
-        names = [path, *(path.with_suffix(f".{i}{path.suffix}") for i in range(1, _EARLIER + 1))]
+        names = [path, *(path.with_suffix(f".{i}{path.suffix}") for i in range(1, EARLIER + 1))]
         for younger, older in reversed(list(pairwise(names))):
             with suppress(FileNotFoundError):
                 younger.replace(older)

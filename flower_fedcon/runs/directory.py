@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
 ENVIRONMENT, FIGURE = "environment.json", "figure.png"
+_GLANCE = 0.05  # seconds, so that one who looks whether a run goes on (`in_use`) refuses none
 
 
 class RunDirectory:
@@ -46,7 +47,7 @@ class RunDirectory:
         self._history: HistoryFile | None = None
         with storage(f"look into {path}"):
             there = self.path.is_dir()
-        self._lock = FolderLock(self.path) if there else None
+        self._lock = FolderLock(self.path, wait=_GLANCE) if there else None
 
     @property
     def exists(self) -> bool:
@@ -71,7 +72,7 @@ class RunDirectory:
         if self._lock is None:
             with storage(f"make the run directory {folder}"):
                 folder.mkdir(parents=True, exist_ok=True)
-            self._lock = FolderLock(folder)
+            self._lock = FolderLock(folder, wait=_GLANCE)
             anew = False  # what is there now is another process's
         if (folder / HISTORY).exists() and not anew:
             raise ConfigError(

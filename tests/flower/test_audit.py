@@ -142,7 +142,7 @@ def test_an_experiment_file_asks_for_it(tmp_path):
 
 def test_a_log_that_grows_is_cut_into_files(tmp_path, monkeypatch):
     monkeypatch.setattr(audit, "_LARGEST", 2000)
-    monkeypatch.setattr(audit, "_EARLIER", 3)
+    monkeypatch.setattr(audit, "EARLIER", 3)
     options = {"run_dir": tmp_path, "audit": True, "evaluate_every": 0}
     simulate(avg(), q6(), 9, **options)
     simulate(avg(), q6(), 40, resume=True, **options)

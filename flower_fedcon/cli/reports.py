@@ -1,0 +1,37 @@
+"""`fedcon report`: what runs leave, as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flower_fedcon.experiments.console import say
+
+Folders = Annotated[
+    list[Path], typer.Argument(help="Folders of runs or comparisons.", metavar="RUN_DIR...")
+]
+
+
+def report(
+    run_dirs: Folders,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="An .html file; by default RUN_DIR/report.html."),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+) -> None:
+    """Write one page of curves, clients, coefficients and settings, to look at in a browser.
+
+    The page is one file that needs no network.
+    """
+    from flower_fedcon.report.page import write_report
+
+    path = write_report(run_dirs, output or run_dirs[0] / "report.html")
+    say(f"page: {path}")
+    if open_:
+        import webbrowser
+
+        if not webbrowser.open(path.resolve().as_uri()):
+            say("no browser was found: open the file in one")
