@@ -180,7 +180,10 @@ class FedConClient(FlowerClient, Generic[State]):
         if self._pulls:
             return self.objective.pulled_gradient(x, 1.0 / self._count, center, pull)  # type: ignore[no-any-return]
         g = pulled(x, center, pull)
-        self.add_gradient(x, g)
+        if self._adds:
+            self.objective.add_gradient(x, g, 1.0 / self._count)
+        else:
+            g += self.objective.gradient(x) / self._count
         return g
 
     def add_gradient(self, x: Array, out: Array) -> None:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.objectives import Scaled
@@ -22,6 +21,10 @@ def path(quick: bool = False) -> Iterator[Result]:
     default rule (tol=1e-4, at most 100 passes), which is far from the path's KKT residual of 1e-8;
     with tol=1e-6 it comes nearer.
     """
+    # Not at the head: scikit-learn's import makes every later operation of NumPy a little slower
+    # (it fills the thread's context, where NumPy looks for its error state), the other benchmarks'.
+    from sklearn.linear_model import LogisticRegression
+
     problem, psi = builder("heart")(), WithIntercept(L1(1.0))
     num = 3 if quick else 100
     cores = [f.objective if isinstance(f, Scaled) else f for f in problem.objectives]

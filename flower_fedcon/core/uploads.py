@@ -106,7 +106,7 @@ class Uploads:
 
     def _sum(self, name: str) -> Array:
         columns = [reply.payload.get(name, []) for reply in self._replies]
-        if not any(isinstance(column, list) for column in columns):
+        if list not in map(type, columns):
             sums = [c.sum(axis=0) if isinstance(c, np.ndarray) else c.total() for c in columns]
             return _add(sums) if len(sums) > 1 else sums[0]
         values = self[name]

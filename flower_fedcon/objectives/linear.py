@@ -100,7 +100,8 @@ class LeastSquares(LinearModel):
         # The factor multiplies the smaller of the two arrays.
         if m < d:
             scores *= scale * self.scale / m
-        gradient = pull(scores, rows)
+        dense = isinstance(rows, np.ndarray)
+        gradient: Array = scores.dot(rows) if dense else pull(scores, rows)
         if m >= d:
             gradient *= scale * self.scale / m
         return gradient if gradient.shape == self.shape else gradient.reshape(self.shape)
