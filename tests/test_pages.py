@@ -41,6 +41,10 @@ PASTED = {
         # No systemd in a test: its options are checked.
         ("ini", f"{README}test_the_unit_states_options_that_there_are"),
     ],
+    "docs/commands.md": [
+        ("bash", "experiments/test_cli_help.py::test_doctor_on_this_machine"),
+        ("bash", "experiments/test_cli_help.py::test_completion_is_installed_as_the_page_says"),
+    ],
     "docs/report.md": [
         ("bash", "report/test_report.py::test_the_page_s_blocks"),
         ("toml", "report/test_report.py::test_the_page_s_blocks"),

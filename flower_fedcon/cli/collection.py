@@ -78,8 +78,20 @@ def _renew(path: Path, text: str) -> None:
     write(path, f"{before}{first}{text}\n{last}{after}")
 
 
+def _names(begun: str) -> list[str]:
+    """Return the algorithms whose names begin so."""
+    from flower_fedcon.registry import accepted
+
+    return [name for name in accepted() if name.startswith(begun.lower())]
+
+
 def info(
-    name: Annotated[str, typer.Argument(help="An algorithm, or a problem that a file can name.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="An algorithm, or a problem that a file can name.", autocompletion=_names
+        ),
+    ],
     size: Annotated[
         str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
     ] = None,

@@ -5,45 +5,96 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
-from flower_fedcon.cli import collection, data, deployment, laboratory, paths, reports, runs
+from flower_fedcon import __version__
+from flower_fedcon.cli import (
+    collection,
+    data,
+    deployment,
+    doctor,
+    laboratory,
+    paths,
+    reports,
+    runs,
+)
+from flower_fedcon.cli.options import examples
 from flower_fedcon.errors import FedConError
 from flower_fedcon.experiments.console import InterruptedRunError
+
+EXIT_CODES = {
+    0: "done",
+    1: "done, and a claim, setting, file, check or deployed run fails: the output says which",
+    2: "wrong use, settings or data, or a full disk or memory: one line says what",
+    130: "interrupted; a run can be resumed",
+}
 
 # Each command imports what it needs when it is called: help and completion answer at once.
 
 app = typer.Typer(
     name="fedcon",
-    help="Federated constrained and composite optimisation for Flower.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    epilog="\n\n".join(
+        ["Exit codes:", *(f"{code:3}  {what}" for code, what in EXIT_CODES.items())]
+    ),
 )
-app.command("list")(collection.list_)
-app.command()(collection.info)
-app.command()(runs.run)
-app.command()(runs.compare)
-app.command()(runs.tune)
-app.command()(paths.path)
-app.command()(laboratory.reproduce)
-app.command()(runs.plot)
-app.command()(reports.report)
-app.command()(laboratory.bench)
-app.command()(deployment.deploy)
-app.add_typer(data.app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedcon {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedcon(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it, and end."),
+    ] = False,
+) -> None:
+    """Federated constrained and composite optimisation for Flower."""
+
+
+def _add(command: Callable[..., None], *lines: str, name: str | None = None) -> None:
+    """Make a command known, with examples for its help."""
+    app.command(name, epilog=examples(*lines))(command)
+
+
+_add(collection.list_, "fedcon list", "fedcon list --markdown", name="list")
+_add(collection.info, "fedcon info FedFW", "fedcon info FedFW --size 943x1682",
+     "fedcon info digits")  # fmt: skip
+_add(runs.run, "fedcon run sims/fedfw_lasso.toml --rounds 200",
+     "fedcon run sims/fedfw_lasso.toml --set algorithm.penalty=2 --run-dir runs/lasso",
+     "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume")  # fmt: skip
+_add(runs.compare, "fedcon compare sims/digits_l1.toml",
+     "fedcon compare sims/digits_l1.toml --rounds 100 --seeds 0,1,2")  # fmt: skip
+_add(runs.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.2,0.5 --rounds 100",
+     "fedcon tune sims/digits_l1.toml")  # fmt: skip
+_add(paths.path, "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv")
+_add(laboratory.reproduce, "fedcon reproduce --quick",
+     "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
+_add(runs.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
+     "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy")  # fmt: skip
+_add(reports.report, "fedcon report runs/digits_l1 --open",
+     "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
+_add(laboratory.bench, "fedcon bench --quick", "fedcon bench -o results.json")
+_add(deployment.deploy, "fedcon deploy sims --local --nodes 3",
+     "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
+     "examples/heart/va.csv")  # fmt: skip
+_add(doctor.doctor, "fedcon doctor")
+app.add_typer(data.app, name="data", epilog=examples("fedcon data check --help"))
 
 # What a wrong command line raises; typer exports only this subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 2 for the user's errors, 130 for Ctrl-C.
-
-    Errors of the disk and of the memory are the user's, too.
-    """
+    """Run the command and return its exit code, one of `EXIT_CODES`."""
     args = None if arguments is None else list(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold what a terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")

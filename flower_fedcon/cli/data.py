@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.cli.options import Set
+from flower_fedcon.cli.options import Set, examples
 from flower_fedcon.experiments.console import console, say, table
 
 app = typer.Typer(help="Look at tables before a run.", no_args_is_help=True)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "fedcon data check examples/heart/va.csv --schema examples/heart/app/schema.toml"
+    )
+)
 def check(
     files: Annotated[list[Path], typer.Argument(help="Tables, or one.", metavar="FILE...")],
     schema: Annotated[Path, typer.Option(help="The TOML file that all nodes share.")],
@@ -56,7 +60,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(epilog=examples("fedcon data partition examples/heart/heart.toml -o rows.png"))
 def partition(
     file: Annotated[Path, typer.Argument(help="An experiment file.", metavar="FILE")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")],

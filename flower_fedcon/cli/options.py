@@ -79,6 +79,15 @@ class RunArguments:
         )
 
 
+def examples(*lines: str) -> str:
+    r"""Return what ends a command's help: command lines to paste.
+
+    >>> examples("fedcon list", "fedcon info fedfw")
+    'Examples:\n\nfedcon list\n\nfedcon info fedfw'
+    """
+    return "\n\n".join(["Examples:", *lines])
+
+
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command, in place of its first parameter, one for each field of that dataclass.
 

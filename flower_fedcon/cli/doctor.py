@@ -1,0 +1,217 @@
+"""`fedcon doctor`: whether this machine can run what is asked of it, checked without a network."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from flower_fedcon.errors import FedConError, printable
+from flower_fedcon.experiments.console import console, say, table
+
+GOOD, NOTED, BAD = "ok", "note", "FAILS"
+_PORTS = {9091: "ServerAppIo", 9092: "Fleet, for SuperNodes", 9093: "Control, for `flwr run`",
+          9094: "ClientAppIo, of a SuperNode"}  # fmt: skip
+_COMMANDS = ("flwr", "flower-superlink", "flower-supernode")
+_EXTRAS = {"numba": "fast", "pandas": "tables", "pyarrow": "tables", "torch": "torch",
+           "plotly": "report", "flwr-datasets": "datasets", "nilearn": "fmri"}  # fmt: skip
+_SKEW = 5.0  # seconds
+_ROOM = 1e9  # bytes
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: `state` is `GOOD`, `NOTED` or `BAD`; `text` has the remedy."""
+
+    what: str
+    state: str
+    text: str
+
+
+def doctor() -> None:
+    """Check versions, Flower, Ray, numba, ports, folders and the clock.
+
+    Nothing is started, and nothing leaves the machine. The exit code is 1 if something fails; notes
+    are of what only some runs need.
+    """
+    rows = table("What", "", "Found")
+    found = list(findings())
+    for finding in found:
+        rows.add_row(*finding)
+    console().print(rows)
+    states = [finding.state for finding in found]
+    if BAD in states:
+        say(f"{states.count(BAD)} of {len(states)} checks fail")
+        raise typer.Exit(1)
+    say("all is well" if NOTED not in states else "all is well; notes are of what some runs need")
+
+
+def findings() -> Iterator[Finding]:
+    """Look at one thing after another; a check that raises has failed."""
+    for check in (_python, _packages, _extras, _compiler, _algorithms, _commands, _ports, _homes,
+                  _locks, _clock, _machine):  # fmt: skip
+        try:
+            yield from check()
+        except (OSError, ValueError, FedConError) as error:
+            yield Finding(check.__name__[1:], BAD, printable(str(error)))
+
+
+def _python() -> Iterator[Finding]:
+    version, good = platform.python_version(), (3, 11) <= sys.version_info[:2] <= (3, 13)
+    remedy = "" if good else "; install 3.11, 3.12 or 3.13"
+    yield Finding("Python", GOOD if good else BAD, f"{version}, {sys.executable}{remedy}")
+
+
+def _packages() -> Iterator[Finding]:
+    """Compare what is installed with what this package's metadata requires."""
+    from packaging.requirements import Requirement  # which Flower requires
+
+    own = metadata.distribution("flower-fedcon")
+    yield Finding("flower-fedcon", GOOD, f"{own.version}, {Path(__file__).parents[1]}")
+    for text in own.requires or ():
+        wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            yield Finding(wanted.name, BAD, f"not installed: pip install '{text}'")
+            continue
+        good = wanted.specifier.contains(found, prereleases=True)
+        remedy = "" if good else f", wanted {wanted.specifier}: pip install '{text}'"
+        yield Finding(wanted.name, GOOD if good else BAD, f"{found}{remedy}")
+    try:
+        yield Finding("ray", GOOD, metadata.version("ray"))
+    except metadata.PackageNotFoundError:
+        yield Finding("ray", BAD, "not installed: pip install 'flwr[simulation]'")
+
+
+def _extras() -> Iterator[Finding]:
+    for package, extra in _EXTRAS.items():
+        try:
+            yield Finding(package, GOOD, metadata.version(package))
+        except metadata.PackageNotFoundError:
+            yield Finding(package, NOTED, f"not installed: pip install 'flower-fedcon[{extra}]'")
+
+
+def _compiler() -> Iterator[Finding]:
+    """Run a compiled kernel, where there are any."""
+    import numpy as np
+
+    from flower_fedcon.kernels import dispatch, passes
+
+    x = np.linspace(-1.0, 1.0, dispatch.WORTHWHILE).reshape(-1, 2)
+    if dispatch.kernels(x) is None:
+        yield Finding("kernels", NOTED, "NumPy's: with numba, long passes are compiled")
+        return
+    same = np.array_equal(passes.pulled(x, x[::-1].copy(), 0.5), 0.5 * (x - x[::-1]))
+    yield Finding(
+        "kernels", GOOD if same else BAD,
+        "compiled by numba, and right" if same else "compiled ones differ from NumPy's: reinstall "
+        "numba, or uninstall it",
+    )  # fmt: skip
+
+
+def _algorithms() -> Iterator[Finding]:
+    from flower_fedcon.registry import accepted, algorithms, own_algorithms
+
+    own = own_algorithms()
+    unloaded = sorted({*accepted()} - {*algorithms(), *own})
+    beside = f", and {len(own)} beside it" if own else ""
+    if unloaded:
+        yield Finding("algorithms", BAD, f"{', '.join(unloaded)}: the package cannot be loaded")
+    else:
+        yield Finding("algorithms", GOOD, f"{len(algorithms())} of the collection{beside}")
+
+
+def _commands() -> Iterator[Finding]:
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
+    for name in _COMMANDS:
+        found = shutil.which(name, path=path)
+        missing = "not found: pip install --force-reinstall flwr; needed for deployments"
+        yield Finding(name, GOOD if found else BAD, found or missing)
+
+
+def _ports() -> Iterator[Finding]:
+    for port, use in _PORTS.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                text = f"{error.strerror}: Flower's default for {use}; give it another there"
+                yield Finding(f"port {port}", NOTED, text)
+            else:
+                yield Finding(f"port {port}", GOOD, f"free ({use})")
+
+
+def _homes() -> Iterator[Finding]:
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    yield _writable("FLWR_HOME", home, "set FLWR_HOME to a folder of yours")
+    yield _writable("this folder", Path.cwd(), "change to a folder of yours, or give --run-dir")
+    temporary = Path(tempfile.gettempdir())
+    yield _writable("temporary files", temporary, "set TMPDIR to a folder of yours")
+
+
+def _writable(what: str, folder: Path, remedy: str) -> Finding:
+    """Write a file into a folder, or into the one in which it would be made."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"fedcon")
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        return Finding(what, BAD, f"{folder}: {error.strerror}; {remedy}")
+    made = "" if there == folder else ", not made yet"
+    text = f"{folder}{made}: {free / 1e9:.1f} GB free"
+    return Finding(what, GOOD if free >= _ROOM else NOTED, text)
+
+
+def _locks() -> Iterator[Finding]:
+    """Try what keeps two runs out of one folder."""
+    from flower_fedcon.wire.files import FolderLock, in_use
+
+    with tempfile.TemporaryDirectory(dir=_first_writable()) as name, FolderLock(Path(name)):
+        held = in_use(Path(name))
+    unlocked = "this file system locks no folders: let no two runs use one"
+    yield Finding("locks", GOOD if held else NOTED, "folders can be locked" if held else unlocked)
+
+
+def _clock() -> Iterator[Finding]:
+    """Compare the clock with that of the file system, and with the age of these very files."""
+    now = time.time()
+    with tempfile.NamedTemporaryFile(dir=_first_writable()) as file:
+        skew = os.stat(file.name).st_mtime - now
+    text = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    if now < Path(__file__).stat().st_mtime - 86400:
+        text += ": before these files were made; set it, or TLS certificates will not be valid"
+        yield Finding("clock", BAD, text)
+    elif abs(skew) > _SKEW:
+        text += f": {skew:+.0f} s off that of the folder's file system; let both follow one server"
+        yield Finding("clock", NOTED, text)
+    else:
+        yield Finding("clock", GOOD, text)
+
+
+def _first_writable() -> Path:
+    return Path.cwd() if os.access(Path.cwd(), os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _machine() -> Iterator[Finding]:
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    text = f"{len(os.sched_getaffinity(0))} cores, OMP_NUM_THREADS {threads or 'not set'}"
+    text += "" if threads == "1" else " (1 gives the same bits on every machine)"
+    yield Finding("machine", GOOD, text)
