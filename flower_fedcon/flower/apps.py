@@ -46,7 +46,12 @@ def client_app(
         What a server may ask of a node, or a function of the context that returns it; by default
         `Policy()`. A node's own configuration goes before it.
     mods : sequence, optional
-        Flower's client mods.
+        Flower's client mods; those that change replies are refused, and say what to use instead.
+
+    Raises
+    ------
+    ConfigError
+        If a mod does not compose with the methods.
 
     Examples
     --------
@@ -60,9 +65,12 @@ def client_app(
     from flwr.clientapp import ClientApp
 
     from flower_fedcon.flower import messages
+    from flower_fedcon.flower.refusals import check_callers, check_mods
     from flower_fedcon.registry import client_class
 
     load = _with_context(load_objective, "load_objective")
+    if mods:
+        check_mods(mods)
     app = ClientApp(mods=list(mods) if mods else None)
 
     def build(config: Mapping[str, Any], context: Context) -> Any:
@@ -72,6 +80,7 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        check_callers()
         arrays, config = messages.read_instruction(message, messages.TRAIN)
         try:
             answer = build(config, context).fit(arrays, config)
@@ -132,6 +141,8 @@ def server_app(
     """
     from flwr.serverapp import ServerApp
 
+    from flower_fedcon.flower.refusals import check_strategy
+
     make = _with_context(make_strategy, "make_strategy")
     app = ServerApp()
 
@@ -139,6 +150,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         config = dict(context.run_config)
         strategy = make(context)
+        check_strategy(strategy)
         if not callable(getattr(strategy, "start", None)):
             raise ConfigError(f"make_strategy returned {strategy!r}, which is not a strategy")
         strategy.start(

@@ -28,6 +28,7 @@ from flower_fedcon.core.protocol import (
 from flower_fedcon.errors import ConfigError, FedConError, printable
 from flower_fedcon.flower import codec
 from flower_fedcon.flower.policy import EVALUATE, Policy
+from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.preparation import Preparation
@@ -109,6 +110,7 @@ class FlowerClient(NumPyClient):
         An error, of the request, the data or the program, becomes an error reply, which the server
         names and counts.
         """
+        check_callers()
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))

@@ -37,6 +37,7 @@ from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import start_of
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import natural
+from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.layout import Model
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count
@@ -153,6 +154,7 @@ class _Legacy(Strategy):
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
         """Wait for the clients, ask each for its description, and return the start."""
+        check_callers()
         infos: dict[str, ClientInfo] = {}
         wanted = self._num_clients or 1
         deadline = time.monotonic() + self._timeout

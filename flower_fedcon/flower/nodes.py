@@ -16,6 +16,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.incoming import Description, Fault
 from flower_fedcon.flower.mail import Arrival, Post
+from flower_fedcon.flower.refusals import explained_mod
 from flower_fedcon.layout import Layout
 
 _log = logging.getLogger("flwr")
@@ -272,6 +273,8 @@ def explained(reason: str) -> str:
     >>> explained("the client failed: KeyError('arrays')")[:60]
     'its app is not a client of this package (it looks for Flower'
     """
+    if (mod := explained_mod(reason)) is not None:
+        return mod
     if "KeyError" not in reason or not any(key in reason for key in ("arrays", "config")):
         return reason
     return (

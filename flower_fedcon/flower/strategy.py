@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower.refusals import check_callers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,11 +217,13 @@ class FlowerStrategy(Strategy):
 
     def _current(self) -> GridRun:
         if self._grid_run is None:
+            check_callers()
             raise FedConError("no run is under way: call strategy.start(grid, ...)")
         return self._grid_run
 
     def summary(self) -> None:
         """Log the configuration as a tree, as Flower's strategies do."""
+        check_callers()  # a wrapper asks for this before round 1
         _log.info("\t├──> %s", self.title)
         for name, value in self.arguments().items():
             _log.info("\t│\t├── %s: %r", name, value)

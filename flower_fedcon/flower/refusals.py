@@ -1,0 +1,108 @@
+"""Flower's privacy mods and wrappers: which work with this package's apps, and why others do not.
+
+They take what a client sends for a model near the one that it was sent. Here it is what the method
+makes of it (a change, a dual point, an atom), and the same messages carry the handshake.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import partial
+from types import FrameType, FunctionType
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+
+_INSTEAD = "give the strategy privacy=flower_fedcon.privacy.GaussianDP(...) instead"
+_CLIPS = "clips the difference between upload and broadcast, which are no two models here"
+_MASKS = "masks whole replies, the handshake and every client's numbers with them"
+MODS = {
+    "LocalDpMod": f"{_CLIPS}, and adds noise on its own: {_INSTEAD}",
+    "fixedclipping_mod": f"{_CLIPS}, by a norm that no server here sends: {_INSTEAD}",
+    "adaptiveclipping_mod": f"{_CLIPS}, by a norm that no server here sends: {_INSTEAD}",
+    "secagg_mod": f"{_MASKS}: leave it out",
+    "secaggplus_mod": f"{_MASKS}: leave it out",
+    "message_size_mod": "fails, in Flower 1.41, at an empty text, which messages here hold: use "
+    "arrays_size_mod instead",
+}
+"""What each of Flower's mods that do not compose would do, and what to use."""
+_TRACES = {
+    **{f"{name} ": name for name in MODS},
+    "clipping_norm value is not supplied": "fixedclipping_mod",
+    "secaggplus_configs": "secaggplus_mod",
+    "Config values must be": "message_size_mod",
+}
+"""What their errors hold that they raise before a client is called."""
+_WRAPPERS = ("DifferentialPrivacy", "DPFedAvg")
+
+
+def check_mods(mods: Iterable[Any]) -> None:
+    """Raise unless these client mods compose with the methods.
+
+    `arrays_size_mod`, which only looks at messages, does, and whatever is not Flower's own.
+
+    Raises
+    ------
+    ConfigError
+        Naming the mod.
+    """
+    for mod in mods:
+        name = _name_of(mod)
+        if name is not None:
+            raise ConfigError(f"client_app takes no {name}: it {MODS[name]}")
+
+
+def _name_of(mod: Any) -> str | None:
+    """Return the name of a mod of Flower's that does not compose."""
+    while isinstance(mod, partial):
+        mod = mod.func
+    kind = mod if isinstance(mod, FunctionType | type) else type(mod)
+    return kind.__name__ if kind.__name__ in MODS and _is_flowers(kind.__module__) else None
+
+
+def _is_flowers(module: str) -> bool:
+    return module.startswith(("flwr.clientapp.mod", "flwr.client.mod"))
+
+
+def explained_mod(reason: str) -> str | None:
+    """Return what a node's error says in truth, if it comes from one of these mods.
+
+    >>> explained_mod("fixedclipping_mod expects exactly one ArrayRecord")
+    'the node runs fixedclipping_mod, which clips the difference between upload and broadcast, ...
+    """
+    name = next((name for trace, name in _TRACES.items() if trace in reason), None)
+    return None if name is None else f"the node runs {name}, which {MODS[name]}"
+
+
+def check_strategy(strategy: Any) -> None:
+    """Raise if a strategy is one of Flower's wrappers for differential privacy.
+
+    Raises
+    ------
+    ConfigError
+    """
+    kind = type(strategy)
+    if kind.__name__.startswith(_WRAPPERS) and kind.__module__.startswith("flwr."):
+        raise ConfigError(
+            f"{kind.__name__} cannot wrap a strategy of flower_fedcon: it clips and averages "
+            f"models, and what these methods release are others: {_INSTEAD}"
+        )
+
+
+def check_callers() -> None:
+    """Raise if a wrapper calls a strategy, or a mod a client, that it does not compose with.
+
+    An error of a mod is Flower's to report: the mod itself would trip over a reply.
+
+    Raises
+    ------
+    ConfigError
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        check_strategy(frame.f_locals.get("self"))
+        name = frame.f_code.co_qualname.partition(".")[0]
+        if name in MODS and _is_flowers(str(frame.f_globals.get("__name__"))):
+            raise ConfigError(f"the node runs {name}, which {MODS[name]}")
+        frame = frame.f_back

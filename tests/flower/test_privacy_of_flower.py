@@ -1,0 +1,132 @@
+"""Flower's own privacy mods and wrappers: refused by name, or let through."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import flwr.client.mod as older
+import flwr.clientapp.mod as newer
+import flwr.server.strategy as older_strategies
+import flwr.serverapp.strategy as strategies
+import numpy as np
+import pytest
+from fake_grid import FakeGrid, on_grid
+from flwr.app import ConfigRecord
+from flwr.clientapp import ClientApp
+from flwr.server.client_manager import SimpleClientManager
+
+from flower_fedcon import as_legacy_strategy, client_app, server_app
+from flower_fedcon.clients.fedavg import FedAvgClient
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower.messages import to_record
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedAvg
+
+HARMLESS = {"arrays_size_mod"}
+BOTH = [(m, n) for m in (newer, older) for n in m.__all__ if n != "make_ffn"]
+WRAPPERS = [n for n in strategies.__all__ if n.startswith("DifferentialPrivacy")]
+SETTINGS = {
+    "Fixed": {"noise_multiplier": 1.0, "clipping_norm": 1.0, "num_sampled_clients": 2},
+    "Adaptive": {"noise_multiplier": 1.0, "num_sampled_clients": 40},
+}
+
+
+def load(context):
+    return Quadratic(np.eye(2), np.ones(2))
+
+
+def made(module, name):
+    """Return one of Flower's mods, as an app is given it."""
+    mod = getattr(module, name)
+    return mod(1.0, 1.0, 1.0, 0.1) if isinstance(mod, type) else mod
+
+
+def wrapped(module, name, strategy):
+    settings = SETTINGS["Fixed" if "Fixed" in name else "Adaptive"]
+    return getattr(module, name)(strategy, **settings)
+
+
+@pytest.mark.parametrize(("module", "name"), BOTH)
+def test_a_client_app_takes_the_mods_that_only_look(module, name):
+    mod = made(module, name)
+    if name in HARMLESS:
+        assert isinstance(client_app(load, mods=[mod]), ClientApp)
+        return
+    for given in (mod, partial(mod)):
+        with pytest.raises(ConfigError, match=rf"takes no {name}: it .* (instead|out)$"):
+            client_app(load, mods=[given])
+
+
+def test_every_mod_is_known():
+    assert len(BOTH) == 12
+    assert client_app(load, mods=[lambda message, context, call_next: call_next(message, context)])
+
+
+@on_grid
+@pytest.mark.parametrize(("module", "name"), BOTH)
+def test_a_node_with_such_a_mod_is_named_before_round_1(module, name, caplog):
+    """In an app of the node's own, around one of this package's clients."""
+
+    def make(load):
+        inner, mod = client_app(load), made(module, name)
+        return lambda message, context: mod(message, context, inner)
+
+    grid = FakeGrid([load(None), load(None)], make=make)
+    strategy = FedAvg(client_lr=0.5, local_steps=1)
+    if name in HARMLESS:
+        assert len(strategy.start(grid, num_rounds=2).history["round"]) == 1
+        return
+    with pytest.raises(FedConError, match="are online"):
+        strategy.start(grid, num_rounds=2, timeout=0.3)
+    assert "the node runs " in caplog.text
+    told = {"secagg_mod": "secaggplus_mod"}
+    if module is older:  # which say less
+        told["adaptiveclipping_mod"] = "fixedclipping_mod"
+    assert f"the node runs {told.get(name, name)}, which " in caplog.text
+    assert {m.content["fitins.config"]["action"] for m in grid.pushed} == {"describe"}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_wrapped_strategy_is_refused_before_round_1(name):
+    assert len(WRAPPERS) == 4
+    outer = wrapped(strategies, name, FedAvg(client_lr=0.5, local_steps=1))
+    grid = FakeGrid([load(None), load(None)])
+    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap .*GaussianDP"):
+        outer.start(grid, to_record([np.zeros(2)]), num_rounds=1)
+    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
+        list(outer.configure_train(1, to_record([np.zeros(2)]), ConfigRecord(), grid))
+    assert grid.pushed == []
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_server_app_refuses_it(name):
+    outer = wrapped(strategies, name, FedAvg(client_lr=0.5, local_steps=1))
+    app = server_app(lambda: outer)
+    grid = FakeGrid([load(None)])
+    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
+        app(grid, next(iter(grid.nodes.values())))
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_the_older_wrappers_are_refused_too(name):
+    inner = as_legacy_strategy(FedAvg(client_lr=0.5, local_steps=1), num_clients=1)
+    outer = wrapped(older_strategies, name, inner)
+    with pytest.raises(ConfigError, match=rf"^{name} cannot wrap"):
+        outer.initialize_parameters(SimpleClientManager())
+
+
+@on_grid
+@pytest.mark.parametrize("module", [newer, older])
+def test_a_client_of_a_client_fn_names_the_mod_too(module, caplog):
+    """The other mods give up before they call a client."""
+
+    def make(load):
+        inner = ClientApp(lambda context: FedAvgClient(load(context), context=context).to_client())
+        mod = made(module, "LocalDpMod")
+        return lambda message, context: mod(message, context, inner)
+
+    with pytest.raises(FedConError, match="are online"):
+        FedAvg(client_lr=0.5, local_steps=1).start(
+            FakeGrid([load(None)], make=make), num_rounds=2, timeout=0.3
+        )
+    assert "the node runs LocalDpMod, which clips" in caplog.text
