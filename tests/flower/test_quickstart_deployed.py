@@ -39,7 +39,10 @@ def here(apps, tmp_path, identity):
     """The models that the same apps find in this process."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield {v: model(run_here(folder, tmp_path / f"{v}.pt")) for v, folder in apps.items()}
+    yield {
+        v: model(run_here(folder, tmp_path / f"{v}.pt", **{"num-server-rounds": ROUNDS}))
+        for v, folder in apps.items()
+    }
     torch.set_num_threads(threads)
 
 
