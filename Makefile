@@ -2,7 +2,7 @@
 BIN = .venv/bin
 QUICK = -m "not ray and not deployment"
 
-.PHONY: help setup lint test quick fuzz algorithm table
+.PHONY: help setup lint test quick fuzz algorithm table docs
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,3 +32,6 @@ algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 
 table:  ## renew the README's table of algorithms
 	$(BIN)/fedcon list --into README.md
+
+docs:  ## build the site: open docs/_build/html/index.html
+	$(BIN)/sphinx-build -W --keep-going docs docs/_build/html

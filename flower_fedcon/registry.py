@@ -262,18 +262,17 @@ def _where(point: EntryPoint) -> str:
 
 
 def markdown_table() -> str:
-    """Return the collection as a Markdown table, a row for each algorithm."""
+    """Return the collection as a Markdown table, a row for each algorithm, with links to files."""
     from flower_fedcon.card import first_sentence, one_line
 
-    rows = [
-        "| class | problem | participation | wire, each round | source | stated |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kind in algorithms().values():
+    rows = ["| method | problem | participation | wire, each round |", "|---|---|---|---|"]
+    for name, kind in algorithms().items():
         card = kind.card()
-        texts = (card.participation, card.wire, card.source)
-        cells = (
-            f"`{kind.__name__}`", one_line(card.problem), *map(first_sentence, texts), card.stated
-        )  # fmt: skip
+        texts = (
+            one_line(card.problem),
+            first_sentence(card.participation),
+            first_sentence(card.wire),
+        )
+        cells = f"[{kind.__name__}](strategies/{name}.py)", *texts
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)

@@ -91,7 +91,10 @@ def test_the_example_passes_the_contract(copy):
     table, algorithm = (f"make BIN={SCRIPTS} {line[5:]}" for line in script.splitlines())
     done = run(copy, "bash", "-euc", table)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| `FedAvgM` | min_w (1/N) sum_i f_i(w) | any;" in (copy / "README.md").read_text()
+    assert (
+        "| [FedAvgM](strategies/fedavgm.py) | min_w (1/N) sum_i f_i(w) | any;"
+        in (copy / "README.md").read_text()
+    )
     said = run(copy, "bash", "-euc", f"{algorithm} --dry-run").stdout
     assert '/pytest tests -k "fedavgm or table or test_house"' in said
     done = contract_of(copy, "tests")  # what that selects, without the other tables' tests

@@ -7,9 +7,11 @@ import ast
 from pages import ROOT, blocks, in_order, pages
 
 README = "test_readme.py::"
-GUIDE = "test_contributing.py::"
-APP = f"{README}test_app_and_deployment"
-EXAMPLE = f"{GUIDE}test_the_example_passes_the_contract"
+GUIDES = "test_guides.py::"
+NODES = "test_deploying.py::"
+CONTRIBUTING = "test_contributing.py::"
+APP = f"{NODES}test_app_and_deployment"
+EXAMPLE = f"{CONTRIBUTING}test_the_example_passes_the_contract"
 
 # Each page's blocks in their order: the language, and who pastes it.
 PASTED = {
@@ -17,29 +19,21 @@ PASTED = {
         ("bash", f"{README}test_first_command"),  # the install is that of .ci/run
         ("text", f"{README}test_first_command"),
         ("bash", f"{README}test_second_command"),  # not run: it would run this
-        ("python", f"{README}test_python_blocks"),
-        ("python", f"{README}test_python_blocks"),
-        ("bash", f"{README}test_shell_block"),
-        ("python", f"{README}test_four_files_become_a_model"),
-        ("text", f"{README}test_four_files_become_a_model"),
-        ("bash", f"{README}test_four_files_on_four_nodes"),  # and _from_the_shell
-        ("python", APP),
-        ("python", APP),
-        ("toml", APP),
-        ("diff", f"{README}test_the_diff_is_the_example_s"),
-        ("python", APP),
-        ("bash", APP),
-        ("toml", f"{README}test_a_node_s_file_sets_its_policy"),
+        ("python", f"{README}test_python_block"),
+        ("python", f"{README}test_the_two_files_of_an_app"),
+        ("python", f"{README}test_the_two_files_of_an_app"),
     ],
     "CONTRIBUTING.md": [
         *[("python", EXAMPLE)] * 4,
         ("bash", EXAMPLE),  # but for the other tables' tests, which its second line selects, too
-        ("toml", f"{GUIDE}test_an_entry_point_is_all_it_takes"),
+        ("toml", f"{CONTRIBUTING}test_an_entry_point_is_all_it_takes"),
     ],
     "docs/deployment.md": [
-        ("bash", f"{README}test_tls_and_keys_pasted_twice"),
+        ("python", APP),
+        ("bash", APP),
+        ("bash", f"{NODES}test_tls_and_keys_pasted_twice"),
         # No systemd in a test: its options are checked.
-        ("ini", f"{README}test_the_unit_states_options_that_there_are"),
+        ("ini", f"{NODES}test_the_unit_states_options_that_there_are"),
     ],
     "docs/commands.md": [
         ("bash", "experiments/test_cli_help.py::test_doctor_on_this_machine"),
@@ -49,8 +43,34 @@ PASTED = {
         ("bash", "report/test_report.py::test_the_page_s_blocks"),
         ("toml", "report/test_report.py::test_the_page_s_blocks"),
     ],
+    "docs/estimators.md": [("python", f"{GUIDES}test_estimators")],
+    "docs/experiments.md": [
+        ("bash", f"{GUIDES}test_shell_block"),
+        ("toml", f"{GUIDES}test_an_experiment_of_one_s_own"),
+    ],
+    "docs/faults.md": [("python", f"{GUIDES}test_faults")],
+    "docs/flower_app.md": [("python", APP), ("python", APP), ("toml", APP)],
+    "docs/own_algorithm.md": [
+        *[("python", f"{GUIDES}test_an_algorithm_of_one_s_own")] * 3,
+        ("toml", f"{GUIDES}test_the_entry_point_of_one_s_own"),
+    ],
+    "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 3,
+    "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],
+    "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],
+    "docs/ray.md": [("python", f"{GUIDES}test_the_simulation_of_flower")],
+    "docs/resume.md": [("python", f"{GUIDES}test_resume")],
+    "docs/start.md": [
+        ("bash", f"{GUIDES}test_the_install_is_the_readme_s"),  # not run: it would install
+        *[("python", f"{GUIDES}test_start")] * 6,
+    ],
+    "docs/tables.md": [
+        ("python", f"{GUIDES}test_four_files_become_a_model"),
+        ("text", f"{GUIDES}test_four_files_become_a_model"),
+        ("bash", f"{NODES}test_four_files_on_four_nodes"),  # and _from_the_shell
+    ],
+    "docs/training_loops.md": [("diff", f"{GUIDES}test_the_diff_is_the_example_s")],
     "examples/heart/README.md": [
-        ("bash", "test_pages.py::test_the_hospitals_commands_are_the_readme_s")
+        ("bash", "test_pages.py::test_the_hospitals_commands_are_those_of_the_page")
     ],
 }
 
@@ -72,5 +92,5 @@ def test_who_pastes_exists():
         assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def test_the_hospitals_commands_are_the_readme_s():
-    assert blocks("bash", "examples/heart/README.md")[0] in blocks("bash")
+def test_the_hospitals_commands_are_those_of_the_page():
+    assert blocks("bash", "examples/heart/README.md") == blocks("bash", "docs/tables.md")

@@ -1,12 +1,14 @@
-r"""Sparse and low-rank heads on frozen features, fitted by ten clients.
+r"""
+Sparse and low-rank heads on frozen features
+============================================
 
-A body that was trained elsewhere is frozen. On its outputs h(x) the clients fit a linear head,
+A body that was trained elsewhere is frozen. On its outputs h(x) ten clients fit a linear head::
 
     min_W (1/N) sum_i (mean cross-entropy of W' h(x) over client i) + psi(W),
 
 with psi = l1 (few weights), the group lasso over W's rows (few features) or the nuclear norm (low
 rank). This is convex, and CompositeFL solves it, also where a client has few labels, as here: "kkt"
-is the certificate, 0 at a solution. Each weight of psi starts from the solution for the one before.
+is the certificate, 0 at a solution. Each weight of psi starts from the solution before::
 
     python heads.py [--rounds 400] [--figure heads.png]
 """
@@ -111,7 +113,7 @@ def draw(found, path):
 
 def main(arguments=None):
     """Fit the heads, draw the curves, and return their rows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--figure", default="heads.png")
     given = parser.parse_args(arguments)

@@ -1,7 +1,9 @@
-r"""LeNet with one layer under a constraint or a regularizer, trained by five clients.
+r"""
+LeNet with one layer under a constraint or a regularizer
+========================================================
 
-MNIST's 10,000 test images, of which 2,000 are held out. W, of shape (120, 256), is the layer above
-the convolutions:
+Five clients train it on MNIST's 10,000 test images, of which 2,000 are held out. W, of shape
+(120, 256), is the layer above the convolutions::
 
     fedfw        W in the nuclear-norm ball ||W||_* <= 20, projection-free: for W a client sends a
                  vertex of the ball, 376 numbers instead of 30,720
@@ -11,7 +13,7 @@ the convolutions:
 FedFW takes no gradient steps, so that a layer that is to be free needs a bounded set, too: here a
 ball around its start, of half its norm (biases: 0.2), where a vertex is a normalised gradient step.
 A network starts from its start only with schedule="nonconvex"; the penalty is the rule of FedFW's
-docstring.
+docstring. ::
 
     python lenet.py [FOLDER] [--method fedfw|feddualavg|compositefl] [--rounds R]
 
@@ -129,7 +131,7 @@ def train(method, data, rounds):
 
 def main(arguments=None):
     """Train, and return the history."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("data", nargs="?", metavar="FOLDER")
     parser.add_argument("--method", choices=METHODS, default="fedfw")
     parser.add_argument("--rounds", type=int)

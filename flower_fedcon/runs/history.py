@@ -45,17 +45,17 @@ class History:
 
     `history["objective"]` is the column of that name, one value for each recorded round. Columns:
 
-    round : from 1
-    objective : F(x), with the regularizer
-    residual : F(x) - F*, where the optimum is known
-    violation : distance from x to the constraint set, where there is one
-    uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients
-    seconds : time spent in the rounds so far, without evaluation; on nodes, since the start
-    cohort, replies : clients drawn in this round, and replies that were used
-    dropped, retries, lost : replies refused, attempts repeated, and clients that came back
-        without their state, so far
-    refused : on nodes, how many could not take part as what they said they are
-    local_iterations, local_evaluations : what local solvers have spent so far, where there are any
+        round : from 1
+        objective : F(x), with the regularizer
+        residual : F(x) - F*, where the optimum is known
+        violation : distance from x to the constraint set, where there is one
+        uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients
+        seconds : time spent in the rounds so far, without evaluation; on nodes, since the start
+        cohort, replies : clients drawn in this round, and replies that were used
+        dropped, retries, lost : replies refused, attempts repeated, and clients that came back
+            without their state, so far
+        refused : on nodes, how many could not take part as what they said they are
+        local_iterations, local_evaluations : what local solvers have spent so far, if any
 
     and the problem's own metrics, and the strategy's.
 

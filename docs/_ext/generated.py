@@ -1,0 +1,44 @@
+"""The pages and tables that are made from the package before Sphinx reads the sources.
+
+A page for each method from its card (what `fedcon info` shows), with the curve of its contract
+problem; the tables to choose by, from the classes' declarations and the claims of the shipped
+studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is drawn.
+"""
+
+import os
+from pathlib import Path
+
+import curves
+import mathematics
+import methods
+import which
+
+from flower_fedcon.registry import algorithms
+
+DOCS = Path(__file__).parents[1]
+TABLES = {"which.txt": which.tables, "mathematics.txt": mathematics.tables}
+
+
+def write(path, text):
+    """Write a file where it is not what it is to be: Sphinx reads again what is newer."""
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+
+
+def generate(app=None):
+    """Write all of it."""
+    drawn = set()
+    if os.environ.get("FEDCON_SITE") != "quick":
+        drawn = curves.draw(DOCS / "methods" / "figures")
+    pages = {kind.name: methods.page(kind, kind.name in drawn) for kind in algorithms().values()}
+    for name, text in {**pages, "index": methods.index()}.items():
+        write(DOCS / "methods" / f"{name}.rst", text)
+    for name, make in TABLES.items():
+        write(DOCS / "_generated" / name, make())
+
+
+def setup(app):
+    """Run before the sources are listed."""
+    app.connect("builder-inited", generate, priority=100)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,80 @@
+"""A page for each method, and their list."""
+
+import textwrap
+
+from docstrings import literal
+
+from flower_fedcon.card import first_sentence, one_line
+from flower_fedcon.registry import algorithms, client_class
+
+TOLD = ("participation", "state", "wire", "aggregation", "lost_state", "source")
+
+
+def block(text):
+    """Return a text as it is."""
+    return "::\n\n" + textwrap.indent(text, "    ")
+
+
+def heading(text, line="-"):
+    return f"{text}\n{line * len(text)}"
+
+
+def source(path):
+    return f".. dropdown:: {path}\n\n   .. literalinclude:: ../../{path}\n      :language: python"
+
+
+def page(kind, drawn):
+    """Return the page of a strategy class."""
+    card, client = kind.card(), client_class(kind.name)
+    parts = [
+        heading(card.title, "="),
+        literal(card.summary[0].upper() + card.summary[1:]) + ".",
+        heading("Problem"),
+        block(card.problem),
+        heading("A round"),
+        block(card.update),
+    ]
+    if card.symbols:
+        parts.append(f"Symbols: {literal(card.symbols)}")
+    if drawn:
+        caption = (
+            "The problem of its contract test, with the settings stated there: the error against "
+            "the optimum of an independent solver. The line is where the test holds it."
+        )
+        parts += [heading("Measured"), f".. figure:: figures/{kind.name}.png\n\n   {caption}"]
+    parts.append(heading("What it needs"))
+    for name in TOLD:
+        if text := getattr(card, name):
+            title = name.replace("_", " ").capitalize()
+            parts.append(f"**{title}.** {literal(text)}")
+    parts += [
+        heading("In Python"),
+        f".. autoclass:: flower_fedcon.strategies.{kind.__name__}\n   :no-members:",
+        heading("The code"),
+        source(f"strategies/{kind.name}.py"),
+        source(f"clients/{kind.name}.py"),
+        f"A node runs ``flower_fedcon.clients.{kind.name}.{client.__name__}``.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def index():
+    """Return the list of all methods."""
+    rows = []
+    for kind in algorithms().values():
+        card = kind.card()
+        texts = [one_line(card.problem), *map(first_sentence, (card.participation, card.wire)),
+                 first_sentence(card.source), card.stated]  # fmt: skip
+        rows.append([f":doc:`{card.title} <{kind.name}>`", *map(literal, texts)])
+    titles = ("Method", "Problem", "Participation", "Wire, each round", "Source", "Stated")
+    lines = [".. list-table::", "   :header-rows: 1", "   :class: wide", ""]
+    for row in [titles, *rows]:
+        lines += [f"   {'*' if i == 0 else ' '} - {cell}" for i, cell in enumerate(row)]
+    listed = "\n".join(f"   {kind.name}" for kind in algorithms().values())
+    told = (
+        "A page for each method of the collection: its problem, its steps, what clients "
+        "remember and send, and the error that it reaches on the problem of its contract test. "
+        ":doc:`../which_method` helps to choose."
+    )
+    toctree = f".. toctree::\n   :hidden:\n\n{listed}"
+    return "\n\n".join([heading("All methods", "="), told, "\n".join(lines), toctree]) + "\n"

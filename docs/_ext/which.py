@@ -1,0 +1,102 @@
+"""The tables to choose a method by: the classes' declarations, and what the studies measured."""
+
+import tomllib
+from pathlib import Path
+
+from mathematics import cell, table
+
+from flower_fedcon.card import first_sentence, one_line
+from flower_fedcon.registry import algorithms, client_class
+from flower_fedcon.validation import parameters
+
+CLAIMS = Path(__file__).parents[2] / "sims" / "claims"
+STUDIES = {"regularizer": "participation", "smooth": "participation_smooth"}
+SHARES = ("100", "10")
+
+KINDS = {
+    "regularizer": "A regularizer, F(x) + psi(x)",
+    "constraint": "A set, F(x) subject to x in D",
+    "functional": "Constraint functions, F(x) subject to g(x) <= 0",
+    "smooth": "Nothing but F(x)",
+}
+
+
+def kind_of(method):
+    """Return which of the four problems a method is for, by its arguments and declarations."""
+    known = parameters(method)
+    if method.functional_constraint or method.own_constraints:
+        return "functional"
+    for name in ("constraint", "regularizer"):
+        if name in known:
+            return name
+    return "smooth"
+
+
+def measured(study):
+    """Return what a study measured at each share: rounds and megabytes, by method."""
+    found = {}
+    for share in SHARES:
+        claims = tomllib.loads((CLAIMS / f"{study}_{share}.toml").read_text("utf-8"))
+        of = {"rounds": {}, "megabytes": {}}
+        late = {}
+        for claim in claims["claim"]:
+            methods = [name.partition(" ")[0] for name in claim["algorithms"]]
+            if "near" in claim:
+                of[claim.get("of", "rounds")] |= dict(zip(methods, claim["near"], strict=True))
+            else:
+                late |= dict.fromkeys(methods, f"not in {claim['above']:,.0f}")
+        for name, rounds in of["rounds"].items():
+            found.setdefault(name, {})[share] = f"{rounds:.0f}, {of['megabytes'][name]:.2f} MB"
+        for name, text in late.items():
+            found.setdefault(name, {})[share] = text
+    return found
+
+
+def convexity(method, card):
+    """Return what a method asks of the objectives' curvature, as it is declared."""
+    if "strong_convexity" in parameters(method):
+        return "mu > 0 is an argument"
+    if "strongly convex" in one_line(card.problem):
+        return "for mu > 0"
+    if "nonconvex" in one_line(card.problem):
+        return "not even convex"
+    return "not needed"
+
+
+def state(method):
+    """Return what a client keeps between rounds."""
+    kept = client_class(method.name).state_type
+    if kept is None:
+        return "nothing"
+    names = getattr(kept, "_fields", ())
+    return ", ".join(f"`{name}`" for name in names) or "its state"
+
+
+def row(method, figures):
+    """Return a method's row."""
+    card = method.card()
+    cells = [
+        f"[{method.title}](methods/{method.name}.rst)",
+        convexity(method, card),
+        "everyone" if method.needs_everyone else cell(first_sentence(card.participation)),
+        state(method),
+        cell(first_sentence(card.wire)),
+        "no" if method.needs_mean else "yes",
+    ]
+    return cells + [figures.get(method.title, {}).get(share, "") for share in SHARES] * bool(
+        figures
+    )
+
+
+def tables():
+    """Return a table for each of the four problems."""
+    parts = []
+    for kind, title in KINDS.items():
+        figures = measured(STUDIES[kind]) if kind in STUDIES else {}
+        rows = [row(m, figures) for m in algorithms().values() if kind_of(m) == kind]
+        titles = ["Method", "Strong convexity", "Who takes part", "A client keeps", "Each round",
+                  "Robust rule"]  # fmt: skip
+        if figures:
+            titles += [f"To 1e-3, {share} % of clients" for share in SHARES]
+        parts.append(f"## {title}\n\n{table(titles, rows)}")
+    return "\n\n".join(parts) + "\n"

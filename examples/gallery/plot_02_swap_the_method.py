@@ -1,0 +1,35 @@
+"""
+The same problem by four methods
+================================
+
+Sparse logistic regression of ten clients that differ. FedMiD and FedDualAvg take local steps and
+end with a bias; CompositeFL corrects the steps by control variates, and FedDR solves a small
+problem on each client: both go on to the optimum, which an independent solver found.
+"""
+
+import matplotlib.pyplot as plt
+
+from flower_fedcon import simulate
+from flower_fedcon.problems import l1_logistic
+from flower_fedcon.strategies import CompositeFL, FedDR, FedDualAvg, FedMiD
+
+problem = l1_logistic(clients=10, seed=1)
+psi = problem.regularizer
+print("F* =", problem.optimum.value)
+smoothness = max(f.smoothness for f in problem.objectives)
+steps = {"client_lr": 0.5 / smoothness, "local_steps": 5}
+
+strategies = [FedMiD(psi, **steps), FedDualAvg(psi, **steps), CompositeFL(psi, **steps),
+              FedDR(psi, step_size=20 / smoothness)]  # fmt: skip
+
+# %%
+# Everything but the strategy stays as it is.
+
+for strategy in strategies:
+    history = simulate(strategy, problem, num_rounds=300, evaluate_every=3)
+    plt.semilogy(history["round"], history["residual"].clip(1e-12), label=strategy.title)
+
+plt.xlabel("rounds")
+plt.ylabel("F - F*")
+plt.legend()
+plt.grid(alpha=0.3)

@@ -1,0 +1,168 @@
+"""The pages whose commands start nodes: an app on one machine, with TLS, and four tables."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.common.config import parse_config_args
+from harness import refusal
+from pages import ROOT, blocks
+from pasting import Pasted, consecutive_ports, stop
+from processes import SCRIPTS, free_ports, wait_until
+
+from flower_fedcon import Policy, Sample, server_app, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.deployment import LocalDeployment, family_of
+from flower_fedcon.problems import files, tables
+from flower_fedcon.strategies import FedDR, FedFW
+
+APP, DEPLOYMENT, TABLES = "docs/flower_app.md", "docs/deployment.md", "docs/tables.md"
+
+
+def test_a_node_s_file_sets_its_policy(tmp_path):
+    """As `flower-supernode --node-config` reads it."""
+    (tmp_path / "node.toml").write_text(blocks("toml", "docs/policy.md")[0])
+    config = parse_config_args([str(tmp_path / "node.toml")])
+    policy = Policy.of(config)
+    assert (policy.algorithms, policy.batches) == (("fedavg", "scaffold"), "private")
+    assert (policy.min_rows, policy.min_batch_size, policy.keep_days) == (100, 32, 7)
+    assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A working directory with the example's files."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_four_files_on_four_nodes(clone):
+    """By the page's command, three rounds of it: the numbers of this process, bit for bit."""
+    home, deployed = clone / "home", clone / "runs" / "app-deployed"
+    script = re.split(r"\n(?=fedcon)", blocks("bash", TABLES)[0])[2]
+    rounds = 'num-server-rounds=3 evaluate-every=3"'
+    script = script.rstrip().removesuffix('"') + " " + rounds
+    try:
+        pasted = Pasted(script, clone, home)
+        assert pasted.status(600) == 0, pasted.log()
+    finally:
+        stop([home, deployed])
+    problem = tables(data="examples/heart/*.csv", schema="examples/heart/app/schema.toml", l1=0.02)
+    strategy = FedDR(problem.regularizer, step_size=3.0)
+    simulate(strategy, problem, 3, certificates=True, run_dir=clone / "here")
+    for name in ("coefficients.csv", "report.txt"):
+        there = clone / "runs" / "heart-deployed" / name
+        assert there.read_bytes() == (clone / "here" / name).read_bytes()
+    assert "test_auc: cleveland" in pasted.log()
+
+
+def test_the_app_lists_the_keys_that_a_deployment_needs():
+    """Flower refuses any other in --run-config."""
+    listed = tomllib.loads(blocks("toml", APP)[0])["tool"]["flwr"]["app"]["config"].keys()
+    for script in blocks("bash", DEPLOYMENT):
+        (config,) = re.findall(r'--run-config "(.*)"$', script, re.MULTILINE)
+        named = set(re.findall(r"([a-z-]+)=", config))
+        assert {"num-server-rounds", "resume", "run-dir"} <= named <= listed
+    known = set(re.findall(r'"([a-z-]+)"', server_app.__doc__))
+    assert listed <= known | {"timeout"}
+
+
+def write_app(folder: Path) -> None:
+    """Write the pages' app, and make its nodes' data as it says."""
+    (folder / "app").mkdir()
+    (data,) = blocks("python", DEPLOYMENT)
+    for block in [*blocks("python", APP), blocks("toml", APP)[0]]:
+        (folder / "app" / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
+    subprocess.run([sys.executable, "-c", data], cwd=folder, check=True)
+
+
+def check_run(folder: Path, rounds: int) -> None:
+    """Compare what a deployment of the page's app left with a run in this process."""
+    problem = files(data=[str(folder / f"client-{i}.npz") for i in range(3)], l1_radius=5.0)
+    strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
+    with np.load(folder / "run" / "model.npz") as model:
+        assert model["x"].tobytes() == simulate(strategy, problem, rounds).x.tobytes()
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_app_and_deployment(tmp_path):
+    """The page's app by the page's command; ended by Ctrl-C, and the same command again."""
+    write_app(tmp_path)
+    home, deployed = tmp_path / "home", tmp_path / "runs" / "app-deployed"
+    script, _ = blocks("bash", DEPLOYMENT)
+    script = script.replace("resume=true", "resume=true checkpoint-every=1")  # not ten seconds
+    try:
+        first = Pasted(script, tmp_path, home)
+        assert wait_until(lambda: "[ROUND 2/5]" in first.log(), 180), first.log()
+        with pytest.raises(ConfigError, match=r"a deployment runs in .* already"):
+            LocalDeployment(deployed, 3).__enter__()
+        os.killpg(first.process.pid, signal.SIGINT)
+        assert first.status(60) != 0
+        assert not family_of(deployed)
+        second = Pasted(script, tmp_path, home)
+        assert second.status() == 0, second.log()
+        assert "[ROUND 1/5]" not in second.log()
+        assert not family_of(deployed)
+    finally:
+        stop([home, deployed])
+    check_run(tmp_path, 5)
+
+
+@pytest.mark.deployment
+@pytest.mark.usefixtures("one_thread")
+def test_tls_and_keys_pasted_twice(tmp_path):
+    """The deployment page's commands, ports apart."""
+    write_app(tmp_path)
+    home = tmp_path / "home"
+    _, script = blocks("bash", DEPLOYMENT)
+    assert script.count("9093") == 5
+    script = script.replace("9093", str(free_ports(1)[0]))
+    script = script.replace("9100", str(consecutive_ports(3)))
+    try:
+        for _ in range(2):
+            pasted = Pasted(script, tmp_path, home)
+            assert pasted.status() == 0, pasted.log()
+        for i in range(3):  # started once
+            assert (tmp_path / f"node-{i}.log").read_text().count("Starting Flower SuperNode") == 1
+    finally:
+        stop([home, tmp_path / "flwr", *(tmp_path / f"node-{i}" for i in range(3))])
+    check_run(tmp_path, 3)
+
+
+def test_the_unit_states_options_that_there_are(tmp_path):
+    (unit,) = blocks("ini", DEPLOYMENT)
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str
+    parser.read_string(unit)
+    service = parser["Service"]
+    assert (service["Restart"], service["KillMode"]) == ("always", "control-group")
+    command, *options = shlex.split(service["ExecStart"])
+    shown = subprocess.run(
+        [SCRIPTS / Path(command).name, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for option in [word for word in options if word.startswith("--")]:
+        assert option in shown
+    config = parse_config_args([options[options.index("--node-config") + 1]])
+    assert config["state-dir"] == "/var/lib/flower/state"
+
+
+def test_a_deployment_that_cannot_start_is_refused(run_command, tmp_path):
+    assert "write --local" in refusal(run_command, "deploy", "app")
+    assert "app is no Flower app" in refusal(run_command, "deploy", "app", "--local")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").touch()
+    assert "nodes must be" in refusal(run_command, "deploy", "app", "--local", "--nodes", "0")

@@ -1,0 +1,235 @@
+"""The pages in docs/ whose blocks run in this process, and what else these pages promise.
+
+`test_deploying.py` has those that start nodes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+from pages import ROOT, blocks
+from pasting import bash
+
+from flower_fedcon.registry import GROUP
+
+
+def page(name: str) -> str:
+    return f"docs/{name}.md"
+
+
+def run_page(name: str) -> list[dict]:
+    """Run a page's Python blocks, each after the other; return the names after each."""
+    names: dict = {}
+    after = []
+    for block in blocks("python", page(name)):
+        exec(compile(block, page(name), "exec"), names)
+        after.append(dict(names))
+    return after
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory that looks like the clone."""
+    shutil.copytree(ROOT / "sims", tmp_path / "sims")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- first steps ----------------------------------------------------------------------------------
+
+
+def test_the_install_is_the_readme_s():
+    create, install = blocks("bash", page("start"))[0].splitlines()
+    first = blocks("bash")[0]
+    assert first.startswith(create)
+    assert first.split("&&")[1].strip() == install.replace("-e .", '-e ".[dev]"')
+
+
+@pytest.mark.usefixtures("empty")
+def test_start():
+    after = run_page("start")
+    residuals = [names["history"]["residual"][-1] for names in after]
+    averaging, corrected, sampled, vertices, stacked, own = residuals
+    assert 0 < corrected < averaging / 2 < 0.05
+    assert 0 < sampled < averaging / 2
+    assert 0 < vertices < 10  # of 549 at the start
+    assert stacked == pytest.approx(vertices, rel=1e-6)
+    assert 0 < own < 1e-2
+    sent = [names["history"]["uplink_bytes"][-1] for names in after]
+    assert sent[2] < 0.35 * sent[1]
+    assert sent[3] == 1000 * 10 * 136
+
+
+def test_estimators(capsys):
+    run_page("estimators")
+    printed = capsys.readouterr().out
+    assert 3 < len(re.search(r"selected \[([^]]+)", printed).group(1).split()) < 20
+    assert "CrossValidation(5 folds, 25 weights: " in printed
+
+
+@pytest.mark.usefixtures("empty")
+def test_resume():
+    history = run_page("resume")[-1]["history"]
+    assert list(history["round"]) == list(range(1, 41))
+
+
+def test_faults(capsys):
+    run_page("faults")
+    mean, robust = (
+        np.array(text.split(), dtype=float)
+        for text in re.findall(r"\[(.*?)\]", capsys.readouterr().out)
+    )
+    assert np.abs(mean - 1).max() > 1e4
+    assert np.abs(robust - 1).max() < 1e-6
+
+
+def test_pytorch():
+    pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
+    names = run_page("pytorch")[-1]
+    history = names["history"]
+    values = np.linalg.svd(history.x[0], compute_uv=False)
+    assert values.sum() < 3 + 1e-4
+    assert (values > 1e-2).sum() == 3
+    assert history["accuracy"][-1] > 0.9
+
+
+def test_own_oracles():
+    regularized, constrained, app = run_page("own_oracles")
+    assert regularized["history"]["residual"][-1] < 1e-9
+    assert (regularized["history"].x >= 0).all()
+    assert constrained["history"]["residual"][-1] < 1e-9  # FedDR's, the last
+    assert abs(constrained["history"].x.sum()) < 1e-12
+    assert type(app["app"]).__name__ == "ClientApp"
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+def test_shell_block(folder):
+    output = bash(blocks("bash", page("experiments"))[0], folder)
+    for name in ("FedDualAvg", "FedFW", "lambda_0"):
+        assert name in output
+    for made in ("runs/fedfw/history.csv", "runs/tight/figure.png", "fedfw.png"):
+        assert (folder / made).stat().st_size > 0
+
+
+def test_reproduce_tune_and_seeds(folder):
+    """The commands that the pages name, on their quickest experiment."""
+    output = bash("fedcon reproduce counterexample digits_l1 --quick", folder)
+    assert "pass" in output
+    rounds = "--rounds 5 --run-dir"
+    bash(f"fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.5 {rounds} tuned", folder)
+    assert (folder / "tuned" / "feddualavg" / "best.toml").exists()
+    bash(f"fedcon compare sims/digits_l1.toml --seeds 0,1 {rounds} seeds", folder)
+    assert (folder / "seeds" / "figure.png").exists()
+
+
+def test_an_experiment_of_one_s_own(folder):
+    (folder / "mine.toml").write_text(blocks("toml", page("experiments"))[0])
+    output = bash("fedcon compare mine.toml --rounds 5", folder)
+    assert "FedDualAvg" in output
+    assert "CompositeFL" in output
+
+
+# --- an algorithm of one's own --------------------------------------------------------------------
+
+
+def test_an_algorithm_of_one_s_own(tmp_path):
+    """The page's three files; with Ray and on nodes one of its kind is in test_engines.py."""
+    files = {}
+    for block in blocks("python", page("own_algorithm")):
+        name = re.match(r"# (\S+)\n", block).group(1)
+        files[name] = block.replace(', {"engine": "ray"}', "")
+        (tmp_path / name).write_text(files[name])
+    assert list(files) == ["momentum.py", "check.py", "study.py"]
+    assert '{"engine": "ray"}' in blocks("python", page("own_algorithm"))[2]
+    assert bash(f"{sys.executable} check.py", tmp_path) == ""
+    differences = re.findall(r"difference (\S+)", bash(f"{sys.executable} study.py", tmp_path))
+    assert len(differences) == 2
+    assert max(map(float, differences)) < 1e-12
+
+
+def test_the_entry_point_of_one_s_own():
+    (block,) = blocks("toml", page("own_algorithm"))
+    (points,) = tomllib.loads(block)["project"]["entry-points"].items()
+    assert points == (GROUP, {"momentum": "my_package.momentum:PAIR"})
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("one_thread")
+def test_the_simulation_of_flower(capsys):
+    run_page("ray")
+    assert capsys.readouterr().out.strip().endswith("True")
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A working directory with the example's files."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def without(report: str, start: str) -> list[str]:
+    return [line for line in report.splitlines() if not line.startswith(start)]
+
+
+def test_four_files_become_a_model(clone, capsys):
+    exec(compile(blocks("python", page("tables"))[0], page("tables"), "exec"), {})
+    shown, printed = blocks("text", page("tables"))[0], capsys.readouterr().out
+    assert without(shown, "KKT") == without(printed.rstrip(), "KKT")
+    (kkt,) = re.findall(r"KKT residual: (\S+)", shown)
+    assert float(kkt) < 1e-5
+
+
+def test_four_files_from_the_shell(clone):
+    """A file's owner checks it, and the study runs as an experiment."""
+    check, run, _ = re.split(r"\n(?=fedcon)", blocks("bash", page("tables"))[0])
+    told = bash(f"{check}\n{run}", clone)
+    assert "examples/heart/va.csv fits: 150 rows to train on, 50 held out" in told
+    (report,) = [(clone / "runs" / "heart" / "report.txt").read_text()]
+    assert without(report, "KKT") == without(blocks("text", page("tables"))[0].rstrip(), "KKT")
+    assert report in told
+
+
+# --- what is said ------------------------------------------------------------------------------
+
+
+def test_the_diff_is_the_example_s():
+    assert blocks("diff", page("training_loops")) == [
+        (ROOT / "examples" / "pytorch" / "scaffold.diff").read_text()
+    ]
+
+
+def test_every_promise_names_its_tests():
+    """A link's text is the test's name."""
+    promises = (ROOT / page("promises")).read_text()
+    links = re.findall(r"\[([^]]+)\]\(\.\./(tests/[^)]+)\)", promises)
+    assert len(links) > 30
+    for words, path in links:
+        name = "test_" + words.replace(" ", "_")
+        assert f"def {name}(" in (ROOT / path).read_text(), (name, path)
+
+
+def test_links_exist():
+    """Also those that the site does not follow: a page is read on a forge, too."""
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            made = target.startswith(("methods/", "gallery/", "api/"))
+            there = path.parent / target
+            assert made or there.exists() or there.with_suffix(".md").exists(), (path, target)
