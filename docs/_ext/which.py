@@ -82,6 +82,7 @@ def row(method, figures):
         state(method),
         cell(first_sentence(card.wire)),
         "no" if method.needs_mean else "yes",
+        "no" if method.release.single else method.release.form or "yes",
     ]
     return cells + [figures.get(method.title, {}).get(share, "") for share in SHARES] * bool(
         figures
@@ -95,7 +96,7 @@ def tables():
         figures = measured(STUDIES[kind]) if kind in STUDIES else {}
         rows = [row(m, figures) for m in algorithms().values() if kind_of(m) == kind]
         titles = ["Method", "Strong convexity", "Who takes part", "A client keeps", "Each round",
-                  "Robust rule"]  # fmt: skip
+                  "Robust rule", "Sum is enough"]  # fmt: skip
         if figures:
             titles += [f"To 1e-3, {share} % of clients" for share in SHARES]
         parts.append(f"## {title}\n\n{table(titles, rows)}")

@@ -19,7 +19,10 @@ problem = lasso(clients=10, rows=200, columns=400, nonzeros=20)
 # A strategy is named with its hyperparameters; `simulate` runs it in this process and returns its
 # history.
 
-for strategy in (FedFW(problem.constraint, penalty=5.0), FedFWPlus(problem.constraint, penalty=0.5)):
+for strategy in (
+    FedFW(problem.constraint, penalty=5.0),
+    FedFWPlus(problem.constraint, penalty=0.5),
+):
     history = simulate(strategy, problem, num_rounds=3000, evaluate_every=10)
     plt.loglog(history["round"], history["residual"], label=strategy.title)
     print(strategy.title, "sent", history["uplink_bytes"][-1], "bytes up")
