@@ -1,10 +1,11 @@
 """A hostile week in minutes: everything that carries a run is killed, torn or crowded at random.
 
 Three runs share three SuperNodes. Until all have ended, one misfortune follows another: a node
-dies (in a step, in a state write, in its handshake), a ServerApp dies (in a round, in a
-checkpoint, while it resumes), the SuperLink dies with all its apps; the rows behind the checkpoint
-are torn; a stranger joins that has no data. What a supervisor does is done here: what died is
-started again, and a run that ended is submitted again with ``resume=true``. Nobody mends a file. ::
+dies (in a step, in its handshake), a ServerApp dies, the SuperLink dies with all its apps; a
+ServerApp or a client dies between two file operations (of a checkpoint, of a resumption, of a state
+write); the disk is full for a while, for servers and nodes; the rows behind the checkpoint are
+torn; a stranger joins that has no data. What a supervisor does is done here: what died is started
+again, and a run that ended is submitted again with ``resume=true``. Nobody mends a file. ::
 
     python tests/support/chaos.py --minutes 10 --seed 0
 
@@ -222,6 +223,30 @@ class Chaos:
                 (folder / f".checkpoint.{self._random.integers(10**6)}").write_bytes(b"half")
         self._superlink()
 
+    def _server_app_writing(self) -> None:
+        """A ServerApp dies before one of its next file operations: of a checkpoint, say."""
+        self._dies_writing("server", 40)
+
+    def _client_writing(self) -> None:
+        """A client dies before one of its next file operations: of the state it keeps, say."""
+        self._dies_writing("node", 15)
+
+    def _dies_writing(self, who: str, most: int) -> None:
+        asked = self.root / f"die-{who}"
+        asked.write_text(str(self._random.integers(1, most)))
+        until = time.monotonic() + 20
+        while asked.exists() and time.monotonic() < until:
+            self._wait(0.5)
+        if asked.exists():
+            asked.unlink()
+            self.happened[f"(nothing written: {who})"] += 1
+
+    def _full(self) -> None:
+        """The disk is full for some seconds: no file can grow beyond some size."""
+        (self.root / "full").write_text(str(self._random.integers(4000)))
+        self._wait(self._random.uniform(5.0, 15.0))
+        (self.root / "full").unlink()
+
     def _a_stranger(self) -> None:
         """A node joins whose data is not there; it stays."""
         if self._stranger is None:
@@ -245,6 +270,9 @@ class Chaos:
         "the ServerApps die": _server_app,
         "the SuperLink dies": _superlink,
         "the server's machine goes down": _torn,
+        "a ServerApp dies as it writes": _server_app_writing,
+        "a client dies as it writes": _client_writing,
+        "the disk is full": _full,
         "a stranger joins": _a_stranger,
     }
 

@@ -1,5 +1,8 @@
 """Least squares on the node's own file."""
 
+from pathlib import Path
+
+import misfortunes
 import numpy as np
 
 from flower_fedcon import client_app
@@ -7,6 +10,7 @@ from flower_fedcon.objectives import LeastSquares
 
 
 def load_objective(context):
+    misfortunes.expect(Path(str(context.node_config["data"])).parent, "node")
     with np.load(str(context.node_config["data"])) as data:
         return LeastSquares(data["A"], data["b"])
 
