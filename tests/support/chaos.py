@@ -92,8 +92,20 @@ class Chaos:
         database = ["--database", str(root / "superlink.db")]
         self.deployment = Deployment(root / "flower", configs, database)
 
-    def play(self, minutes: float, *, misfortunes: Sequence[str] = ()) -> None:
+    def play(
+        self, minutes: float, *, misfortunes: Sequence[str] = (), pause: float = 12.0
+    ) -> None:
         """Let misfortunes happen, given ones or random ones, then let the runs end.
+
+        Parameters
+        ----------
+        minutes : float
+            For all of it; random misfortunes happen in the first half of them.
+        misfortunes : sequence of str
+            Those that happen, in this order; by default random ones.
+        pause : float
+            Seconds between two of them, on average: short beside a round of three runs on two
+            cores (some 20 s), long enough for rounds to end.
 
         Raises
         ------
@@ -106,10 +118,10 @@ class Chaos:
         with self.deployment:
             try:
                 self._keep_running()
-                last = began + 60 * minutes * 0.6
+                last = began + 60 * minutes / 2
                 coming = list(misfortunes)
                 while coming or (not misfortunes and time.monotonic() < last):
-                    self._wait(self._random.uniform(0.0, 8.0))
+                    self._wait(self._random.exponential(pause))
                     name = coming.pop(0) if coming else str(self._random.choice(list(self.all)))
                     self.all[name](self)
                     self.happened[name] += 1
@@ -281,7 +293,7 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
