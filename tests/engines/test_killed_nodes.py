@@ -23,5 +23,6 @@ def test_every_run_ends_where_the_undisturbed_one_does(tmp_path):
             "the ServerApps die",
             "the server's machine goes down",
         ],
+        pause=4,
     )
     assert chaos.wrong() == []

@@ -92,9 +92,7 @@ class Chaos:
         database = ["--database", str(root / "superlink.db")]
         self.deployment = Deployment(root / "flower", configs, database)
 
-    def play(
-        self, minutes: float, *, misfortunes: Sequence[str] = (), pause: float = 12.0
-    ) -> None:
+    def play(self, minutes: float, *, misfortunes: Sequence[str] = (), pause: float = 12.0) -> None:
         """Let misfortunes happen, given ones or random ones, then let the runs end.
 
         Parameters
