@@ -2,6 +2,7 @@
 
     python tests/support/load.py soak     # 100,000 rounds with checkpoints and an audit log
     python tests/support/load.py grid     # 1,000 nodes in memory, models of 1 MB
+    python tests/support/load.py nodes    # 20 SuperNodes on loopback, one of which dies
 
 Each prints a line for each stage, with memory, open files and disk at its end.
 """
@@ -14,17 +15,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
+from deployment import Deployment
 from fake_grid import FakeGrid
 from flwr.supercore.task_identity import TaskIdentity
-from problems import l1ls
+from problems import l1ls, l1ls_data
+from processes import processes_of
 
-from flower_fedcon import Sample, simulate
+from flower_fedcon import History, Sample, simulate
+from flower_fedcon.errors import FedConError
+from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedFW
+
+APP = Path(__file__).parent / "flower_app"
 
 
 def soak(size: int, rounds: int) -> None:
@@ -92,6 +100,65 @@ def grid(size: int, rounds: int) -> None:
         )
 
 
+def nodes(size: int, rounds: int) -> None:
+    """Play FedFW on SuperNodes of this machine; one is killed half way, and comes back."""
+    expected = simulate(FedFW(L1Ball(5.0), penalty=1.0), l1ls(size), rounds, seed=3).x
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        configs = []
+        for i, data in enumerate(l1ls_data(size)):
+            np.savez(root / f"client-{i}.npz", **data)
+            own = {"data": str(root / f"client-{i}.npz"), "state-dir": str(root / f"state-{i}")}
+            configs.append({"partition-id": i, "num-partitions": size, **own})
+        began, said = time.monotonic(), 0
+        with Deployment(root / "flower", configs, startup=60 + 10 * size) as deployment:
+            print(f"{size} SuperNodes connected after {time.monotonic() - began:.0f} s", flush=True)
+            arguments = {"penalty": 1.0, "oracle": "constraint", "min_replies": size}
+            given = {
+                "num-server-rounds": rounds, "seed": 3, "algorithm": "FedFW",
+                "arguments": str(arguments), "run-dir": str(root / "run"), "evaluate-every": 1,
+                "checkpoint-every": 1, "resume": False,
+            }  # fmt: skip
+            run = deployment.submit(APP, given)
+            while True:
+                alive = run.alive()
+                for row in rows_of(root / "run")[said:]:
+                    said += 1
+                    share, count = of_processes(deployment)
+                    print(
+                        f"round {row['round']:.0f}: {time.monotonic() - began:.0f} s, {share} MB "
+                        f"in {count} processes, {row['retries']:.0f} asked again",
+                        flush=True,
+                    )
+                    if said == rounds // 2:
+                        deployment.kill_node(1)
+                        deployment.restart_node(1)
+                if not alive:
+                    break
+                time.sleep(1.0)
+            run.wait(timeout=10)
+            with np.load(root / "run" / "model.npz") as model:
+                same = model["x"].tobytes() == expected.tobytes()
+        print("the bytes of the run in process" if same else "ANOTHER MODEL", flush=True)
+
+
+def rows_of(folder: Path) -> list[dict[str, float]]:
+    """Return what a run has recorded so far."""
+    with suppress(OSError, FedConError):
+        return History.read_rows(folder / "history.csv")
+    return []
+
+
+def of_processes(deployment: Deployment) -> tuple[int, int]:
+    """Return the megabytes that all processes of a deployment have, and how many they are."""
+    shares = []
+    for flower in (deployment.superlink, *deployment.nodes):
+        for pid in processes_of(flower.home):
+            with suppress(OSError):
+                shares.append(memory(pid))
+    return round(sum(shares) / 1e6), len(shares)
+
+
 def told(folder: Path) -> Callable[[dict[str, float]], None]:
     """Return what prints time, memory, open files and disk at each record."""
     began = time.monotonic()
@@ -109,13 +176,13 @@ def told(folder: Path) -> Callable[[dict[str, float]], None]:
     return say
 
 
-def memory() -> int:
-    """Return how many bytes of memory this process has to itself, or its part of what is shared."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+def memory(pid: int | str = "self") -> int:
+    """Return how many bytes of memory a process has to itself, or its part of what is shared."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-LOADS = {"soak": (soak, 10, 100_000), "grid": (grid, 1000, 2)}
+LOADS = {"soak": (soak, 10, 100_000), "grid": (grid, 1000, 2), "nodes": (nodes, 20, 10)}
 
 
 def main() -> None:
