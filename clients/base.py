@@ -172,8 +172,7 @@ class FedConClient(FlowerClient, Generic[State]):
         work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
         if not solution.converged:
             work["unconverged"] = work.get("unconverged", 0) + 1
-        x: Array = solution.x
-        return x
+        return solution.x
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
         """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""

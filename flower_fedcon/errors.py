@@ -27,6 +27,10 @@ class RoundError(FedConError):
     """A round that could not be completed with enough valid replies."""
 
 
+class BudgetError(FedConError):
+    """A round that would cost more privacy than the run may spend."""
+
+
 class AlgorithmError(FedConError):
     """A strategy and its client do not fit together: a mistake in their code."""
 

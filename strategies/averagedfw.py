@@ -54,7 +54,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
         D, bounded, with a linear minimization oracle.
     local_steps : int (default: 1)
         K >= 1.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

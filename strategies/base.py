@@ -14,6 +14,7 @@ from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.core.participation import Full, Only, Participation
+from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COHORT, stream
@@ -21,6 +22,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.layout import Layout
+from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
 from flower_fedcon.strategies.families.arguments import COMMON, names_checked
 from flower_fedcon.validation import Array, count, optional, parameters, positive
@@ -37,6 +39,7 @@ class Common(TypedDict, total=False):
     min_replies: int | None
     aggregation: Aggregation | None
     norm_bound: float | None
+    privacy: GaussianDP | None
 
 
 class FedConStrategy(FlowerStrategy, Generic[State]):
@@ -67,6 +70,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         > 0: an upload with an array of a larger Euclidean norm is dropped and counted (atoms lie in
         their set anyway). Without it only those from nodes are that are too large for arithmetic,
         from 5.6e102 in double precision.
+    privacy : GaussianDP, optional
+        `flower_fedcon.privacy.GaussianDP(...)`: clients clip what they release, and the server adds
+        noise to the sum. Refused by methods whose server needs each upload (`release`).
     """
 
     name: ClassVar[str]
@@ -121,6 +127,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         min_replies: int | None = None,
         aggregation: Aggregation | None = None,
         norm_bound: float | None = None,
+        privacy: GaussianDP | None = None,
     ) -> None:
         self.participation = Full() if participation is None else participation
         if not isinstance(self.participation, Participation):
@@ -147,6 +154,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
                 "norm_bound drops what is too long; `fedcon info` says which methods take a rule"
             )
         self.norm_bound = optional(positive, "norm_bound", norm_bound)
+        self.privacy = privacy
+        if privacy is not None:
+            check_argument(self)
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -244,6 +254,10 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """
         return self.release.single
 
+    def why_not_private(self) -> str:
+        """Return why noise in the sum of the uploads will not do in this run; "" if it will."""
+        return ""
+
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
         if set(parts) != {""}:
@@ -272,7 +286,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
-        hidden = ("setup", "constants", "_grid_run", "uses_num_rounds")
+        hidden = {"setup", "constants", "_grid_run", "uses_num_rounds"}
+        if self.privacy is None:  # runs from before there was any can be resumed
+            hidden.add("privacy")
         return {k: v for k, v in vars(self).items() if k not in hidden}
 
     def bind(self, setup: Setup) -> Self:
@@ -289,6 +305,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
                 "Full(), or an algorithm that allows sampling (`fedcon list`)",
             )
         bound.constants = bound.derive()
+        if self.privacy is not None:
+            check_private(bound)
         return bound
 
     @property

@@ -78,7 +78,7 @@ class CFedDA(DualAveraging[CFedDAState]):
         K >= 1.
     radius : float, optional
         rho > 0, of the ball around the start in psi's own norm; by default there is none.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

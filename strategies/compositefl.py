@@ -72,7 +72,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         eta_g > 0; in [1, sqrt N].
     mirror : bool (default: True)
         Keep a copy of every c_i on the server; sampling needs it.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

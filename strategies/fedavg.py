@@ -60,7 +60,7 @@ class FedAvg(LocalSteps[FedAvgState]):
         beta in [0, 1).
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

@@ -73,7 +73,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         Take plain gradient steps on the clients.
     distance : {"euclidean", "entropy"} (default: "euclidean")
         h; the entropy for vectors on a `Simplex`, from a start inside it.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

@@ -83,7 +83,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
         The largest alpha_k of "diversity" and "polyak", > 0.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

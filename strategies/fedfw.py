@@ -80,7 +80,7 @@ class FedFW(FrankWolfe[FedFWState]):
         Steps that fall with t, or constant ones that need the number of rounds: for networks.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

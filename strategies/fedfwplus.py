@@ -62,7 +62,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         Steps that fall with t, or constant ones that need the number of rounds.
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

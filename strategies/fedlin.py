@@ -56,7 +56,7 @@ class FedLin(FedConStrategy[FedLinState]):
         H >= 1.
     client_lr : float, optional (default: None)
         eta > 0; None for 1/(6 L H), where the clients know L.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

@@ -54,7 +54,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take the prox on the server alone.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

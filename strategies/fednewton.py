@@ -67,7 +67,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi; a set stands for its indicator, any object with `prox(v, step)` will do. With `Each`
         the model is several side by side, whose objectives do not meet: Hessians are their blocks.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------
@@ -114,6 +114,10 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         return (
             "sampled, it keeps the m_i of earlier rounds: use Full()" if self.setup.sampled else ""
         )
+
+    def why_not_private(self) -> str:
+        """Return why noise in the sum of the uploads will not do."""
+        return "with noise in its Hessian the model of the objective may have no minimiser"
 
     def _packed(self, shape: tuple[int, ...]) -> int:
         blocks = shape[0] if isinstance(self.regularizer, Each) else 1

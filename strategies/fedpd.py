@@ -62,7 +62,7 @@ class FedPD(LocalMinimization[FedPDState]):
         q in [0, 1): how often a round goes without communication.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------
@@ -103,6 +103,11 @@ class FedPD(LocalMinimization[FedPDState]):
     def skips(self, t: int) -> bool:
         """Return the coin of round t: whether it goes without communication."""
         return bool(self.setup.rng(COIN, t).random() < self.skip_probability)
+
+    def why_not_private(self) -> str:
+        """Return why noise in the sum of the uploads will not do; "" if it will."""
+        apart = "after a skipped round the u_i lie about no common point: give skip_probability=0"
+        return apart if self.skip_probability else ""
 
     def initialize(self, x0: Array) -> FedPDState:
         """Start everywhere at x0."""

@@ -102,7 +102,7 @@ class FedSGM(Switching[FedSGMState]):
         C_0, for the change of the model; by default `Identity()`.
     uplink, downlink : Compressor, optional
         Older names of the two.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

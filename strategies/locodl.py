@@ -83,7 +83,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         gamma > 0, less than 2/L~; by default 2/(L~ + mu~), where the clients know L.
     communication_probability : float, optional
         p in (0, 1]; by default as above.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

@@ -80,7 +80,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
     stages : list of (multiple, radius, rounds), optional
         Multiples > 0 that do not increase and end in 1; a radius > 0, or None or infinity for no
         ball; rounds >= 1. By default 4, 2, 1 without balls, for 1/8, 1/8 and 3/4 of the run.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

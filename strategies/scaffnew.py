@@ -63,7 +63,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         p in (0, 1]; None for 1/sqrt(kappa) where L and mu > 0 are known, else 0.1.
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server alone.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

@@ -65,7 +65,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

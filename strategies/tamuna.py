@@ -80,7 +80,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
         p in (0, 1]; None for the default above where mu > 0 is known, else 0.1.
     copies : int, optional (default: None)
         s, how many of a cohort send an entry, from 2 to c; None for c, all of them.
-    participation, batch_size, min_replies, aggregation, norm_bound : see `FedConStrategy`
+    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
     ------

@@ -17,7 +17,8 @@ from flower_fedcon.validation import Array
 
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
-     "cohort", "replies", "dropped", "retries", "lost", "refused", "kkt", "fw_gap", "consensus"]
+     "cohort", "replies", "dropped", "retries", "lost", "refused", "kkt", "fw_gap", "consensus",
+     "epsilon", "clip"]
 )  # fmt: skip
 """The columns that a run itself may write."""
 WEIGHT = "weight."

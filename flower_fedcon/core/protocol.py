@@ -41,6 +41,8 @@ class RunInfo:
     """What a client's objective is multiplied by."""
     preparation: Preparation | None = None
     """What clients with tables have agreed on."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """Of uploads that are points, the value of the broadcast that they lie about, where clipped."""
 
 
 @dataclass(slots=True)

@@ -69,6 +69,8 @@ class Round:
         self._forget_replies()
         self._names = server.strategy.expects(server.state)
         self._broadcast = server.strategy.broadcast(server.state)
+        if server.private is not None:
+            self._broadcast = self._broadcast | server.private.instructions()
         self._broadcast_bytes = payload_bytes(self._broadcast) + server.setting_bytes
 
     # --- what is asked -------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class Round:
         self._count += len(reply.clients)
         self._answered.update(reply.clients)
         for work in reply.work:
-            if work:
+            if work and server.private is None:  # what a step cost depends on the data
                 server.work.update(work)
         server.uplink_bytes += sum(map(column_bytes, columns.values()))
         return False
@@ -317,6 +319,8 @@ class Round:
         """Return the uploads of the phase under way."""
         server = self._server
         setup, examples = server.setup, None
+        if server.private is not None:
+            return server.private.uploads(self._used, self._names, self._broadcast)
         if setup.weighting == "examples" and setup.own_loops:
             known = {c: reply.num_examples for reply in self._used for c in reply.clients}
             examples = [known.get(j, c.num_examples) for j, c in enumerate(setup.clients)]

@@ -14,6 +14,7 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.gate import Gate
+from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.validation import Array
@@ -51,6 +52,8 @@ class Server:
         The last round that has begun.
     replies : int
         How many were used in the last complete round.
+    private : Private, optional
+        What makes its rounds private, if anything does.
     audit : Audit
         Hears of every exchange.
     buffers : list of arrays
@@ -84,6 +87,7 @@ class Server:
             layout=setup.layout,
             num_clients=setup.num_clients,
             settings=self.strategy.settings(),
+            about=self.strategy.release.about if self.strategy.privacy else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
             preparation=setup.preparation,
@@ -91,6 +95,7 @@ class Server:
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy)
+        self.private = None if self.strategy.privacy is None else Private(self.strategy)
         self.audit = Audit()
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
@@ -112,11 +117,20 @@ class Server:
         return self.strategy.model(self.state)
 
     def begin(self) -> Round:
-        """Draw the cohort of the next round."""
+        """Draw the cohort of the next round.
+
+        Raises
+        ------
+        BudgetError
+            If a round would cost more privacy than is left.
+        """
+        if self.private is not None:
+            self.private.begin()
         self.round += 1
         self.cohort = self.everyone
         if self.setup.sampled:
-            self.cohort = self.strategy.cohort(self.round)
+            drawn = None if self.private is None else self.private.cohort()
+            self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
         return Round(self, self.cohort)
 
     def finish(self, round_: Round) -> None:
@@ -165,7 +179,8 @@ class Server:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs to continue from the last complete round."""
-        return {
+        private = {} if self.private is None else {"privacy": self.private.snapshot()}
+        return private | {
             "run_id": self.info.run_id,
             "incarnation": self.info.incarnation,
             "round": self.round,
@@ -186,3 +201,5 @@ class Server:
         self.uplink_bytes = snapshot["uplink_bytes"]
         self.downlink_bytes = snapshot["downlink_bytes"]
         self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])
+        if self.private is not None:
+            self.private.resume(snapshot["privacy"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +29,11 @@ class Uploads:
         What takes the place of the mean over the cohort.
     examples : sequence of float, optional
         Every client's number of examples, where means are weighted by them.
+    denominator : float, optional
+        What means divide by, known before the round, whoever replies; those who do not count as
+        clients that changed nothing.
+    about : dict of array
+        What uploads lie about that are points, by name: what such a client would have sent.
 
     Attributes
     ----------
@@ -43,8 +48,11 @@ class Uploads:
         num_clients: int,
         aggregation: Aggregation | None = None,
         examples: Sequence[float] | None = None,
+        denominator: float | None = None,
+        about: Mapping[str, Array] | None = None,
     ) -> None:
         self._replies, self.num_clients = replies, num_clients
+        self._denominator, self._about = denominator, about or {}
         self._aggregation, self._examples = aggregation, examples
         if len(replies) == 1:
             self.clients, self._order = replies[0].clients, None
@@ -148,6 +156,10 @@ class Uploads:
         """
         if self._examples is not None:
             return _add([n * value for n, value in self._weighted(name)]) / self._total()
+        if self._denominator is not None and self._denominator != len(self.clients):
+            absent, center = self._denominator - len(self.clients), self._about.get(name)
+            total = self._sum(name) + (0.0 if center is None else absent * center)
+            return np.asarray(total / self._denominator, dtype=total.dtype)
         if self._aggregation is None:
             return self._sum(name) / len(self.clients)
         values = np.stack([v if isinstance(v, np.ndarray) else v.dense() for v in self[name]])

@@ -80,7 +80,8 @@ def progress(label: str, rounds: int) -> Iterator[Any]:
 
 def _brief(record: Record) -> str:
     text = f"F {record['objective']:.6g}"
-    return text + (f", F - F* {record['residual']:.3g}" if "residual" in record else "")
+    text += f", F - F* {record['residual']:.3g}" if "residual" in record else ""
+    return text + (f", epsilon {record['epsilon']:.3g}" if "epsilon" in record else "")
 
 
 def results(
@@ -100,7 +101,7 @@ def results(
         columns["F - F*"] = "{residual:.3g}"
         if abs(optimum) > 1e-12:
             columns["Relative"] = "{relative:.3g}"
-    for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT")):
+    for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT"), ("epsilon", "Epsilon")):
         if all(name in row for row in last.values()):
             columns[title] = f"{{{name}:.3g}}"
     columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}

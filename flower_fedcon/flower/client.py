@@ -7,6 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,9 +32,10 @@ from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
+from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.table import Table
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ class FlowerClient(NumPyClient):
                     if store is not None:
                         until_saved.enter_context(store.locked(run))
                         self.versions = store.load(run, self.state_type)
-                    reply = self.handle(request)
+                    reply = released(self.handle(request), run, request)
                 if store is not None and phase != CERTIFY and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
@@ -219,6 +221,19 @@ class FlowerClient(NumPyClient):
         if self._has_table:  # a library's words may hold a cell
             return f"the client failed: {type(error).__name__}, see the node's own log"
         return f"the client failed: {error!r}"
+
+
+def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
+    """Return what leaves a client: clipped, and without what its step has cost, where asked for."""
+    down = request.down(request.clients[0])
+    if CLIP not in down or not reply.payload:
+        return reply
+    # What is compact is no array: an atom, whose length its set bounds.
+    arrays = {name: v[0][None] for name, v in reply.payload.items() if isinstance(v[0], np.ndarray)}
+    centers = {name: down[center] for name, center in run.about.items() if name in arrays}
+    cut = clipped(arrays, centers, positive(CLIP, down[CLIP])) if arrays else {}
+    payload = reply.payload | {name: [column[0]] for name, column in cut.items()}
+    return replace(reply, payload=payload, work=())
 
 
 def _text(value: Any) -> str | None:

@@ -48,6 +48,8 @@ class RequestEncoder:
             "layout": run.layout.to_json(),
             "settings": text,
         }
+        if run.about:
+            self._common["about"] = ",".join(f"{k}={v}" for k, v in run.about.items())
 
     def encode(self, request: Request, place: int) -> tuple[dict[str, Array], Config]:
         """Return the named arrays and the configuration for the client at a place in a request."""
@@ -93,6 +95,7 @@ def decode_request(
             incarnation=int(config["incarnation"]),
             factor=positive("factor", config.get("factor", 1.0)),
             preparation=preparation_in(arrays),
+            about=dict(pair.split("=") for pair in str(config.get("about", "")).split(",") if pair),
         )
         common = (_SETTINGS, _PREPARATION)
         values: Payload = {k: a for k, a in arrays.items() if not k.startswith(common)}

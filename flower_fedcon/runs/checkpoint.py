@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr")
 NAME = "checkpoint"
 _COMPUTE = ("python", "flower-fedcon", "numpy", "scipy", "numba")  # what numbers depend on
-_ESSENTIAL = ("algorithm", "model", "states")  # without them the states mean nothing
+_ESSENTIAL = ("algorithm", "model", "states", "privacy")  # without them the states mean nothing
 _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | None, "rows": int, "seconds": float,
     "versions": dict,
@@ -131,7 +131,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
     """Return whether a tree has the form of what `save` is given."""
     forms = (content, _FORM), (content and content.get("server"), _SERVER_FORM)
     for table, form in forms:
-        if not isinstance(table, dict) or table.keys() != form.keys():
+        if not isinstance(table, dict) or table.keys() - {"privacy"} != form.keys():
             return False
         if not all(isinstance(table[name], kind) for name, kind in form.items()):
             return False
@@ -142,9 +142,18 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and (clients is None or len(clients) == num_clients)
         and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         and all(isinstance(client, Versions) for client in clients or ())
+        and _is_spent(server.get("privacy"))
         and all(map(_is_entry, content["fingerprint"].values()))
         and all(isinstance(version, str) for version in content["versions"].values())
     )
+
+
+def _is_spent(found: Any) -> bool:
+    """Return whether this is what a private run has spent, or nothing."""
+    if found is None:
+        return True
+    known = isinstance(found, dict) and found.keys() == {"spent", "clip"}
+    return known and type(found["spent"]) is int and found["spent"] >= 0 and found["clip"] > 0
 
 
 def _is_entry(entry: Any) -> bool:

@@ -20,7 +20,7 @@ from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.runs import audit, checkpoint
+from flower_fedcon.runs import audit, checkpoint, ledger
 from flower_fedcon.runs.audit import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory, versions
@@ -96,6 +96,11 @@ class Run:
         engine: Engine,
     ) -> None:
         self.plan, self._engine = plan, engine
+        if plan.certificates and strategy.privacy is not None:
+            raise ConfigError(
+                "certificates are made of the clients' gradients, which no noise covers: with "
+                "privacy=... leave certificates out"
+            )
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
@@ -166,9 +171,15 @@ class Run:
 
     def _rounds(self, history: History, interrupted: list[int]) -> None:
         plan, server = self.plan, self.server
+        private = server.private
+        if private is not None and self._directory is not None:
+            ledger.keep(private, self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
         for server_round in range(server.round + 1, plan.num_rounds + 1):
+            if private is not None and private.exhausted and history.rows:
+                history.stopped = True
+                break
             began = ended if self._engine.wall_clock else time.perf_counter()
             round_ = server.begin()
             self.finish_round(round_)
@@ -176,8 +187,8 @@ class Run:
             self._seconds += ended - began
             if plan.after_round is not None:
                 plan.after_round(round_)
-            stop = False
-            due = plan.evaluate_every and server_round % plan.evaluate_every == 0
+            stop = private is not None and private.exhausted
+            due = stop or (plan.evaluate_every and server_round % plan.evaluate_every == 0)
             if due or server_round == plan.num_rounds:
                 evaluation = self._engine.evaluate(server.x)
                 if plan.evaluate is not None:
@@ -191,7 +202,7 @@ class Run:
                 if self._directory is not None:
                     self._directory.write(record)
                 # A list: every callback sees every record, also the one at which another stops.
-                stop = any([callback(record) for callback in plan.callbacks])  # noqa: C419
+                stop |= any([callback(record) for callback in plan.callbacks])  # noqa: C419
             last = stop or server_round == plan.num_rounds
             if last or interrupted or self._is_due(server_round):
                 self._checkpoint(history)
@@ -281,6 +292,7 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
         "round": server.round,
         **evaluation,
         **report,
+        **({} if server.private is None else server.private.record()),
         "uplink_bytes": server.uplink_bytes,
         "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,

@@ -1,0 +1,76 @@
+"""Clipping what clients release, all values of a round together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+CLIP = "clip"
+"""The name of C in a broadcast."""
+
+
+def clipped(
+    columns: Mapping[str, Array], centers: Mapping[str, Array], clip: float
+) -> dict[str, Array]:
+    """Return releases with norms of at most `clip`; those that are shorter as they are.
+
+    Parameters
+    ----------
+    columns : dict of array, shape (n, *shape)
+        A row for each of n clients.
+    centers : dict of array, shape (*shape)
+        What points lie about, by their names: the difference from it counts.
+    clip : float
+        C > 0.
+
+    Examples
+    --------
+    >>> clipped({"delta": np.array([[3.0, 4.0], [0.3, 0.4]])}, {}, 1.0)["delta"].round(6)
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    >>> clipped({"v": np.array([[3.0, 5.0]])}, {"v": np.array([3.0, 4.0])}, 1.0)["v"]
+    array([[3., 5.]])
+    """
+    lengths = norms(columns, centers)
+    long = np.flatnonzero(lengths > clip)
+    factors = clip / lengths[long] * (1 - slack(columns) / 4)  # what is cut is not cut again
+    found = {}
+    for name, column in columns.items():
+        center = centers.get(name)
+        found[name] = cut = column.copy()
+        scale = factors.astype(column.dtype).reshape(-1, *[1] * (column.ndim - 1))
+        moved = column[long] if center is None else column[long] - center
+        cut[long] = scale * moved if center is None else center + scale * moved
+    return found
+
+
+def norms(columns: Mapping[str, Array], centers: Mapping[str, Array]) -> Array:
+    """Return the Euclidean norm of each client's release, in double precision.
+
+    >>> norms({"a": np.array([[3.0], [0.0]]), "b": np.array([[4.0], [1.0]])}, {})
+    array([5., 1.])
+    """
+    total: Any = 0.0
+    for name, column in columns.items():
+        moved = column - centers[name] if name in centers else column
+        flat = moved.reshape(len(moved), -1).astype(np.float64, copy=False)
+        total = total + np.einsum("ij,ij->i", flat, flat)
+    found: Array = np.sqrt(total)
+    return found
+
+
+def slack(columns: Mapping[str, Array]) -> float:
+    """Return by how much of C a release that was cut may be shorter, for rounding."""
+    return 64 * max(float(np.finfo(column.dtype).eps) for column in columns.values())
+
+
+def rows(column: Any, count: int) -> Array:
+    """Return a column's values as one array with a row for each of `count` clients."""
+    if isinstance(column, np.ndarray):
+        return column
+    values = column if isinstance(column, list) else [column.part(i) for i in range(count)]
+    return np.stack([v if isinstance(v, np.ndarray) else v.dense() for v in values])

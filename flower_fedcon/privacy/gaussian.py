@@ -1,0 +1,113 @@
+"""The Gaussian mechanism on the sum of clipped uploads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import nonnegative, optional, positive
+
+
+@dataclass(frozen=True)
+class GaussianDP:
+    """Differential privacy at the level of clients, for a server that is trusted with uploads.
+
+    Each client's release, all values of a round together, is clipped to the Euclidean norm C, and
+    the server adds noise from N(0, (z C)^2) to each coordinate of their sum, before its own step:
+    what a prox does to the noise afterwards costs nothing. The sum is divided by a number that is
+    known before the round. Neither the noise nor, with noise, who is drawn follows from the run's
+    seed: both come from the operating system, and a run that is resumed draws anew.
+
+    Two federations are neighbours if one client of the one contributes nothing in the other; with
+    cohorts of a fixed size, `Sample(...)`, if one client's data is another, which asks for twice
+    the noise. The bound is that of Renyi differential privacy, by dp-accounting (the extra
+    `privacy`).
+
+    Parameters
+    ----------
+    clip : float
+        C > 0; the first one, with a `quantile`.
+    noise_multiplier : float
+        z >= 0; 0 clips only, and epsilon is infinite.
+    target_delta : float
+        delta in (0, 1), for which epsilon is stated; less than 1/N.
+    budget : float, optional
+        epsilon > 0 which the run stops before it exceeds.
+    quantile : float, optional
+        In (0, 1): C follows this quantile of the norms, from a noisy count of those within C. The
+        count's cost is in the same z: the noise of the uploads is a little larger for it.
+    clip_lr : float (default: 0.2)
+        eta > 0: with a `quantile`, C := C exp(-eta (noisy share within C - quantile)).
+    count_noise : float, optional
+        The standard deviation of the count's noise, above z/2; by default a twentieth of the
+        cohort, and at least z.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+
+    References
+    ----------
+    McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models",
+    ICLR 2018. Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning with Adaptive
+    Clipping", NeurIPS 2021, for the `quantile`.
+
+    Examples
+    --------
+    >>> GaussianDP(clip=1.0, noise_multiplier=1.5, target_delta=1e-5, budget=8.0).noise(1.0, 100.0)
+    1.5
+    """
+
+    clip: float
+    noise_multiplier: float
+    target_delta: float
+    budget: float | None = None
+    quantile: float | None = None
+    clip_lr: float = 0.2
+    count_noise: float | None = None
+
+    def __post_init__(self) -> None:
+        positive("GaussianDP(clip)", self.clip)
+        nonnegative("GaussianDP(noise_multiplier)", self.noise_multiplier)
+        positive("GaussianDP(clip_lr)", self.clip_lr)
+        for name in ("budget", "count_noise"):
+            optional(positive, f"GaussianDP({name})", getattr(self, name))
+        for name in ("target_delta", "quantile"):
+            value = getattr(self, name)
+            if value is not None and positive(f"GaussianDP({name})", value) >= 1:
+                raise ConfigError(f"GaussianDP({name}) must be in (0, 1), got {value!r}")
+        z = self.noise_multiplier
+        if self.budget is not None and z == 0:
+            raise ConfigError("GaussianDP(budget) needs noise: give a noise_multiplier > 0")
+        if self.count_noise is not None and 2 * self.count_noise <= z:
+            raise ConfigError(
+                f"GaussianDP(count_noise) must be more than half the noise_multiplier, {z / 2:g}, "
+                f"got {self.count_noise!r}"
+            )
+
+    def noise(self, clip: float, cohort: float) -> float:
+        """Return the standard deviation of the sum's noise, for a clip and an expected cohort."""
+        z = self.noise_multiplier
+        if self.quantile is not None and z > 0:
+            z = (z**-2 - (2 * self.noise_of_count(cohort)) ** -2) ** -0.5
+        return z * clip
+
+    def noise_of_count(self, cohort: float) -> float:
+        """Return the standard deviation of the count's noise, with a `quantile`."""
+        if self.noise_multiplier == 0:
+            return 0.0
+        return self.count_noise or max(cohort / 20, self.noise_multiplier)
+
+    def next_clip(self, clip: float, share: float) -> float:
+        """Return C after a round with this noisy share of norms within C.
+
+        >>> adaptive = GaussianDP(1.0, 1.0, 1e-5, quantile=0.5)
+        >>> round(adaptive.next_clip(2.0, 1.0), 6)
+        1.809675
+        """
+        if self.quantile is None:
+            return clip
+        step = self.clip_lr * (min(1.0, max(0.0, share)) - self.quantile)
+        return clip * math.exp(-step)

@@ -1,0 +1,199 @@
+"""The mechanism: what is clipped, where the noise goes, which methods take it, and an audit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from contract import FIRST, strategy
+from fake_grid import FakeGrid, on_grid
+from harness import OpenRun
+from scipy import stats
+from test_release import SINGLE, SUMS, last, shown
+
+from flower_fedcon import Bernoulli, FederatedProblem, Full, Only, Sample, simulate
+from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.core.private import gaussian
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.privacy.accountant import Accountant, Sampling
+from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew
+
+IDLE = GaussianDP(clip=1e30, noise_multiplier=0.0, target_delta=1e-5)
+NOISY = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+REFUSED = ("fedsgm", "fednewton")
+PRIVATE = [case for case in SUMS if case[0] not in REFUSED]
+
+
+def pulled(*where, d=2):
+    """Clients that want to be there; the first step of FedAvg below goes half of the way."""
+    return FederatedProblem([Quadratic(np.eye(d), np.full(d, float(b))) for b in where])
+
+
+def fedavg(privacy=None, **more):
+    return FedAvg(client_lr=0.5, local_steps=1, privacy=privacy, **more)
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+@pytest.mark.parametrize("case", PRIVATE, ids=shown)
+def test_an_idle_clip_changes_no_bit(case, engine):
+    name, settings = case
+    first = FIRST[name] if "participation" not in settings else last(name)
+    found = [
+        simulate(strategy(name, first, **settings, privacy=privacy), first.problem(), 5,
+                 engine=engine, evaluate_every=0)
+        for privacy in (None, IDLE)
+    ]  # fmt: skip
+    assert found[0].x.tobytes() == found[1].x.tobytes()
+
+
+@pytest.mark.parametrize("case", PRIVATE, ids=shown)
+def test_each_method_runs_with_noise(case):
+    name, settings = case
+    first = FIRST[name] if "participation" not in settings else last(name)
+    history = simulate(
+        strategy(name, first, **settings, privacy=NOISY), first.problem(), 3, evaluate_every=0
+    )
+    assert np.isfinite(history.x).all()
+    assert history["epsilon"][-1] > 0
+
+
+@pytest.mark.parametrize("case", [*SINGLE, *(c for c in SUMS if c[0] in REFUSED)], ids=shown)
+def test_methods_that_need_each_upload_refuse(case):
+    name, settings = case
+    first = FIRST[name] if "participation" not in settings else last(name)
+    with pytest.raises(ConfigError, match=r"takes no privacy=\.\.\."):
+        simulate(strategy(name, first, **settings, privacy=NOISY), first.problem(), 1)
+
+
+def test_what_else_is_refused_says_why():
+    problem = pulled(0, 1)
+    for made, said in (
+        (lambda: fedavg(NOISY, aggregation=CoordinateMedian()), "adds noise to a sum"),
+        (lambda: fedavg(NOISY, participation=Only(0)), "what other draws leak"),
+        (lambda: Scaffnew(client_lr=0.1, privacy=NOISY, participation=Sample(count=1)), "everyone"),
+    ):
+        with pytest.raises(FedConError, match=said):
+            simulate(made(), problem, 1)
+    with pytest.raises(ConfigError, match="leave certificates out"):
+        simulate(fedavg(NOISY), problem, 1, certificates=True)
+
+
+def test_releases_are_clipped_and_their_sum_divided_by_a_known_number():
+    clip = GaussianDP(clip=1.0, noise_multiplier=0.0, target_delta=1e-5)
+    for engine in ("local", "stacked"):
+        history = simulate(fedavg(clip), pulled(6, 8, 0.2, d=1), 1, engine=engine)
+        assert history.x == pytest.approx([(1 + 1 + 0.1) / 3])
+    # FedProx's points, 3 and 4, lie about the broadcast, which is 0
+    point = simulate(FedProx(proximal=1.0, privacy=clip), pulled(6, 8, d=1), 1)
+    assert point.x == pytest.approx([1.0])
+    half = fedavg(clip, participation=Bernoulli(0.5))
+    for seed in range(4):
+        history = simulate(half, pulled(6, 8, 9, 7, d=1), 1, seed=seed)
+        assert history.x == pytest.approx([history["replies"][0] / 2])
+
+
+def test_the_sum_has_the_noise_that_is_stated():
+    privacy = GaussianDP(clip=2.0, noise_multiplier=3.0, target_delta=1e-5)
+    found = simulate(fedavg(privacy), pulled(0, 0, 0, d=4000), 1).x * 3
+    assert stats.kstest(found / 6.0, "norm").pvalue > 1e-4
+    assert stats.kstest(gaussian(20000), "norm").pvalue > 1e-4
+
+
+def test_a_cohort_of_nobody_is_a_round_of_noise():
+    rare = fedavg(NOISY, participation=Bernoulli(1e-9))
+    history = simulate(rare, pulled(5, 5), 2)
+    assert history["replies"].tolist() == [0, 0]
+    assert np.isfinite(history.x).all()
+    assert np.abs(history.x).max() > 1.0  # noise over an expected cohort of 2e-9
+
+
+def test_no_seed_tells_who_is_drawn():
+    sampled = fedavg(NOISY, participation=Sample(count=5))
+    many = pulled(*range(40), d=1)
+    asked = [[], []]
+    for seen in asked:
+        for client, objective in enumerate(many.objectives):
+
+            def gradient(x, client=client, seen=seen):
+                seen.append(client)
+                return x
+
+            objective.gradient = gradient
+        simulate(sampled, many, 3, seed=1, evaluate_every=0)
+    assert all(len(seen) == 15 for seen in asked)
+    assert asked[0] != asked[1]
+
+
+def test_a_quantile_moves_the_clip_to_it():
+    privacy = GaussianDP(1.0, 0.2, 1e-5, quantile=0.5, count_noise=3.0)
+    lengths = np.linspace(0.5, 10.0, 200)
+    slow = FedAvg(client_lr=1.0, local_steps=1, server_lr=1e-9, privacy=privacy)
+    history = simulate(slow, pulled(*lengths, d=1), 60)
+    assert history["clip"][-1] == pytest.approx(np.median(lengths), rel=0.1)
+    assert history["epsilon"][-1] == Accountant(0.2, 1e-5, Sampling("full", 200, 200)).epsilon(60)
+    z, b = privacy.noise(1.0, 200), privacy.noise_of_count(200)
+    assert z**-2 + (2 * b) ** -2 == pytest.approx(0.2**-2)  # Andrew et al., Theorem 1
+
+
+@on_grid
+def test_nodes_clip_what_they_send_and_find_the_same_iterates():
+    clip = GaussianDP(clip=0.5, noise_multiplier=0.0, target_delta=1e-5)
+    for made in (lambda: fedavg(clip), lambda: FedProx(proximal=1.0, privacy=clip)):
+        problem, sent = pulled(6, 8, 0.2), []
+
+        def watch(message, reply, sent=sent):
+            sent.append((message, reply))
+            return [reply]
+
+        grid = FakeGrid(problem.objectives, alter=watch)
+        found = made().start(grid, num_rounds=3, seed=0).history
+        direct = simulate(made(), problem, 3)
+        assert np.array_equal(found.x, direct.x)
+        assert len(sent) == 9
+        for message, reply in sent:
+            (down, *_), (up,) = ([a.numpy() for a in m.content[kind].values()] for m, kind in (
+                (message, "fitins.parameters"), (reply, "fitres.parameters")))  # fmt: skip
+            moved = up - down if "v" in reply.content["fitres.metrics"]["names"] else up
+            assert np.linalg.norm(moved) <= 0.5
+            assert not any("work." in key for key in reply.content["fitres.metrics"])
+
+
+def statistics(privacy, runs, canary):
+    """Return where each of many first rounds ends, in units of the stated noise."""
+    run = OpenRun(fedavg(privacy), pulled(canary, 0.0, 0.0, d=1))
+    round_ = run.server.begin()
+    while (request := round_.next_request()) is not None:
+        round_.take(run.answer(request))
+    made, state = run.server.strategy, run.state
+    found = [made.aggregate(state, round_.uploads()).w[0] for _ in range(runs)]
+    return 3 * np.array(found) / (privacy.noise_multiplier * privacy.clip)
+
+
+def empirical_epsilon(with_it, without, delta, threshold):
+    """Return a lower bound of epsilon at 95%: of (TPR - delta)/FPR, by Clopper and Pearson."""
+    n, hits, alarms = len(with_it), (with_it > threshold).sum(), (without > threshold).sum()
+    low = stats.beta.ppf(0.025, hits, n - hits + 1) if hits else 0.0
+    high = stats.beta.ppf(0.975, alarms + 1, n - alarms)
+    return math.log((low - delta) / high) if low > delta else 0.0
+
+
+def test_an_audit_finds_what_is_stated_and_catches_half_the_noise(monkeypatch):
+    """One client adds its whole clip, or nothing, in a thousand one-round runs."""
+    privacy = GaussianDP(clip=2.0, noise_multiplier=1.0, target_delta=0.1)
+    stated = simulate(fedavg(privacy), pulled(1, 0, 0), 1)["epsilon"][-1]
+    honest = [statistics(privacy, 1000, canary) for canary in (1e6, 0.0)]
+    bounds = [empirical_epsilon(*honest, 0.1, t) for t in (0.5, 1.0)]
+    assert 0 < max(bounds) <= stated
+    noise = GaussianDP.noise
+    monkeypatch.setattr(GaussianDP, "noise", lambda *arguments: 0.5 * noise(*arguments))
+    halved = [statistics(privacy, 1000, canary) for canary in (1e6, 0.0)]
+    assert empirical_epsilon(*halved, 0.1, 1.0) > stated
+
+
+def test_everyone_and_a_cohort_of_all_cost_the_same():
+    every, all_ = (simulate(fedavg(NOISY, participation=rule), pulled(0, 1), 2)["epsilon"]
+                   for rule in (Full(), Sample(fraction=1.0)))  # fmt: skip
+    assert every.tolist() == all_.tolist()
