@@ -95,6 +95,33 @@ def test_faults(capsys):
     assert np.abs(robust - 1).max() < 1e-6
 
 
+def test_privacy(folder):
+    history = run_page("privacy")[-1]["history"]
+    assert history.stopped
+    assert 3.5 < history["epsilon"][-1] <= 4.0
+    (line,) = blocks("toml", page("privacy"))
+    (folder / "mine.toml").write_text(PRIVATE + line)
+    assert "epsilon 3." in bash("fedcon run mine.toml", folder)
+
+
+PRIVATE = """
+[problem]
+name = "l1_logistic"
+clients = 200
+rows = 20
+columns = 30
+
+[run]
+rounds = 40
+engine = "stacked"
+
+[algorithm]
+name = "FedDualAvg"
+client_lr = 0.3
+local_steps = 5
+"""
+
+
 def test_pytorch():
     pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
     names = run_page("pytorch")[-1]

@@ -56,6 +56,7 @@ PASTED = {
     ],
     "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 3,
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],
+    "docs/privacy.md": [("python", f"{GUIDES}test_privacy"), ("toml", f"{GUIDES}test_privacy")],
     "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],
     "docs/ray.md": [("python", f"{GUIDES}test_the_simulation_of_flower")],
     "docs/resume.md": [("python", f"{GUIDES}test_resume")],

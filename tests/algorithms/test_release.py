@@ -78,9 +78,10 @@ def arrays(value: Any) -> list[np.ndarray]:
     return [] if value is None or isinstance(value, str) else [np.asarray(value, dtype=float)]
 
 
-def last(name: str) -> Any:
-    """Return the last case: the first may have two clients only."""
-    return CONTRACTS[name].cases[-1]
+def suited(name: str, settings: dict[str, Any]) -> Any:
+    """Return the first case; sampled the last, for the first may have two clients only."""
+    sampled = isinstance(settings.get("participation"), Sample)
+    return CONTRACTS[name].cases[-1] if sampled else FIRST[name]
 
 
 def both(name: str, settings: dict[str, Any]) -> tuple[OpenRun, list[np.ndarray], list[np.ndarray]]:
@@ -88,7 +89,7 @@ def both(name: str, settings: dict[str, Any]) -> tuple[OpenRun, list[np.ndarray]
 
     A second phase has gone by, where there is one.
     """
-    case = FIRST[name] if "participation" not in settings else last(name)
+    case = suited(name, settings)
     run = OpenRun(strategy(name, case, **settings), case.problem()).play(3)
     round_ = run.server.begin()
     while (request := round_.next_request()) is not None:

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from contract import FIRST, strategy
+from contract import strategy
 from fake_grid import FakeGrid, on_grid
 from harness import OpenRun
 from scipy import stats
-from test_release import SINGLE, SUMS, last, shown
+from test_release import SINGLE, SUMS, shown, suited
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Only, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
@@ -40,7 +40,7 @@ def fedavg(privacy=None, **more):
 @pytest.mark.parametrize("case", PRIVATE, ids=shown)
 def test_an_idle_clip_changes_no_bit(case, engine):
     name, settings = case
-    first = FIRST[name] if "participation" not in settings else last(name)
+    first = suited(name, settings)
     found = [
         simulate(strategy(name, first, **settings, privacy=privacy), first.problem(), 5,
                  engine=engine, evaluate_every=0)
@@ -52,7 +52,7 @@ def test_an_idle_clip_changes_no_bit(case, engine):
 @pytest.mark.parametrize("case", PRIVATE, ids=shown)
 def test_each_method_runs_with_noise(case):
     name, settings = case
-    first = FIRST[name] if "participation" not in settings else last(name)
+    first = suited(name, settings)
     history = simulate(
         strategy(name, first, **settings, privacy=NOISY), first.problem(), 3, evaluate_every=0
     )
@@ -63,7 +63,7 @@ def test_each_method_runs_with_noise(case):
 @pytest.mark.parametrize("case", [*SINGLE, *(c for c in SUMS if c[0] in REFUSED)], ids=shown)
 def test_methods_that_need_each_upload_refuse(case):
     name, settings = case
-    first = FIRST[name] if "participation" not in settings else last(name)
+    first = suited(name, settings)
     with pytest.raises(ConfigError, match=r"takes no privacy=\.\.\."):
         simulate(strategy(name, first, **settings, privacy=NOISY), first.problem(), 1)
 
