@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from contract import strategy
-from fake_grid import FakeGrid, on_grid
 from harness import OpenRun
 from scipy import stats
 from test_release import SINGLE, SUMS, shown, suited
@@ -23,7 +22,7 @@ from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew
 
 IDLE = GaussianDP(clip=1e30, noise_multiplier=0.0, target_delta=1e-5)
 NOISY = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
-REFUSED = ("fedsgm", "fednewton")
+REFUSED, ONE = ("fedsgm", "fednewton"), Sample(count=1)
 PRIVATE = [case for case in SUMS if case[0] not in REFUSED]
 
 
@@ -73,7 +72,10 @@ def test_what_else_is_refused_says_why():
     for made, said in (
         (lambda: fedavg(NOISY, aggregation=CoordinateMedian()), "adds noise to a sum"),
         (lambda: fedavg(NOISY, participation=Only(0)), "what other draws leak"),
-        (lambda: Scaffnew(client_lr=0.1, privacy=NOISY, participation=Sample(count=1)), "everyone"),
+        (
+            lambda: Scaffnew(client_lr=0.1, privacy=NOISY, participation=Sample(count=1)),
+            "every client",
+        ),
     ):
         with pytest.raises(FedConError, match=said):
             simulate(made(), problem, 1)
@@ -97,7 +99,7 @@ def test_releases_are_clipped_and_their_sum_divided_by_a_known_number():
 
 def test_the_sum_has_the_noise_that_is_stated():
     privacy = GaussianDP(clip=2.0, noise_multiplier=3.0, target_delta=1e-5)
-    found = simulate(fedavg(privacy), pulled(0, 0, 0, d=4000), 1).x * 3
+    found = simulate(fedavg(privacy), pulled(0, 0, 0, d=300), 1).x * 3
     assert stats.kstest(found / 6.0, "norm").pvalue > 1e-4
     assert stats.kstest(gaussian(20000), "norm").pvalue > 1e-4
 
@@ -136,29 +138,6 @@ def test_a_quantile_moves_the_clip_to_it():
     assert history["epsilon"][-1] == Accountant(0.2, 1e-5, Sampling("full", 200, 200)).epsilon(60)
     z, b = privacy.noise(1.0, 200), privacy.noise_of_count(200)
     assert z**-2 + (2 * b) ** -2 == pytest.approx(0.2**-2)  # Andrew et al., Theorem 1
-
-
-@on_grid
-def test_nodes_clip_what_they_send_and_find_the_same_iterates():
-    clip = GaussianDP(clip=0.5, noise_multiplier=0.0, target_delta=1e-5)
-    for made in (lambda: fedavg(clip), lambda: FedProx(proximal=1.0, privacy=clip)):
-        problem, sent = pulled(6, 8, 0.2), []
-
-        def watch(message, reply, sent=sent):
-            sent.append((message, reply))
-            return [reply]
-
-        grid = FakeGrid(problem.objectives, alter=watch)
-        found = made().start(grid, num_rounds=3, seed=0).history
-        direct = simulate(made(), problem, 3)
-        assert np.array_equal(found.x, direct.x)
-        assert len(sent) == 9
-        for message, reply in sent:
-            (down, *_), (up,) = ([a.numpy() for a in m.content[kind].values()] for m, kind in (
-                (message, "fitins.parameters"), (reply, "fitres.parameters")))  # fmt: skip
-            moved = up - down if "v" in reply.content["fitres.metrics"]["names"] else up
-            assert np.linalg.norm(moved) <= 0.5
-            assert not any("work." in key for key in reply.content["fitres.metrics"])
 
 
 def statistics(privacy, runs, canary):
