@@ -55,7 +55,7 @@ class Accountant:
     Examples
     --------
     >>> round(Accountant(4.0, 1e-5, Sampling("full", 100, 100)).epsilon(10), 3)
-    3.746
+    3.617
     """
 
     def __init__(self, noise_multiplier: float, delta: float, sampling: Sampling) -> None:
