@@ -52,7 +52,7 @@ def clone(tmp_path, monkeypatch):
 def test_four_files_on_four_nodes(clone):
     """By the page's command, three rounds of it: the numbers of this process, bit for bit."""
     home, deployed = clone / "home", clone / "runs" / "app-deployed"
-    script = re.split(r"\n(?=fedcon)", blocks("bash", TABLES)[0])[2]
+    script = re.split(r"\n(?=fedcon)", blocks("bash", TABLES)[1])[2]
     rounds = 'num-server-rounds=3 evaluate-every=3"'
     script = script.rstrip().removesuffix('"') + " " + rounds
     try:

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[2]
 PLACES = [str(ROOT / "tests" / name) for name in ("support", "algorithms")]
-POINTS = 150
 
 
 def draw(folder):
@@ -37,19 +36,20 @@ def curve(name, folder):
 
     from flower_fedcon import simulate
 
-    case, rounds, errors = FIRST[name], [], []
+    case = FIRST[name]
     problem = case.problem()
     problem.metrics = {**problem.metrics, "error": case.error}
-    every = max(1, case.rounds // POINTS)
-    history = simulate(strategy(name, case), problem, case.rounds, evaluate_every=every)
-    rounds, errors = history["round"], np.maximum(history["error"], 1e-17)
+    history = simulate(strategy(name, case), problem, case.rounds)
+    errors = np.maximum([case.error(problem.x0), *history["error"]], 1e-17)
+    reached = int(np.argmax(errors <= 1.5 * errors[-1]))  # and not the long floor behind it
+    errors = errors[: max(3, int(1.3 * reached)) + 1]
 
     figure = Figure(figsize=(6.4, 3), layout="constrained")
     axes = figure.subplots()
-    axes.semilogy(rounds, errors)
+    axes.semilogy(errors, marker="." if len(errors) < 20 else None)
     axes.axhline(case.high, color="gray", linestyle=":")
     shown = {"distance": "distance to the optimum", "residual": "F - F*"}[case.measure]
-    axes.set(xlabel="rounds", ylabel=shown, title=f"{case.id}: {settings(case)}"[:90])
+    axes.set(xlabel="rounds", ylabel=shown, title=f"{case.id}: {settings(case) or 'defaults'}"[:90])
     axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)
     figure.savefig(folder / f"{name}.png", dpi=110)

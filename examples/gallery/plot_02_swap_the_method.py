@@ -26,7 +26,7 @@ strategies = [FedMiD(psi, **steps), FedDualAvg(psi, **steps), CompositeFL(psi, *
 # Everything but the strategy stays as it is.
 
 for strategy in strategies:
-    history = simulate(strategy, problem, num_rounds=300, evaluate_every=3)
+    history = simulate(strategy, problem, num_rounds=150, evaluate_every=2)
     plt.semilogy(history["round"], history["residual"].clip(1e-12), label=strategy.title)
 
 plt.xlabel("rounds")

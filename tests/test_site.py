@@ -1,0 +1,154 @@
+"""The site: it builds without a warning, links lead somewhere, and every public name is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from pages import ROOT, pages
+
+API = sorted((ROOT / "docs" / "api").glob("*.rst"))
+NEIGHBOURS = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "clients", "examples",
+              "flower_fedcon", "sims", "strategies", "tests")  # fmt: skip
+MADE = shutil.ignore_patterns("_build", "_generated", "methods", "gallery", "generated")
+EXTERNAL = re.compile(r"https?://[^\s<>\"'`)\]}]+")
+OF_THE_THEME = (
+    "https://github.com/pradyunsg/furo",
+    "https://pradyunsg.me",
+    "https://www.sphinx-doc",
+)
+
+
+def listed(page: Path) -> tuple[str, list[str]]:
+    """Return the module of a page of the interface, and the names in its tables."""
+    text = page.read_text("utf-8")
+    (module,) = re.findall(r"^\.\. currentmodule:: (\S+)$", text, re.MULTILINE)
+    tables = re.findall(r"^\.\. autosummary::\n(?:   :.*\n)*\n((?:   \w+\n)+)", text, re.MULTILINE)
+    return module, " ".join(tables).split()
+
+
+INTERFACE = dict(listed(page) for page in API if page.stem != "index")
+
+
+@pytest.mark.parametrize("module", INTERFACE)
+def test_every_public_name_has_its_place(module):
+    found = import_module(module)
+    public = getattr(found, "__all__", None)
+    if public is None:  # what the package's own file imports for others: `X as X`
+        source = Path(found.__file__).read_text("utf-8")
+        public = re.findall(r"import (\w+) as \1$", source, re.MULTILINE)
+    assert sorted(INTERFACE[module]) == sorted(public)
+
+
+def test_every_public_package_has_a_page():
+    """What has `__all__`, and is neither the command, the timings nor what a run is made of."""
+    inside = {"benchmarks", "cli"}
+    packages = {
+        path.parent.name
+        for path in (ROOT / "flower_fedcon").glob("*/__init__.py")
+        if "__all__ = [" in path.read_text("utf-8")
+    }
+    assert {f"flower_fedcon.{name}" for name in packages - inside} <= INTERFACE.keys()
+    toctree = (ROOT / "docs" / "api" / "index.rst").read_text("utf-8")
+    assert {page.stem for page in API} - {"index"} == set(re.findall(r"^   (\w+)$", toctree, re.M))
+
+
+def test_every_page_is_in_the_index():
+    shown = (ROOT / "docs" / "index.md").read_text("utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        if page.stem != "index" and "orphan: true" not in page.read_text("utf-8")[:30]:
+            assert f"\n{page.stem}\n" in shown, f"name {page.stem} in a toctree of docs/index.md"
+
+
+def external_links() -> set[str]:
+    """Return every address outside that a page, a docstring or a script of the gallery names."""
+    sources = [*pages(), ROOT / "CHANGELOG.md"]
+    sources += sorted((ROOT / "docs" / "api").glob("*.rst"))
+    for folder in ("flower_fedcon", "strategies", "clients", "examples"):
+        sources += sorted((ROOT / folder).rglob("*.py"))
+    found = {link for path in sources for link in EXTERNAL.findall(path.read_text("utf-8"))}
+    return {link.rstrip(".,;:") for link in found if not re.search("127.0.0.1|localhost", link)}
+
+
+def test_external_links_are_listed():
+    """The list is what a person goes through now and then: no test reaches the network."""
+    known = (ROOT / "docs" / "external_links.txt").read_text("utf-8").split()
+    assert known == sorted(known)
+    assert external_links() == set(known)
+
+
+# --- a build --------------------------------------------------------------------------------------
+
+
+class Links(HTMLParser):
+    """The addresses that a page refers to, and the places in it that can be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.targets.add(value)
+            elif name == "id" and value:
+                self.places.add(value)
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    """The site, of a copy of docs/, without the figures of methods and gallery: a minute."""
+    pytest.importorskip("sphinx", reason="needs Sphinx: pip install '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=MADE)
+    for name in NEIGHBOURS:
+        (folder / name).symlink_to(ROOT / name)
+    built = folder / "html"
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q",
+         "-D", "sphinx_gallery_conf.plot_gallery=0", "docs", str(built)],
+        cwd=folder,
+        env={**os.environ, "FEDCON_SITE": "quick", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {path.resolve(): Links(path.read_text("utf-8")) for path in built.rglob("*.html")}
+
+
+def test_it_builds_without_a_warning_and_links_lead_somewhere(html):
+    assert len(html) > 200
+    for page, links in html.items():
+        for target in links.targets:
+            parts = urlsplit(target)
+            if parts.scheme or target.startswith(("//", "data:")):
+                continue
+            there = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert there.exists(), f"{page.name} refers to {target}"
+            if parts.fragment and there in html:
+                places = html[there].places
+                assert unquote(parts.fragment) in places, f"{page.name} refers to {target}"
+
+
+def test_a_built_page_names_no_address_that_is_not_listed(html):
+    known = set((ROOT / "docs" / "external_links.txt").read_text("utf-8").split())
+    named = {t for links in html.values() for t in links.targets if t.startswith(("http", "//"))}
+    assert {link for link in named if not link.startswith(OF_THE_THEME)} <= known
+
+
+def test_every_method_has_its_page(html):
+    from flower_fedcon.registry import algorithms
+
+    built = {page.stem for page in html if page.parent.name == "methods"}
+    assert algorithms().keys() <= built
