@@ -35,6 +35,9 @@ PASTED = {
         # No systemd in a test: its options are checked.
         ("ini", f"{NODES}test_the_unit_states_options_that_there_are"),
     ],
+    "docs/choosing.md": [
+        *[("bash", "advice/test_recommend.py::test_the_page_s_commands")] * 2,
+    ],
     "docs/commands.md": [
         ("bash", "experiments/test_cli_help.py::test_doctor_on_this_machine"),
         ("bash", "experiments/test_cli_help.py::test_completion_is_installed_as_the_page_says"),

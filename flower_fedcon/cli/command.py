@@ -12,6 +12,7 @@ import typer
 
 from flower_fedcon import __version__
 from flower_fedcon.cli import (
+    advice,
     collection,
     data,
     deployment,
@@ -68,6 +69,9 @@ def _add(command: Callable[..., None], *lines: str, name: str | None = None) -> 
 _add(collection.list_, "fedcon list", "fedcon list --markdown", name="list")
 _add(collection.info, "fedcon info FedFW", "fedcon info FedFW --size 943x1682",
      "fedcon info digits")  # fmt: skip
+_add(advice.recommend, "fedcon recommend sims/digits_l1.toml",
+     "fedcon recommend sims/fedfw_lasso.toml --sample 0.5 --try 50 -o best.toml",
+     "fedcon recommend --measure sims -o studies.json")  # fmt: skip
 _add(runs.run, "fedcon run sims/fedfw_lasso.toml --rounds 200",
      "fedcon run sims/fedfw_lasso.toml --set algorithm.penalty=2 --run-dir runs/lasso",
      "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume")  # fmt: skip

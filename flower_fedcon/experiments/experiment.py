@@ -48,6 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon import registry
+from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.experiments import overrides as changes
 from flower_fedcon.experiments.options import RunOptions, TuningOptions
@@ -181,6 +182,13 @@ class Experiment:
                 raise ConfigError(mismatch)
             return made
 
+    def participation(self, index: int = 0) -> Participation:
+        """Return who takes part, as an algorithm's table says: everyone by default."""
+        rule: Participation = argument(
+            "participation", self._algorithms()[index].get("participation", "full")
+        )
+        return rule
+
     def on_mismatch(self, index: int = 0) -> str:
         """Return what becomes of an algorithm that solves another problem: "error" or "warn"."""
         own = self._algorithms()[index].get("on_mismatch")
@@ -202,6 +210,12 @@ class Experiment:
         """Return the same experiment with one of its algorithms alone."""
         tables = {key: value for key, value in self._tables.items() if key != "compare"}
         return Experiment({**tables, "algorithm": self._table(label)}, self.source)
+
+    def with_algorithms(self, tables: Sequence[Table]) -> Experiment:
+        """Return the same experiment with other algorithms, the main one first."""
+        first, *others = tables
+        own = {**self._tables, "algorithm": first, "compare": others}
+        return Experiment(own, self.source)
 
     def seeded(self, seed: int) -> Experiment:
         """Return the same experiment with another seed of its runs; the two share one problem."""

@@ -1,0 +1,213 @@
+"""`fedcon recommend`: which methods to try on a problem."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flower_fedcon.cli.options import Set
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.experiments.console import console, say, table
+
+if TYPE_CHECKING:
+    from flower_fedcon.advice.candidates import Candidate
+    from flower_fedcon.advice.facts import Facts
+    from flower_fedcon.advice.studies import Study
+    from flower_fedcon.core.participation import Participation
+    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.problems.federated import FederatedProblem
+
+_BEST = 3
+# What stands in for the tables that a file with a problem alone does not have.
+_RUN = {"rounds": 200}
+_ALGORITHM = {"name": "FedAvg", "client_lr": 1.0, "local_steps": 1, "on_mismatch": "warn"}
+
+
+def recommend(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="An experiment file, or one with [problem] alone; without one, "
+                       "questions are asked.", show_default=False, metavar="PROBLEM.toml"),
+    ] = None,
+    sample: Annotated[
+        float | None, typer.Option(help="Share of the clients in a round; by default the file's.")
+    ] = None,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(help="Megabytes a second of a client: methods are ranked by bytes."),
+    ] = None,
+    try_: Annotated[
+        int, typer.Option("--try", help="Run all that fit for so many rounds, and rank them.")
+    ] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="An experiment file of the best, for `compare`."),
+    ] = None,
+    measure: Annotated[
+        Path | None,
+        typer.Option(help="Measure the figures anew in this folder's studies, such as sims, and "
+                     "write them to --output; nothing else is done."),
+    ] = None,
+    set_: Set = None,
+) -> None:  # fmt: skip
+    """Say which methods suit a problem, why, and what they cost in the nearest study.
+
+    What fits is read off what the methods declare; the figures are those of the studies in sims/.
+    First values of step sizes follow from L and mu.
+    """
+    if measure is not None:
+        _measure(measure, output)
+        return
+    from flower_fedcon.advice.candidates import candidates
+    from flower_fedcon.advice.facts import facts_of
+    from flower_fedcon.advice.studies import nearest
+    from flower_fedcon.validation import count, positive
+
+    if bandwidth is not None:
+        positive("bandwidth", bandwidth)
+    if output is not None and output.exists():
+        raise ConfigError(f"{output} is there already: give -o another name, or remove it")
+    experiment, problem, participation = _read(file, sample, set_)
+    if experiment is None and output is not None:
+        raise ConfigError("-o needs a problem file: the answers describe none that could be run")
+    facts = facts_of(problem, participation)
+    for line in facts.lines():
+        say(line)
+    study, by_bytes = nearest(facts), bandwidth is not None
+    found, others = candidates(problem, participation, facts, study, by_bytes=by_bytes)
+    if not found:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in others.items())
+        raise ConfigError(f"no method fits this problem. {reasons}")
+    if try_:
+        found = _try(problem, found, count("try", try_), by_bytes)
+    best = found[:_BEST]
+    _show(best, study, facts, bandwidth)
+    say(f"{len(found)} methods fit, {len(others)} do not:")
+    for name, reason in others.items():
+        say(f"  {name}: {reason}")
+    if experiment is None:
+        shown = study.command if study else "fedcon list"
+        say(f"to see them at work: {shown}")
+        return
+    _write(experiment, best, participation, output, file)
+
+
+def _read(
+    file: Path | None, sample: float | None, set_: list[str] | None
+) -> tuple[Experiment | None, FederatedProblem, Participation]:
+    """Return what the file, or the answers, describe."""
+    from flower_fedcon.advice.ask import ask_problem
+    from flower_fedcon.core.participation import Sample
+    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.runs.toml import read_toml
+
+    if file is None:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                "which problem? Give an experiment file, or call this on a terminal to be asked"
+            )
+        problem, rule = ask_problem(lambda text, default: typer.prompt(text, default=default))
+        return None, problem, rule
+    tables = {"run": _RUN, "algorithm": _ALGORITHM, **read_toml(file)}
+    experiment = Experiment(tables, str(file), set_ or [])
+    stated = experiment.participation()
+    rule = stated if sample is None else Sample(fraction=sample)
+    return experiment, experiment.problem(), rule
+
+
+def _show(
+    best: list[Candidate], study: Study | None, facts: Facts, bandwidth: float | None
+) -> None:
+    rows = table("Method", "First settings", "In the nearest study", "Why")
+    for each in best:
+        settings = "\n".join(f"{k} = {_brief(v)}" for k, v in each.settings.items())
+        why = "\n".join(each.why)
+        rows.add_row(each.kind.__name__, settings or "its defaults", _cost(each, study, bandwidth),
+                     why)  # fmt: skip
+    console().print(rows)
+    if study is None:
+        say("no study has a problem of this kind: --try 50 ranks the methods on this one")
+    else:
+        own = study.facts
+        alike = f"{own.term or 'nothing'} added, {own.clients} clients, {100 * own.rate:.3g} %"
+        say(f"nearest study: {study.name} ({alike} of them in a round); rounds and megabytes until "
+            f"{100 * study.level:g} % of F(x0) - F* are left, each method with its own tuned "
+            f"settings there: {study.command}")  # fmt: skip
+
+
+def _cost(each: Candidate, study: Study | None, bandwidth: float | None) -> str:
+    """Return a candidate's rounds and megabytes in the study, in words."""
+    if study is None or each.measured is None:
+        return "not in it" if study else "no study"
+    found = each.measured
+    if found.rounds is None or found.megabytes is None:
+        return f"not within {study.limit} rounds"
+    text = f"{found.rounds} rounds, {found.megabytes:.4g} MB"
+    if bandwidth is not None:
+        own = found.megabytes / (study.facts.clients * study.facts.rate)
+        text += f",\n{own / bandwidth:.3g} s of transfer\nfor a client that is always in"
+    return text
+
+
+def _try(
+    problem: FederatedProblem, found: list[Candidate], rounds: int, by_bytes: bool
+) -> list[Candidate]:
+    """Run the candidates, show how they fared, and return those that ran, the best first."""
+    from flower_fedcon.advice.trial import try_out
+
+    trials = try_out(problem, found, rounds, by_bytes=by_bytes, say=say)
+    rows = table("Method", "Objective", "F - F*", "Infeasible by", "MB", "Seconds", right_from=1)
+    for trial in trials:
+        name, last = trial.candidate.kind.__name__, trial.last
+        if trial.error:
+            rows.add_row(name, "failed", "", "", "", f"{trial.seconds:.2f}")
+            continue
+        size = (last["uplink_bytes"] + last["downlink_bytes"]) / 1e6
+        gap = f"{last['residual']:.3g}" if "residual" in last else ""
+        rows.add_row(name, f"{last['objective']:.6g}", gap, f"{trial.infeasible:.2g}",
+                     f"{size:.4g}", f"{trial.seconds:.2f}")  # fmt: skip
+    say(f"after {rounds} rounds with the first settings, which no one has tuned:")
+    console().print(rows)
+    ran = [trial.candidate for trial in trials if not trial.error]
+    if not ran:
+        raise ConfigError(f"no method ran for {rounds} rounds: {trials[0].error}")
+    return ran
+
+
+def _write(
+    experiment: Experiment,
+    best: list[Candidate],
+    participation: Participation,
+    output: Path | None,
+    file: Path | None,
+) -> None:
+    """Write the best as an experiment, or say how."""
+    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.runs.toml import tabled
+
+    if output is None:
+        say(f"to run them: fedcon recommend {file} -o best.toml && fedcon compare best.toml")
+        return
+    tables: list[dict[str, Any]] = [
+        {"name": each.kind.__name__, "participation": tabled(participation), **each.settings}
+        for each in best
+    ]
+    write(output, experiment.with_algorithms(tables).to_toml())
+    say(f"to run them: fedcon compare {output}")
+
+
+def _measure(sims: Path, output: Path | None) -> None:
+    from flower_fedcon.advice.studies import measure
+    from flower_fedcon.experiments.folders import write
+
+    if output is None:
+        raise ConfigError("--measure needs -o, the file for its figures")
+    write(output, measure(sims, say=say))
+    say(f"figures: {output}")
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
