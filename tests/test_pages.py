@@ -42,6 +42,12 @@ PASTED = {
         ("bash", "experiments/test_cli_help.py::test_doctor_on_this_machine"),
         ("bash", "experiments/test_cli_help.py::test_completion_is_installed_as_the_page_says"),
     ],
+    "docs/watching.md": [
+        ("bash", "report/test_watch.py::test_the_page_s_blocks"),
+        ("text", "report/test_watch.py::test_the_page_s_blocks"),
+        ("toml", "report/test_watch.py::test_the_page_s_blocks"),
+        *[("python", "report/test_watch.py::test_the_page_s_blocks")] * 2,
+    ],
     "docs/report.md": [
         ("bash", "report/test_report.py::test_the_page_s_blocks"),
         ("toml", "report/test_report.py::test_the_page_s_blocks"),

@@ -12,6 +12,7 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import ClientInfo, Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.mismatch import is_zero
 from flower_fedcon.validation import Array
 
 _PAIRS, _CLIENTS, _POWER = 8, 5, 10  # how much is probed
@@ -102,7 +103,9 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
     if not mu:
         convex = monotone
     constraint = problem.constraint
-    term = "" if problem.regularizer is None else type(problem.regularizer).__name__
+    psi = problem.regularizer
+    none = psi is None or is_zero(psi, problem.layout)
+    term = "" if none else type(psi).__name__
     if problem.has_functional_constraint:
         term = "each" if problem.constraints == "each" else "functional"
     elif constraint is not None:

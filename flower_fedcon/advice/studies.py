@@ -26,7 +26,7 @@ STUDIES = {
     **{f"participation_smooth_{rate}": 1e-3 for rate in (10, 20, 50, 100)},
     "fedfw_lasso": 1e-2,
     "feddualavg_low_rank": 1e-2,
-    "digits_l1": 1e-2,
+    "digits_l1": 5e-2,
 }
 """Experiment files in sims/, and the share of the first gap F(x0) - F* to which they are run."""
 

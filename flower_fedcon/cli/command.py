@@ -74,7 +74,8 @@ _add(advice.recommend, "fedcon recommend sims/digits_l1.toml",
      "fedcon recommend --measure sims -o studies.json")  # fmt: skip
 _add(runs.run, "fedcon run sims/fedfw_lasso.toml --rounds 200",
      "fedcon run sims/fedfw_lasso.toml --set algorithm.penalty=2 --run-dir runs/lasso",
-     "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume")  # fmt: skip
+     "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume",
+     "fedcon run sims/fedfw_lasso.toml --until fw_gap=1 --budget seconds=60")  # fmt: skip
 _add(runs.compare, "fedcon compare sims/digits_l1.toml",
      "fedcon compare sims/digits_l1.toml --rounds 100 --seeds 0,1,2")  # fmt: skip
 _add(runs.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.2,0.5 --rounds 100",
@@ -86,6 +87,7 @@ _add(runs.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
      "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy")  # fmt: skip
 _add(reports.report, "fedcon report runs/digits_l1 --open",
      "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
+_add(reports.watch, "fedcon watch runs/lasso", "fedcon watch runs/lasso --once")
 _add(laboratory.bench, "fedcon bench --quick", "fedcon bench -o results.json")
 _add(deployment.deploy, "fedcon deploy sims --local --nodes 3",
      "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "

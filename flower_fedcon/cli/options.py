@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.experiments.tracking import Tracking
     from flower_fedcon.runs.run import Plan
 
 File = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
@@ -43,6 +44,26 @@ _Allow = Annotated[
         help="A setting that may differ from the resumed run's; may be repeated.",
     ),
 ]
+_Until = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN=LEVEL",
+        help="End once a column is at most so large, such as kkt=1e-6; may be repeated.",
+    ),
+]
+_Budget = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WHAT=LIMIT",
+        help="End once so much is spent: seconds, megabytes or epsilon; may be repeated.",
+    ),
+]
+_LogTo = Annotated[
+    list[str] | None, typer.Option(help="A tracker too: tensorboard or wandb; may be repeated.")
+]
+_LogJson = Annotated[
+    Path | None, typer.Option(help="Append records and warnings to a file, as lines of JSON.")
+]
 
 
 @dataclass(frozen=True)
@@ -57,6 +78,10 @@ class RunArguments:
     resume: _Resume = False
     checkpoint_every: _Every = None
     allow_change: _Allow = None
+    until: _Until = None
+    budget: _Budget = None
+    log_to: _LogTo = None
+    log_json: _LogJson = None
     set_: Set = None
 
     def experiment(self) -> Experiment:
@@ -65,7 +90,17 @@ class RunArguments:
 
         options = {"rounds": self.rounds, "seed": self.seed, "engine": self.engine}
         overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
+        for key, entries in (("until", self.until), ("budget", self.budget)):
+            if entries:
+                overrides.append(f"run.{key}={_table(key, entries)}")
         return Experiment.load(self.file, [*(self.set_ or []), *overrides])
+
+    @property
+    def tracking(self) -> Tracking:
+        """What follows the runs beside their folders."""
+        from flower_fedcon.experiments.tracking import Tracking
+
+        return Tracking(tuple(self.log_to or ()), self.log_json)
 
     def plan(self, experiment: Experiment) -> Plan:
         """Return how the experiment is to run, in the folder asked for or a new one."""
@@ -77,6 +112,23 @@ class RunArguments:
             checkpoint_every=self.checkpoint_every,
             allow_changes=tuple(self.allow_change or ()),
         )
+
+
+def _table(option: str, entries: list[str]) -> str:
+    """Return "NAME=NUMBER" texts as a TOML table."""
+    from flower_fedcon.errors import ConfigError
+    from flower_fedcon.runs.toml import write_value
+
+    table: dict[str, float] = {}
+    for entry in entries:
+        name, found, number = entry.partition("=")
+        try:
+            table[name] = float(number)
+        except ValueError:
+            found = ""
+        if not found or not name:
+            raise ConfigError(f"--{option} {entry}: write a name and a number, such as kkt=1e-6")
+    return write_value(table)
 
 
 def examples(*lines: str) -> str:

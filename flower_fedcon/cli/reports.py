@@ -1,4 +1,4 @@
-"""`fedcon report`: what runs leave, as a page."""
+"""`fedcon report` and `watch`: what runs leave, as a page, and as lines while they go on."""
 
 from __future__ import annotations
 
@@ -35,3 +35,22 @@ def report(
 
         if not webbrowser.open(path.resolve().as_uri()):
             say("no browser was found: open the file in one")
+
+
+def watch(
+    run_dir: Annotated[
+        Path, typer.Argument(help="Folder of a run or a comparison.", metavar="RUN_DIR")
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Say how far it is, and end.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between looks.")] = 1.0,
+) -> None:
+    """Follow runs that go on elsewhere, from their files, until they end.
+
+    Nothing in the folder is changed. The exit code is 1 if a run ended before its last round.
+    """
+    from flower_fedcon.report.watch import watch as follow
+    from flower_fedcon.validation import positive
+
+    finished = follow(run_dir, once=once, every=positive("every", every), say=say)
+    if not (finished or once):
+        raise typer.Exit(1)

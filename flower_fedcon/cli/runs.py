@@ -23,7 +23,7 @@ def run(arguments: RunArguments) -> None:
     from flower_fedcon.experiments.comparison import run_one
 
     experiment = arguments.experiment()
-    run_one(experiment, arguments.plan(experiment))
+    run_one(experiment, arguments.plan(experiment), arguments.tracking)
 
 
 @spread
@@ -40,12 +40,12 @@ def compare(
 
     experiment = arguments.experiment()
     if seeds is None:
-        run_all(experiment, arguments.plan(experiment))
+        run_all(experiment, arguments.plan(experiment), arguments.tracking)
         return
     if arguments.seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
     seeded = {seed: experiment.seeded(seed) for seed in parse(seeds)}
-    run_seeds(seeded, arguments.plan(experiment))
+    run_seeds(seeded, arguments.plan(experiment), arguments.tracking)
 
 
 def tune(

@@ -16,31 +16,36 @@ from flower_fedcon.experiments.folders import label_slug, write
 from flower_fedcon.experiments.runner import play
 from flower_fedcon.experiments.schema import context
 from flower_fedcon.experiments.seed_statistics import mean
+from flower_fedcon.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan
 
+_NO = Tracking()
 
-def run_one(experiment: Experiment, plan: Plan) -> None:
+
+def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
     """Run an experiment's main algorithm in the plan's run directory."""
     experiment.strategies()  # raises before the first run
     _find_optimum(experiment)
     folder = _folder(plan)
     label = experiment.labels[0]
-    history = _play(experiment, 0, label, folder, plan)
+    history = _play(experiment, 0, label, folder, plan, tracking)
     _show(experiment, {label: history.rows}, [folder / FIGURE])
     if history.report is not None:
         console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
     say(f"directory: {folder}")
 
 
-def run_all(experiment: Experiment, plan: Plan) -> None:
+def run_all(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
     """Run all algorithms of an experiment, each in a folder of the plan's run directory."""
     experiment.strategies()  # raises before the first run
     _find_optimum(experiment)
     folder, labels = _folder(plan), experiment.labels
     histories = {
-        label: _play(experiment, i, label, folder / label_slug(label, labels), plan, named=True)
+        label: _play(
+            experiment, i, label, folder / label_slug(label, labels), plan, tracking, named=True
+        )
         for i, label in enumerate(labels)
     }
     if not plan.resume:
@@ -50,7 +55,7 @@ def run_all(experiment: Experiment, plan: Plan) -> None:
     say(f"directory: {folder}")
 
 
-def run_seeds(experiments: Mapping[int, Experiment], plan: Plan) -> None:
+def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Tracking = _NO) -> None:
     """Run a comparison for several seeds, in the folders ALGORITHM/seed-SEED of the plan's one.
 
     Parameters
@@ -69,7 +74,8 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan) -> None:
             target = folder / label_slug(label, labels) / f"seed-{seed}"
             name = f"{label}, seed {seed}"
             seeded = replace(plan, seed=seed)
-            runs[label].append(_play(experiment, i, name, target, seeded, named=True).rows)
+            rows = _play(experiment, i, name, target, seeded, tracking, named=True).rows
+            runs[label].append(rows)
     if not (folder / CONFIG).exists():
         write(folder / CONFIG, first.to_toml())
     means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
@@ -101,11 +107,21 @@ def _find_optimum(experiment: Experiment) -> None:
 
 
 def _play(
-    experiment: Experiment, index: int, label: str, folder: Path, plan: Plan, *, named: bool = False
+    experiment: Experiment,
+    index: int,
+    label: str,
+    folder: Path,
+    plan: Plan,
+    tracking: Tracking,
+    *,
+    named: bool = False,
 ) -> History:
     """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
     plan = replace(plan, run_dir=folder, config=experiment.to_toml(index))
-    with context(label) if named else nullcontext():
+    title = experiment.title or Path(experiment.source).stem
+    where = context(label) if named else nullcontext()
+    with where, tracking.callbacks(label, title, plan) as more:
+        plan = replace(plan, callbacks=(*plan.callbacks, *more))
         return play(experiment, index, plan, label=label)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.runs.history import Record
+    from flower_fedcon.runs.limits import End
 
 
 class InterruptedRunError(Exception):
@@ -47,20 +49,25 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(label: str, rounds: int) -> Iterator[Any]:
-    """Yield a callback that moves a bar on a terminal, and prints a line each tenth elsewhere."""
-    screen = console()
+def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator[Any]:
+    """Yield a callback that moves a bar on a terminal, and prints a line each tenth elsewhere.
+
+    It says how long the run will go on, and what will end it first: of `callbacks`, those that do.
+    """
+    from flower_fedcon.runs.limits import Forecast
+
+    screen, forecast = console(), Forecast(rounds, callbacks)
     if not screen.is_terminal:
         began, shown = time.perf_counter(), 0
 
         def line(record: Record) -> None:
             nonlocal shown
-            tenth = int(10 * record["round"] / rounds)
-            if tenth > shown or record["round"] == rounds:
+            tenth, end = int(10 * record["round"] / rounds), forecast(record)
+            if tenth > shown or record["round"] == rounds or end.reached:
                 shown = tenth
                 seconds = time.perf_counter() - began
-                say(f"{label}: round {record['round']:g}/{rounds}, {_brief(record)}, "
-                     f"{seconds:.1f} s")  # fmt: skip
+                say(f"{label}: round {record['round']:g}/{rounds}, {brief(record)}, "
+                     f"{seconds:.1f} s{left(end)}")  # fmt: skip
 
         yield line
         return
@@ -71,17 +78,39 @@ def progress(label: str, rounds: int) -> Iterator[Any]:
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TextColumn("{task.fields[state]}", markup=False),
-        progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=screen) as bar:
         task = bar.add_task(label, total=rounds, state="")
-        yield lambda record: bar.update(task, completed=record["round"], state=_brief(record))
+
+        def move(record: Record) -> None:
+            state = brief(record) + left(forecast(record))
+            bar.update(task, completed=record["round"], state=state)
+
+        yield move
 
 
-def _brief(record: Record) -> str:
-    text = f"F {record['objective']:.6g}"
+def brief(record: Record) -> str:
+    """Return a record's objective, and where they are known F - F* and epsilon."""
+    text = f"F {record['objective']:.6g}" if "objective" in record else "not evaluated"
     text += f", F - F* {record['residual']:.3g}" if "residual" in record else ""
     return text + (f", epsilon {record['epsilon']:.3g}" if "epsilon" in record else "")
+
+
+def left(end: End) -> str:
+    """Return how long a run will go on, and until what; of a run that has ended, by what.
+
+    >>> from flower_fedcon.runs.limits import End
+    >>> left(End(75.2, "round 100", reached=False)), left(End(0.0, "2 megabytes", reached=True))
+    (', 1:15 left until round 100', ', ended by 2 megabytes')
+    """
+    if end.reached:
+        return "" if end.what.startswith("round ") else f", ended by {end.what}"
+    if not math.isfinite(end.seconds):
+        return ""
+    minutes, seconds = divmod(round(end.seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return f", {clock} left until {end.what}"
 
 
 def results(
@@ -143,14 +172,25 @@ def quiet(active: bool, *, strategies: bool = False) -> Iterator[None]:
         return
     import numpy as np
 
+    from flower_fedcon.runs.json_log import JsonLog
+
     logs = {"flwr": logging.ERROR}
     logs["flwr.strategies"] = logging.WARNING if strategies else logging.ERROR
     before = {name: logging.getLogger(name).level for name in logs}
-    for name, level in logs.items():
-        logging.getLogger(name).setLevel(level)
+    heard = [h for h in logging.getLogger("flwr").handlers if not isinstance(h, JsonLog)]
+    muted: dict[logging.Handler, int] = {}
+    if len(heard) < len(logging.getLogger("flwr").handlers):  # the log for machines has it all
+        muted = {handler: handler.level for handler in heard}
+        for handler in heard:
+            handler.setLevel(logging.ERROR)
+    else:
+        for name, level in logs.items():
+            logging.getLogger(name).setLevel(level)
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             yield
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+        for handler, level in muted.items():
+            handler.setLevel(level)

@@ -8,6 +8,9 @@ from typing import Any
 from flower_fedcon.core import rng
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.mismatch import ON_MISMATCH
+from flower_fedcon.runs.certificates import CERTIFICATES
+from flower_fedcon.runs.history import Callback, EarlyStopping
+from flower_fedcon.runs.limits import Budget
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.simulation import ENGINES
 from flower_fedcon.validation import choice, count, optional, positive
@@ -26,6 +29,8 @@ class RunOptions:
     audit: bool | None = None
     on_mismatch: str | None = None  # "error"
     certificates: bool = False
+    until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
+    budget: dict[str, float] | None = None  # of seconds, megabytes or epsilon
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
@@ -37,15 +42,24 @@ class RunOptions:
         if self.workers is not None:
             count("workers", self.workers)
         optional(positive, "timeout", self.timeout)
+        self.stops()
+
+    def stops(self) -> tuple[Callback, ...]:
+        """Return the callbacks that end such a run before its last round."""
+        levels = (self.until or {}).items()
+        stops: list[Callback] = [EarlyStopping(level, column) for column, level in levels]
+        return (*stops, Budget(**self.budget)) if self.budget else tuple(stops)
 
     def plan(self, **more: Any) -> Plan:
         """Return the plan of such a run, with further entries of `Plan`."""
+        callbacks = (*self.stops(), *more.pop("callbacks", ()))
         return Plan(
             num_rounds=self.rounds,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
             audit=self.audit if more.get("run_dir") else None,  # else there is no place for it
-            certificates=self.certificates,
+            certificates=self.certificates or not CERTIFICATES.isdisjoint(self.until or ()),
+            callbacks=callbacks,
             **more,
         )
 

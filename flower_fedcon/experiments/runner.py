@@ -67,7 +67,7 @@ def play(
             say(f"{label}: {reason}; running on the local engine")
     # Ray's log stays on; so does the stacked engine's where nothing above said why it is not used.
     silent = run.engine == "local" or (stacked and bool(label))
-    shown = progress(label, plan.num_rounds) if label else nullcontext()
+    shown = progress(label, plan.num_rounds, plan.callbacks) if label else nullcontext()
     try:
         with shown as show, quiet(silent, strategies=bool(label)):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)

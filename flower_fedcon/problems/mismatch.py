@@ -95,12 +95,12 @@ def _added(
 ) -> list[Regularizer]:
     """Return what is added to the objectives: indicators, and regularizers that are not 0."""
     found: list[Regularizer] = [] if constraint is None else [Indicator(constraint)]
-    if regularizer is not None and not _is_zero(regularizer, layout):
+    if regularizer is not None and not is_zero(regularizer, layout):
         found.append(regularizer)
     return found
 
 
-def _is_zero(psi: Regularizer, layout: Layout) -> bool:
+def is_zero(psi: Regularizer, layout: Layout) -> bool:
     """Return whether a regularizer is 0, as L1(0.0) is: its prox leaves a point alone."""
     if isinstance(psi, Indicator):
         return False

@@ -12,15 +12,18 @@ from typing import Any, TypeVar
 
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.experiments.histories import labelled
+from flower_fedcon.experiments.options import RunOptions
 from flower_fedcon.experiments.seed_statistics import highest, lowest, mean
 from flower_fedcon.report.exchanges import Exchanges, read_exchanges
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.limits import Forecast
 from flower_fedcon.runs.report import COEFFICIENTS
 from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.wire.files import in_use, read_bytes
 
 Part = TypeVar("Part")
+FINISHED = "finished"
 
 
 @dataclass
@@ -44,6 +47,8 @@ class RunContents:
         A sentence for each part that is not there or cannot be read.
     running : bool
         Whether a process is at it.
+    options : RunOptions, optional
+        Of its config.toml.
     """
 
     label: str
@@ -55,12 +60,7 @@ class RunContents:
     exchanges: Exchanges | None = None
     missing: list[str] = field(default_factory=list)
     running: bool = False
-
-    @property
-    def planned(self) -> int | None:
-        """The rounds that its configuration asks for."""
-        stated = self.settings.get("run.rounds", "")
-        return int(stated) if stated.isdecimal() else None
+    options: RunOptions | None = None
 
     @property
     def status(self) -> str:
@@ -70,9 +70,19 @@ class RunContents:
             return "running"
         if self.exchanges is not None and self.exchanges.error:
             return f"ended after round {done}: {self.exchanges.error}"
-        if self.planned is None:
+        if self.options is None:
             return f"{done} rounds"
-        return "finished" if done >= self.planned else f"stopped at {done} of {self.planned}"
+        if done >= self.options.rounds:
+            return FINISHED
+        ended = self.rows and Forecast(self.options.rounds, self.options.stops())(self.rows[-1])
+        if ended and ended.reached:
+            return f"{FINISHED} at {done} of {self.options.rounds}: {ended.what}"
+        return f"stopped at {done} of {self.options.rounds}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended as it was to."""
+        return self.status.startswith(FINISHED)
 
 
 @dataclass
@@ -134,6 +144,7 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     run.rows = part(History.read_rows, HISTORY, [])
     if not run.rows and not run.missing:
         run.missing.append(f"{folder / HISTORY} holds no round yet")
+    run.options = run_options(folder)
     run.settings = part(_settings, CONFIG, {}, "its settings are not known")
     run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
     run.coefficients = part(_coefficients, COEFFICIENTS, {})
@@ -144,6 +155,14 @@ def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
     if run.exchanges is not None and run.exchanges.unreadable:
         run.missing.append(f"{run.exchanges.unreadable} lines of the audit log cannot be read")
     return run
+
+
+def run_options(folder: Path) -> RunOptions | None:
+    """Return what a run's configuration says of rounds and limits; None if it cannot be read."""
+    try:
+        return RunOptions(**read_toml(folder / CONFIG)["run"])
+    except (FedConError, KeyError, TypeError):
+        return None
 
 
 def _settings(path: Path) -> dict[str, str]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from flower_fedcon.engines.base import Engine
 
 _log = logging.getLogger("flwr")
+CERTIFICATES = frozenset(("kkt", "fw_gap", "consensus"))
+"""The columns that `certify` adds."""
 
 
 def certify(server: Server, engine: Engine) -> dict[str, float]:

@@ -43,6 +43,10 @@ def advised(problem, rule=Full(), **options):  # noqa: B008  (it is frozen)
 # --- what is seen --------------------------------------------------------------------------------
 
 
+def test_a_weight_of_zero_adds_nothing():
+    assert facts_of(small(regularizer=L1(0.0)), Full()).term == ""
+
+
 def test_facts_of_a_problem():
     facts = facts_of(small(regularizer=L1(0.1)), Sample(count=1))
     assert (facts.clients, facts.size, facts.layers, facts.rate) == (4, 2, 1, 0.25)
@@ -216,7 +220,7 @@ def test_figures_are_shown_as_they_are_and_by_bytes(run_command, tmp_path):
     for order, options in (("rounds", []), ("megabytes", ["--bandwidth", "0.5"])):
         code, out, error = run_command("recommend", "mine.toml", "--sample", "0.2", *options)
         assert (code, error) == (0, "")
-        first = re.search(r"─\n *(\w+) ", out)[1]
+        first = re.search(r"─\s*\n\s*(\w+) ", out)[1]
         arrived = [m for m in shipped.measured if m.rounds and m.algorithm != "FedDualAvg"]
         best[order] = min(arrived, key=lambda m: getattr(m, order))
         assert first == best[order].algorithm

@@ -1,0 +1,127 @@
+"""What ends a run: its rounds, a certificate, or a budget; and how long that will take."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.runs.history import EarlyStopping, Record
+from flower_fedcon.validation import positive
+
+SPENDING: dict[str, Callable[[Record], float]] = {
+    "seconds": lambda record: record["seconds"],
+    "megabytes": lambda record: (record["uplink_bytes"] + record["downlink_bytes"]) / 1e6,
+    "epsilon": lambda record: record.get("epsilon", 0.0),
+}
+"""What a run spends, by name, as its record says."""
+
+
+class Budget:
+    """A callback that stops a run once it has spent as much as it may.
+
+    Parameters
+    ----------
+    **limits : float
+        > 0: "seconds" in the rounds, "megabytes" of all clients up and down, "epsilon".
+
+    Raises
+    ------
+    ConfigError
+        If a limit has another name, or is not positive.
+
+    >>> spent = Budget(megabytes=2.0)
+    >>> row = {"round": 1, "uplink_bytes": 1e6, "downlink_bytes": 5e5}
+    >>> spent(row), spent({**row, "downlink_bytes": 1e6})
+    (False, True)
+    """
+
+    def __init__(self, **limits: float) -> None:
+        for name in limits:
+            if name not in SPENDING:
+                raise ConfigError(f"a budget cannot be of {name!r}: {nearest(name, SPENDING)}")
+        self.limits = {name: positive(name, value) for name, value in limits.items()}
+
+    def __call__(self, record: Record) -> bool:
+        """Return whether a limit is reached."""
+        return any(SPENDING[name](record) >= limit for name, limit in self.limits.items())
+
+
+class End(NamedTuple):
+    """What will end a run first, by how it has gone so far.
+
+    Attributes
+    ----------
+    seconds : float
+        How long that will take; inf where it is not known.
+    what : str
+        "round 100", "kkt at most 1e-06", "2 megabytes".
+    reached : bool
+        Whether it has ended the run.
+    """
+
+    seconds: float
+    what: str
+    reached: bool
+
+
+class Forecast:
+    """Says after each record what will end a run, and when.
+
+    Rounds and budgets are spent at the pace so far; a column falls geometrically, as between its
+    first record and the last.
+
+    Parameters
+    ----------
+    rounds : int
+    callbacks : sequence of callables
+        Of the run: those that are `EarlyStopping` or `Budget` count.
+    clock : callable
+        Seconds from any start.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        callbacks: Sequence[Any] = (),
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._rounds, self._clock, self._began = rounds, clock, clock()
+        self._stops = [c for c in callbacks if isinstance(c, EarlyStopping)]
+        self._budgets = [c for c in callbacks if isinstance(c, Budget)]
+        self._first: Record | None = None
+
+    def __call__(self, record: Record) -> End:
+        """Return what will end the run, or has."""
+        if self._first is None:  # of a resumed run, a later one
+            self._first = record
+        elapsed = self._clock() - self._began
+        before = self._first["round"] - 1
+        passed = (record["round"] - before) / max(1, self._rounds - before)
+        ends = [self._end(elapsed, passed, f"round {self._rounds}")]
+        for stop in self._stops:
+            share = self._fallen(stop, record)
+            ends.append(self._end(elapsed, share, f"{stop.column} at most {stop.tolerance:g}"))
+        for budget in self._budgets:
+            for name, limit in budget.limits.items():
+                share = SPENDING[name](record) / limit
+                ends.append(self._end(elapsed, share, f"{limit:g} {name}"))
+        return min(ends, key=lambda end: (not end.reached, end.seconds))
+
+    @staticmethod
+    def _end(elapsed: float, share: float, what: str) -> End:
+        reached = share >= 1
+        left = elapsed * (1 - share) / share if share > 0 else math.inf
+        return End(0.0 if reached else left, what, reached)
+
+    def _fallen(self, stop: EarlyStopping, record: Record) -> float:
+        """Return the share of the way, in decades, that a column has come."""
+        first = (self._first or record).get(stop.column, math.nan)
+        now = record.get(stop.column, math.nan)
+        if now <= stop.tolerance:
+            return 1.0
+        if not (now < first and stop.tolerance > 0):
+            return 0.0
+        return math.log(first / now) / math.log(first / stop.tolerance)

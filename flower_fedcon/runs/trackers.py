@@ -1,0 +1,108 @@
+"""Callbacks that hand each record to a tracker of experiments, by the tracker's own client."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.history import Record
+from flower_fedcon.wire.files import storage
+
+
+class TensorBoard:
+    """Writes each column of the history as a scalar, by round (extra ``tensorboard``).
+
+    Parameters
+    ----------
+    folder : path
+        For the event files: `tensorboard --logdir FOLDER` shows them.
+
+    Raises
+    ------
+    ConfigError
+        If tensorboardX is not installed.
+    StorageError
+        If the folder cannot be written.
+
+    Examples
+    --------
+    ::
+
+        with TensorBoard("runs/first/tensorboard") as board:
+            simulate(strategy, problem, num_rounds=100, callbacks=[board])
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        client = _client("tensorboardX", "tensorboard")
+        with storage(f"write {folder}"):
+            self._writer = client.SummaryWriter(logdir=str(folder))
+
+    def __call__(self, record: Record) -> None:
+        """Write a record."""
+        for name, value in record.items():
+            if name != "round" and math.isfinite(value):
+                self._writer.add_scalar(name, value, global_step=int(record["round"]))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._writer.close()
+
+    def __enter__(self) -> TensorBoard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class WeightsAndBiases:
+    """Sends each record to a run of Weights & Biases (extra ``wandb``).
+
+    Parameters
+    ----------
+    **options
+        Of `wandb.init`: project, name, config, dir, mode ("offline" keeps everything on this
+        machine), ...
+
+    Raises
+    ------
+    ConfigError
+        If wandb is not installed.
+
+    Examples
+    --------
+    ::
+
+        with WeightsAndBiases(project="lasso", mode="offline") as tracker:
+            simulate(strategy, problem, num_rounds=100, callbacks=[tracker])
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._run = _client("wandb", "wandb").init(**options)
+
+    def __call__(self, record: Record) -> None:
+        """Send a record."""
+        values = {name: value for name, value in record.items() if name != "round"}
+        self._run.log(values, step=int(record["round"]))
+
+    def close(self) -> None:
+        """End the run there."""
+        self._run.finish()
+
+    def __enter__(self) -> WeightsAndBiases:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _client(package: str, extra: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError:
+        raise ConfigError(
+            f"{package} is not installed: pip install 'flower-fedcon[{extra}]'"
+        ) from None
