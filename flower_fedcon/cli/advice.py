@@ -30,7 +30,7 @@ def recommend(
     file: Annotated[
         Path | None,
         typer.Argument(help="An experiment file, or one with [problem] alone; without one, "
-                       "questions are asked.", show_default=False, metavar="PROBLEM.toml"),
+                       "questions are asked.", show_default=False, metavar="PROBLEM"),
     ] = None,
     sample: Annotated[
         float | None, typer.Option(help="Share of the clients in a round; by default the file's.")

@@ -7,6 +7,7 @@ import logging
 import math
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -169,6 +170,7 @@ def test_watching_a_run_of_another_process(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", code, str(folder), *paths])
     while not (folder / "history.csv").exists():
         assert process.poll() is None
+        time.sleep(0.02)
     told: list[str] = []
     assert watch(folder, every=0.05, say=told.append)
     assert process.wait() == 0
