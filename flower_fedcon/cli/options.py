@@ -55,7 +55,7 @@ _Budget = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT=LIMIT",
-        help="End once so much is spent: seconds, megabytes or epsilon; may be repeated.",
+        help="End once so much is spent: seconds or megabytes; may be repeated.",
     ),
 ]
 _LogTo = Annotated[

@@ -30,7 +30,7 @@ class RunOptions:
     on_mismatch: str | None = None  # "error"
     certificates: bool = False
     until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
-    budget: dict[str, float] | None = None  # of seconds, megabytes or epsilon
+    budget: dict[str, float] | None = None  # of seconds or megabytes
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)

@@ -14,7 +14,6 @@ from flower_fedcon.validation import positive
 SPENDING: dict[str, Callable[[Record], float]] = {
     "seconds": lambda record: record["seconds"],
     "megabytes": lambda record: (record["uplink_bytes"] + record["downlink_bytes"]) / 1e6,
-    "epsilon": lambda record: record.get("epsilon", 0.0),
 }
 """What a run spends, by name, as its record says."""
 
@@ -25,7 +24,8 @@ class Budget:
     Parameters
     ----------
     **limits : float
-        > 0: "seconds" in the rounds, "megabytes" of all clients up and down, "epsilon".
+        > 0: "seconds" in the rounds, "megabytes" of all clients up and down.
+        That of epsilon is `GaussianDP(budget=...)`, which stops before it would be exceeded.
 
     Raises
     ------
