@@ -63,7 +63,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery",
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "order.PlotsFirst",
     "download_all_examples": False,
     "show_signature": False,
     "remove_config_comments": True,

@@ -12,7 +12,7 @@ TOLD = ("participation", "state", "wire", "release", "aggregation", "lost_state"
 
 def block(text):
     """Return a text as it is."""
-    return "::\n\n" + textwrap.indent(text, "    ")
+    return ".. code-block:: text\n\n" + textwrap.indent(text, "    ")
 
 
 def heading(text, line="-"):

@@ -1,5 +1,6 @@
 """The tables to choose a method by: the classes' declarations, and what the studies measured."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -60,7 +61,12 @@ def convexity(method, card):
         return "for mu > 0"
     if "nonconvex" in one_line(card.problem):
         return "not even convex"
-    return "not needed"
+    return "not asked for"
+
+
+def first_clause(text):
+    """Return what a text says before its first reservation; the method's page has it whole."""
+    return re.split(r"[;.]", re.sub(r" \([^)]*\)", "", text), maxsplit=1)[0]
 
 
 def state(method):
@@ -78,15 +84,15 @@ def row(method, figures):
     cells = [
         f"[{method.title}](methods/{method.name}.rst)",
         convexity(method, card),
-        "everyone" if method.needs_everyone else cell(first_sentence(card.participation)),
+        "everyone" if method.needs_everyone else cell(first_clause(card.participation)),
         state(method),
         cell(first_sentence(card.wire)),
         "no" if method.needs_mean else "yes",
         "no" if method.release.single else method.release.form or "yes",
     ]
-    return cells + [figures.get(method.title, {}).get(share, "") for share in SHARES] * bool(
-        figures
-    )
+    return cells + [
+        figures.get(method.title.partition(" ")[0], {}).get(share, "") for share in SHARES
+    ] * bool(figures)
 
 
 def tables():
@@ -98,6 +104,6 @@ def tables():
         titles = ["Method", "Strong convexity", "Who takes part", "A client keeps", "Each round",
                   "Robust rule", "Sum is enough"]  # fmt: skip
         if figures:
-            titles += [f"To 1e-3, {share} % of clients" for share in SHARES]
+            titles += [f"Measured, {share} %" for share in SHARES]
         parts.append(f"## {title}\n\n{table(titles, rows)}")
     return "\n\n".join(parts) + "\n"

@@ -13,6 +13,8 @@ is the certificate, 0 at a solution. Each weight of psi starts from the solution
     python heads.py [--rounds 400] [--figure heads.png]
 """
 
+# sphinx_gallery_thumbnail_path = "../examples/gallery/heads.png"
+
 import argparse
 from functools import partial
 
