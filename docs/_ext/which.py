@@ -11,7 +11,11 @@ from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.validation import parameters
 
 CLAIMS = Path(__file__).parents[2] / "sims" / "claims"
-STUDIES = {"regularizer": "participation", "smooth": "participation_smooth"}
+STUDIES = {
+    "regularizer": "participation",
+    "constraint": "participation",
+    "smooth": "participation_smooth",
+}
 SHARES = ("100", "10")
 
 KINDS = {
@@ -90,9 +94,9 @@ def row(method, figures):
         "no" if method.needs_mean else "yes",
         "no" if method.release.single else method.release.form or "yes",
     ]
-    return cells + [
-        figures.get(method.title.partition(" ")[0], {}).get(share, "") for share in SHARES
-    ] * bool(figures)
+    return cells + [figures.get(method.__name__, {}).get(share, "") for share in SHARES] * bool(
+        figures
+    )
 
 
 def tables():
