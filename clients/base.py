@@ -17,8 +17,8 @@ from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.kernels.passes import pulled
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.foreign import as_seen
+from flower_fedcon.objectives.private import for_steps
 from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
@@ -239,9 +239,7 @@ class FedConClient(FlowerClient, Generic[State]):
                     "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
                 )
         self._count = float(run.num_clients)
-        objective = self._own_objective
-        if run.factor != 1.0:
-            objective = Scaled(objective, run.factor)
+        objective = for_steps(self._own_objective, run.factor)
         self.objective = as_seen(objective, run.layout)
         # Looked up once, not in each step.
         self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged

@@ -116,10 +116,8 @@ class FedDyn(ControlVariates[FedDynState]):
         """Step 5; the mirror moves as the clients do."""
         alpha, before = self.constants.alpha, state.theta
         moved = np.zeros_like(before)
-        for client, theta in uploads.items("theta"):
-            moved += uploads.share(
-                client, theta - before
-            )  # one by one: small, so that rounding does not add up
+        for change in uploads.changes("theta", before):
+            moved += change  # one by one: small, so that rounding does not add up
         h = state.h - (alpha / uploads.num_clients) * moved
         after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
         if state.mirror is not None:

@@ -115,12 +115,14 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
-        c, changes = state.c, self._changes(state, uploads)
-        for client, dc in zip(uploads.clients, changes, strict=True):
-            c = c + uploads.share(client, dc) / uploads.num_clients
-        x = state.x + self.server_lr * uploads.mean("delta")
+        c, shares = state.c, uploads.changes("dc")
         if state.mirror is not None:
+            changes = self._changes(state, uploads)
             state.mirror.add(uploads.clients, c=changes)
+            shares = map(uploads.share, uploads.clients, changes)
+        for share in shares:
+            c = c + share / uploads.num_clients
+        x = state.x + self.server_lr * uploads.mean("delta")
         return state._replace(x=x, c=c)
 
     def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[Array]:

@@ -83,6 +83,14 @@ PASTED = {
         ("bash", f"{NODES}test_four_files_on_four_nodes"),  # and _from_the_shell
     ],
     "docs/training_loops.md": [("diff", f"{GUIDES}test_the_diff_is_the_example_s")],
+    "docs/private_examples.md": [
+        ("toml", "flower/test_private_examples.py::test_the_page_s_blocks"),
+        ("python", "flower/test_private_examples.py::test_the_page_s_blocks"),
+    ],
+    "docs/secure_aggregation.md": [
+        ("python", "flower/test_secure_aggregation.py::test_the_page_s_blocks"),
+        ("toml", "flower/test_secure_aggregation.py::test_the_page_s_blocks"),
+    ],
     "examples/heart/README.md": [
         ("bash", "test_pages.py::test_the_hospitals_commands_are_those_of_the_page")
     ],

@@ -18,6 +18,7 @@ from flower_fedcon import registry
 from flower_fedcon.compressors.values import Compressed
 from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
+from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.validation import Array
@@ -92,7 +93,8 @@ class Gate:
             bound = min(bound, self._largest)
         for name, column in columns.items():
             if phase == QUERY or name in self._numbers:
-                _check_numbers(name, column)
+                summed = isinstance(column, Summed)
+                _check_numbers(name, [float(column.total())] if summed else column)
             else:
                 self._check(name, column, len(reply.clients), bound**2)
         return columns
@@ -165,6 +167,8 @@ class Gate:
             if isinstance(value, np.ndarray):
                 if not np.vdot(value, value) < most:
                     _check_norms(name, value if lead else value[None], most)
+            elif isinstance(value, Summed):
+                _check_norms(name, value.total()[None], math.inf)
             elif most < math.inf and isinstance(value, Compressed):
                 _check_norms(name, value.dense()[None], most)
 

@@ -62,18 +62,16 @@ class Request:
     kept : array of int, shape (len(clients),)
         For each of them, the round of its last reply that was used before the server's last
         checkpoint: the state to keep in case the server falls back to it; 0 for none.
-    personal : dict
-        What individual clients are sent in addition, by client.
-    restore : dict
-        State that the server hands back to clients that have none, by client.
+    personal, restore : dict
+        What individual clients are sent in addition, and the state that is handed back to those
+        that have none, by client.
     phase : {"train", "query", "certify", "prepare"}
-        A query comes before the step, in algorithms that ask first. A certificate is not part of
-        a round: the client sends its gradient at the model, and no state changes. Nor is what
-        prepares tables before round 1: see `flower_fedcon.core.preparing`.
+        A query comes before the step, in algorithms that ask first. A certificate is no part of a
+        round (the gradient at the model, no state changes), nor is `flower_fedcon.core.preparing`.
     held : set of int
         The clients for which `broadcast` only adds to what they hold from this round's query.
-    wanted : int
-        How many usable replies the phase needs before it can end.
+    names, wanted : tuple of str, int
+        What the clients are to answer, and how many usable replies the phase needs to end.
     attempt : int
         How often the phase has asked by now, 1 for the first time.
     seconds_left : float
@@ -89,6 +87,7 @@ class Request:
     restore: dict[int, Payload] = field(default_factory=dict)
     phase: str = TRAIN
     held: frozenset[int] = frozenset()
+    names: tuple[str, ...] = ()
     wanted: int = 1
     attempt: int = 1
     seconds_left: float = math.inf

@@ -106,6 +106,7 @@ class Round:
             restore=self._restored_states(clients, acknowledged),
             phase=self.phase,
             held=self._held,
+            names=server.strategy.queries if self.phase == QUERY else self._names,
             wanted=self.lacking,
             attempt=self._attempt,
             seconds_left=self._began + server.round_deadline - time.monotonic(),

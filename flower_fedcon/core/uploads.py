@@ -11,6 +11,7 @@ import numpy as np
 
 from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array
@@ -129,6 +130,15 @@ class Uploads:
         scale = self.num_clients * self._examples[client] / math.fsum(self._examples)
         return scale * change
 
+    def changes(self, name: str, about: Array | None = None) -> Iterator[Array]:
+        """Yield each client's `share` of what it uploads less `about`; of a sum, the sum's."""
+        if isinstance(self._replies[0].payload.get(name), Summed):
+            total = self._sum(name)
+            yield total if about is None else total - len(self.clients) * about
+            return
+        for client, value in self.items(name):
+            yield self.share(client, value if about is None else value - about)
+
     def _weighted(self, name: str) -> Iterator[tuple[float, Any]]:
         assert self._examples is not None  # noqa: S101  (the callers' case)
         return ((self._examples[client], value) for client, value in self.items(name))
@@ -143,6 +153,8 @@ class Uploads:
 
         With the strategy's `aggregation`, what takes the place of the mean.
         """
+        if of is float and any(isinstance(r.payload.get(name), Summed) for r in self._replies):
+            return float(self._sum(name)) / len(self.clients)
         if self._aggregation is not None:
             return self._aggregation.combine_numbers([of(value) for value in self[name]])
         if self._examples is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.mail import Arrival, Post, Waiting
-from flower_fedcon.flower.nodes import Nodes, in_words, listed
+from flower_fedcon.flower.nodes import Nodes, alike, in_words
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.preparation import Preparation
@@ -89,7 +88,7 @@ class GridEngine(Engine):
         patience = self._patience
         timeout = patience.start_timeout or patience.timeout
         infos = self._nodes.wait(self._expected, patience.min_clients_to_start, timeout)
-        infos = _alike(infos, patience.min_clients_to_start)
+        infos = alike(infos, patience.min_clients_to_start)
         self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
         self._index = {name: j for j, name in enumerate(self._names)}
@@ -104,6 +103,9 @@ class GridEngine(Engine):
         self._run = run
         self._encoder = codec.RequestEncoder(run, self.factors)
         self._nodes.close(self._names, run)
+
+    def check(self, strategy: FedConStrategy[Any], *, certificates: bool) -> None:
+        """Raise unless a run of a strategy, bound to its setup, can be played."""
 
     def counts(self) -> dict[str, float]:
         """Return how many nodes could not take part as what they said they are."""
@@ -124,18 +126,8 @@ class GridEngine(Engine):
         """
         left_out = self._left_out(request)
         online = self._await(request, [c for c in request.clients if c not in left_out])
-        waiting = Waiting(
-            timeout=self._patience.timeout,
-            there=lambda: set(self._nodes.online().values()),
-            enough=request.wanted,
-            grace=self._patience.grace,
-        )
         silent = dict(left_out)
-        sent = self._messages(request, online, silent)
-        found = [
-            (self._asked[arrival.node], self._reply(arrival))
-            for arrival in self._post.exchange(sent, waiting)
-        ]
+        found = self._exchange(request, online, silent)
         found += [(client, Fault(reason, silent=True)) for client, reason in silent.items()]
         absent = {
             client: content.reason
@@ -146,6 +138,22 @@ class GridEngine(Engine):
             named = in_words({self._names[client]: why for client, why in absent.items()})
             _log.warning("round %d: nothing from %s", request.round, named)
         return [_as_reply(client, content, request.round) for client, content in found]
+
+    def _waiting(self, request: Request) -> Waiting:
+        return Waiting(
+            timeout=self._patience.timeout,
+            there=lambda: set(self._nodes.online().values()),
+            enough=request.wanted,
+            grace=self._patience.grace,
+        )
+
+    def _exchange(
+        self, request: Request, online: Mapping[str, int], silent: dict[int, str]
+    ) -> list[tuple[int, Reply | Fault]]:
+        """Return what comes of a request to those online, by client."""
+        sent = self._messages(request, online, silent)
+        arrivals = self._post.exchange(sent, self._waiting(request))
+        return [(self._asked[arrival.node], self._reply(arrival)) for arrival in arrivals]
 
     def _left_out(self, request: Request) -> dict[int, str]:
         """Return the clients in quarantine, if the request can do without them."""
@@ -188,8 +196,15 @@ class GridEngine(Engine):
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[Message]:
         """Return the messages, and note in `silent` who is offline."""
+        asks = self._asks(request, online, silent)
+        return [messages.instruction(messages.TRAIN, *ask, node) for node, ask in asks.items()]
+
+    def _asks(
+        self, request: Request, online: Mapping[str, int], silent: dict[int, str]
+    ) -> dict[int, tuple[list[Array], codec.Config]]:
+        """Return the arrays and configuration for each node."""
         self._asked: dict[int, int] = {}  # which client is on a node, of those that are asked
-        sent = []
+        asks = {}
         for place, client in enumerate(request.clients):
             if client in silent:
                 continue
@@ -203,8 +218,8 @@ class GridEngine(Engine):
             parts = list(arrays.values())
             if self.app is not None:
                 parts, config = self.app.instruct(client, parts, config)
-            sent.append(messages.instruction(messages.TRAIN, parts, config, node))
-        return sent
+            asks[node] = parts, config
+        return asks
 
     def read(self, received: Iterable[Message], server_round: int) -> list[Reply]:
         """Return the replies to what `messages` made."""
@@ -333,18 +348,3 @@ def _as_reply(client: int, found: Reply | Fault, server_round: int) -> Reply:
     if isinstance(found, Reply):
         return found
     return Reply([client], server_round, error=found.reason, remote=True, silent=found.silent)
-
-
-def _alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
-    """Return the clients with the model that most have, if they are enough to start with."""
-    shapes = Counter(info.layout.shapes for info in infos if info.layout is not None)
-    if len(shapes) < 2 or least is None:
-        return infos  # where they differ, `common_layout` says so
-    most, _ = shapes.most_common(1)[0]
-    alike = [info for info in infos if info.layout is None or info.layout.shapes == most]
-    if len(alike) < least:
-        return infos
-    others = [info.name for info in infos if info not in alike]
-    _log.warning("starting without client %s: most have a model of shape %s, which they have not",
-                 listed(others), most)  # fmt: skip
-    return alike

@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flower_fedcon.errors import ConfigError, FedConError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from flower_fedcon.flower.policy import Policy
     from flower_fedcon.layout import Model
+    from flower_fedcon.privacy import ExampleDP, SecAggPlus
 
 
 def client_app(
@@ -28,6 +30,7 @@ def client_app(
     state_dir: str | None = None,
     policy: Policy | Callable[[Context], Policy | None] | None = None,
     mods: Sequence[Any] | None = None,
+    privacy: ExampleDP | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every algorithm of the collection.
 
@@ -47,6 +50,8 @@ def client_app(
         `Policy()`. A node's own configuration goes before it.
     mods : sequence, optional
         Flower's client mods; those that change replies are refused, and say what to use instead.
+    privacy : ExampleDP, optional
+        Makes each example of this node private; its configuration's "privacy." goes before it.
 
     Raises
     ------
@@ -64,7 +69,7 @@ def client_app(
     """
     from flwr.clientapp import ClientApp
 
-    from flower_fedcon.flower import messages
+    from flower_fedcon.flower import messages, secagg_node
     from flower_fedcon.flower.refusals import check_callers, check_mods
     from flower_fedcon.registry import client_class
 
@@ -76,14 +81,22 @@ def client_app(
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
         objective, rules = load(context), policy(context) if callable(policy) else policy
-        return kind(objective, context=context, state_dir=state_dir, oracles=oracles, policy=rules)
+        given: dict[str, Any] = {"state_dir": state_dir, "oracles": oracles, "privacy": privacy}
+        return kind(objective, context=context, policy=rules, **given)
+
+    def fit(context: Context, arrays: list[Any], config: dict[str, Any], summed: int = 1) -> Any:
+        client = build(config, context)
+        client.summed = summed
+        return client.fit(arrays, config)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         check_callers()
+        if secagg_node.is_part(message):
+            return secagg_node.answer(message, context, partial(fit, context))
         arrays, config = messages.read_instruction(message, messages.TRAIN)
         try:
-            answer = build(config, context).fit(arrays, config)
+            answer = fit(context, arrays, config)
         except FedConError as error:  # bad data, say: the server names this node and the reason
             _log.warning("this node answers with an error: %s", error)
             answer = [], 1, {"names": "", "round": 0, "client": 0, "error": error.told}
@@ -107,6 +120,7 @@ def server_app(
     x0: Model | None = None,
     schema: Any = None,
     callbacks: Sequence[Any] = (),
+    secure_aggregation: SecAggPlus | None = None,
 ) -> ServerApp:
     """Return a ServerApp that runs a strategy.
 
@@ -118,7 +132,8 @@ def server_app(
     (false), "audit" (true where there is a "run-dir"), and what `start` says of slow and failing
     nodes: "min-clients-to-start", "start-timeout", "evaluate-timeout" (0 for the default in these
     three), "grace", "round-deadline", "max-retries", "quarantine-after", "quarantine-rounds" and
-    "authenticated" (false).
+    "authenticated" (false). "secagg-clipping-range" turns secure aggregation on, with
+    "secagg-num-shares", "secagg-reconstruction-threshold" and "secagg-quantization-range".
 
     Parameters
     ----------
@@ -131,6 +146,8 @@ def server_app(
         before round 1, and reported by name in the end.
     callbacks : sequence of callables
         As for `simulate`.
+    secure_aggregation : SecAggPlus, optional
+        Lets the server see the sum of a round's uploads, and no upload.
 
     Examples
     --------
@@ -172,6 +189,7 @@ def server_app(
             allow_changes=[x for x in _option(config, "allow-changes", "").split(",") if x],
             callbacks=callbacks,
             schema=schema,
+            secure_aggregation=_secure(config, secure_aggregation),
         )
 
     return app
@@ -185,6 +203,22 @@ def _patience(config: Mapping[str, Any]) -> dict[str, Any]:
     kinds: dict[str, Any] = {**optional, **others}
     given = {key: _option(config, key, kind) for key, kind in kinds.items() if key in config}
     return {key.replace("-", "_"): value for key, value in given.items() if value or key in others}
+
+
+def _secure(config: Mapping[str, Any], given: SecAggPlus | None) -> SecAggPlus | None:
+    """Return what a run configuration says of secure aggregation, else what the app says."""
+    clip = _option(config, "secagg-clipping-range", 0.0)
+    if not clip:
+        return given
+    from flower_fedcon.privacy import SecAggPlus
+
+    shares = config.get("secagg-num-shares", 1.0)  # a number of them, or a fraction
+    return SecAggPlus(
+        clip,
+        shares if type(shares) is int else _option(config, "secagg-num-shares", 1.0),
+        _option(config, "secagg-reconstruction-threshold", 0) or None,
+        _option(config, "secagg-quantization-range", 0) or None,
+    )
 
 
 _Option = TypeVar("_Option", bool, int, float, str)

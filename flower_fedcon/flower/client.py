@@ -26,13 +26,16 @@ from flower_fedcon.core.protocol import (
     RunInfo,
     check_objective,
 )
-from flower_fedcon.errors import ConfigError, FedConError, printable
+from flower_fedcon.errors import ConfigError, FedConError, RefusedError, printable
 from flower_fedcon.flower import codec
+from flower_fedcon.flower.ledger import FileLedger
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.private import PrivateObjective
 from flower_fedcon.privacy.clipping import CLIP, clipped
+from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive
@@ -51,6 +54,9 @@ class FlowerClient(NumPyClient):
 
     algorithm: ClassVar[str]
     state_type: ClassVar[type[Any] | None]
+    _ledger: FileLedger | None = None
+    summed = 1
+    """In a sum of at least how many clients the server sees the answer: 1 for the answer itself."""
 
     @abstractmethod
     def describe(self) -> ClientInfo:
@@ -81,6 +87,7 @@ class FlowerClient(NumPyClient):
         oracles: Mapping[str, Any] | None = None,
         name: str | None = None,
         policy: Policy | None = None,
+        privacy: ExampleDP | None = None,
     ) -> None:
         self._has_table = isinstance(objective, Table)
         if not self._has_table:
@@ -99,10 +106,33 @@ class FlowerClient(NumPyClient):
             self._store = FileStore(str(folder), self.name, self.policy)
         elif context is not None:
             self._store = ContextStore(context)
+        if context is not None and isinstance(objective, PrivateObjective):
+            raise ConfigError(
+                "a node keeps the ledger of its private examples itself: return the objective as "
+                "it is, and give client_app privacy=ExampleDP(...)"
+            )
+        if (private := ExampleDP.of(node, privacy)) is not None:
+            self._make_private(private)
         self._oracles = oracles
         self.versions = Versions()
         self.work: dict[str, float] = {}
         self.num_examples = getattr(objective, "num_examples", 1)
+
+    def _make_private(self, privacy: ExampleDP) -> None:
+        """Let out nothing but noisy gradients of the objective, and count them."""
+        if self._has_table:
+            raise ConfigError(
+                "ExampleDP is for objectives: what prepares a table, its sums, is not private"
+            )
+        if self._context is not None and not isinstance(self._store, FileStore):
+            raise ConfigError(
+                "ExampleDP needs a state-dir in the node's configuration: without one a node that "
+                "restarts forgets how much privacy it has spent"
+            )
+        if isinstance(self._store, FileStore):
+            self._ledger = FileLedger(privacy, self._store.ledger)
+        self.objective = PrivateObjective(self._own_objective, privacy, self._ledger)
+        self._own_objective = self.objective
 
     def fit(
         self, parameters: list[Array], config: dict[str, Any]
@@ -112,7 +142,8 @@ class FlowerClient(NumPyClient):
         An error, of the request, the data or the program, becomes an error reply, which the server
         names and counts.
         """
-        check_callers()
+        if self.summed == 1:  # else it is this package that calls the mod
+            check_callers()
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
@@ -132,9 +163,11 @@ class FlowerClient(NumPyClient):
                     steps = 0
                     if request.phase != CERTIFY:  # a certificate asks for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
-                    self.policy.check(run, request, int(self.num_examples), steps)
+                    self.policy.check(run, request, int(self.num_examples), steps, self.summed)
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
+                    if self._ledger is not None:
+                        until_saved.enter_context(self._ledger.opened())
                     phase = request.phase
                     remembers = self.state_type is not None or phase == QUERY or request.held
                     store = self._store if remembers else None
@@ -142,6 +175,8 @@ class FlowerClient(NumPyClient):
                         until_saved.enter_context(store.locked(run))
                         self.versions = store.load(run, self.state_type)
                     reply = released(self.handle(request), run, request)
+                    if self.summed > 1:
+                        reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
                 if store is not None and phase != CERTIFY and not reply.lost:
                     store.save(run, self.versions)
         except Exception as error:
@@ -203,6 +238,8 @@ class FlowerClient(NumPyClient):
             parameters, prepared = parameters[:-own_arrays], parameters[-own_arrays:]
             self._prepare(codec.preparation_in(codec.named(prepared, names)))
         objective = self._own_objective
+        if self._ledger is not None:
+            raise RefusedError("refused: this node's examples are private, and so is its loss")
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
         metrics = getattr(objective, "metrics", None)
@@ -234,6 +271,11 @@ def released(reply: Reply, run: RunInfo, request: Request) -> Reply:
     cut = clipped(arrays, centers, positive(CLIP, down[CLIP])) if arrays else {}
     payload = reply.payload | {name: [column[0]] for name, column in cut.items()}
     return replace(reply, payload=payload, work=())
+
+
+def _dense(value: Any) -> Any:
+    """Return a compact value as the array that it stands for: only arrays can be summed."""
+    return value if isinstance(value, np.ndarray | float | int) else value.dense()
 
 
 def _text(value: Any) -> str | None:

@@ -147,6 +147,7 @@ class GridRun:
         self._engine.factors = setup.factors
         self._run = Run(plan, self._strategy, setup, start, self._engine)
         self._server = self._run.server
+        self._engine.check(self._server.strategy, certificates=plan.certificates)
         self._server.buffers = self._server.buffers or buffers  # those of a checkpoint come first
         if loops and self._form is not None:
             self._engine.app = AppSide(self._form, self._train_config, self._evaluate_config)

@@ -284,6 +284,21 @@ def explained(reason: str) -> str:
     )
 
 
+def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
+    """Return the clients with the model that most have, if they are enough to start with."""
+    shapes = Counter(info.layout.shapes for info in infos if info.layout is not None)
+    if len(shapes) < 2 or least is None:
+        return infos  # where they differ, `common_layout` says so
+    most, _ = shapes.most_common(1)[0]
+    found = [info for info in infos if info.layout is None or info.layout.shapes == most]
+    if len(found) < least:
+        return infos
+    others = [info.name for info in infos if info not in found]
+    _log.warning("starting without client %s: most have a model of shape %s, which they have not",
+                 listed(others), most)  # fmt: skip
+    return found
+
+
 def listed(names: Iterable[str]) -> str:
     """Return names in order, the first twenty of them.
 

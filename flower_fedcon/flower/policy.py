@@ -48,6 +48,9 @@ class Policy:
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, a metric of rows held out.
+    min_summed : int (default: 1)
+        In a sum of at least how many clients' uploads a server may see this node's: more than 1
+        asks for secure aggregation, whose reconstruction threshold this is then the least of.
     min_batch_size : int (default: 4)
         The least `batch_size`. All rows at once are no batch, whatever their number: see min_rows.
     batches : {"seeded", "private", "none"} (default: "seeded")
@@ -77,12 +80,13 @@ class Policy:
     Examples
     --------
     >>> Policy.of({"partition-id": 3, "policy.min-batch-size": 32, "policy.phases": "train"})
-    Policy(algorithms=(), phases=('train',), min_rows=1, min_batch_size=32, batches='seeded', ...
+    Policy(algorithms=(), phases=('train',), min_rows=1, min_summed=1, min_batch_size=32, ...
     """
 
     algorithms: Sequence[str] = ()
     phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE)
     min_rows: int = 1
+    min_summed: int = 1
     min_batch_size: int = 4
     batches: str = "seeded"
     max_local_steps: int = 10_000
@@ -176,7 +180,7 @@ class Policy:
         if total > self.max_message_bytes:
             raise _refused("max-message-bytes", f"{self.max_message_bytes}, not {total}")
 
-    def check(self, run: RunInfo, request: Request, rows: int, steps: int) -> None:
+    def check(self, run: RunInfo, request: Request, rows: int, steps: int, summed: int = 1) -> None:
         """Raise unless the node does what a request asks.
 
         Parameters
@@ -187,6 +191,8 @@ class Policy:
             The node's.
         steps : int
             How many local steps the request asks for.
+        summed : int
+            In a sum of at least how many clients the server sees the answer.
 
         Raises
         ------
@@ -194,6 +200,9 @@ class Policy:
         """
         self.check_part(run.algorithm, rows)
         self.check_phase(request.phase)
+        if summed < self.min_summed:
+            seen = f"a sum of {summed} clients" if summed > 1 else "its upload alone"
+            raise _refused("min-summed", f"{self.min_summed}, not {seen}")
         size = run.settings.get("batch_size")
         if size is not None and size < rows:
             if self.batches == "none":

@@ -17,12 +17,13 @@ from flower_fedcon.errors import ConfigError
 _INSTEAD = "give the strategy privacy=flower_fedcon.privacy.GaussianDP(...) instead"
 _CLIPS = "clips the difference between upload and broadcast, which are no two models here"
 _MASKS = "masks whole replies, the handshake and every client's numbers with them"
+_SECURE = "leave it out, and give server_app secure_aggregation=SecAggPlus(...)"
 MODS = {
     "LocalDpMod": f"{_CLIPS}, and adds noise on its own: {_INSTEAD}",
     "fixedclipping_mod": f"{_CLIPS}, by a norm that no server here sends: {_INSTEAD}",
     "adaptiveclipping_mod": f"{_CLIPS}, by a norm that no server here sends: {_INSTEAD}",
-    "secagg_mod": f"{_MASKS}: leave it out",
-    "secaggplus_mod": f"{_MASKS}: leave it out",
+    "secagg_mod": f"{_MASKS}: {_SECURE}",
+    "secaggplus_mod": f"{_MASKS}: {_SECURE}",
     "message_size_mod": "fails, in Flower 1.41, at an empty text, which messages here hold: use "
     "arrays_size_mod instead",
 }

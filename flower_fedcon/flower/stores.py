@@ -107,6 +107,11 @@ class FileStore:
         self._folder = Path(folder)
         self._name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] + "-" + digest
 
+    @property
+    def ledger(self) -> Path:
+        """Where the client counts what privacy it has spent, over all runs."""
+        return self._folder / "privacy" / self._name
+
     def path(self, run: RunInfo) -> Path:
         """Return the file of a run; the server names the run, but cannot choose a path."""
         return self._path(run.run_id, "state")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from flower_fedcon.card import Card
     from flower_fedcon.flower.grid_run import GridRun, RunResult
+    from flower_fedcon.privacy import SecAggPlus
     from flower_fedcon.runs.history import Callback
     from flower_fedcon.strategies.base import FedConStrategy
     from flower_fedcon.tables.schema import Schema
@@ -77,6 +78,7 @@ class FlowerStrategy(Strategy):
         audit: bool | None = None,
         callbacks: Sequence[Callback] = (),
         schema: Schema | str | Path | Mapping[str, Any] | None = None,
+        secure_aggregation: SecAggPlus | None = None,
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
@@ -142,6 +144,9 @@ class FlowerStrategy(Strategy):
             Each sees a recorded round and may stop the run by returning True.
         schema : Schema, path or dict, optional
             Of the clients' tables, if they have tables: the same as theirs.
+        secure_aggregation : SecAggPlus, optional
+            Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
+            `client_app`, and methods that need the sum alone.
 
         Returns
         -------
@@ -170,7 +175,14 @@ class FlowerStrategy(Strategy):
             quarantine_after=quarantine_after,
             quarantine_rounds=quarantine_rounds,
         )
-        engine = GridEngine(strategy, grid, patience, num_clients, authenticated=authenticated)
+        options: dict[str, Any] = {"authenticated": authenticated}
+        engine = GridEngine(strategy, grid, patience, num_clients, **options)
+        if secure_aggregation is not None:
+            from flower_fedcon.engines.secure_grid import SecureGridEngine
+
+            engine = SecureGridEngine(
+                secure_aggregation, strategy, grid, patience, num_clients, **options
+            )
         self._grid_run = GridRun(
             strategy, engine, train_config, evaluate_config, buffers, weighting, schema
         )

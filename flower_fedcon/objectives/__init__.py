@@ -12,6 +12,7 @@ from flower_fedcon.objectives.completion import MatrixCompletion
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson
+from flower_fedcon.objectives.private import PrivateObjective
 from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
 from flower_fedcon.objectives.survival import CoxRegression
 
@@ -24,6 +25,7 @@ __all__ = [
     "NeymanPearson",
     "Objective",
     "PoissonRegression",
+    "PrivateObjective",
     "Quadratic",
     "QuadraticAssignment",
     "Scaled",

@@ -156,11 +156,11 @@ class Scaled(Objective):
         value, gradient = self.objective.value_and_gradient(x)
         return self.factor * float(value), self._times(gradient)
 
-    def batch_gradient(self, x: Array, rows: Array) -> Array:
-        """Return factor times the gradient of f over `rows`."""
-        if not hasattr(self.objective, "batch_gradient"):
-            return super().batch_gradient(x, rows)
-        return self._times(self.objective.batch_gradient(x, rows))
+    @property
+    def batch_gradient(self) -> Callable[[Array, Array], Array]:
+        """The `batch_gradient` of f, times factor; missing if f has none."""
+        batch = self.objective.batch_gradient
+        return lambda x, rows: self._times(batch(x, rows))
 
     def stochastic_gradient(
         self, x: Array, rng: np.random.Generator, batch_size: int | None = None

@@ -106,6 +106,9 @@ class LeastSquares(LinearModel):
             gradient *= scale * self.scale / m
         return gradient if gradient.shape == self.shape else gradient.reshape(self.shape)
 
+    def _slopes(self, scores: Array, targets: Array) -> Array:
+        return self.scale * (scores - targets)
+
     def _curvatures(self, scores: Array) -> Array:
         return np.full(len(scores), self.scale, self.dtype)
 

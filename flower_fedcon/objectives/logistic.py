@@ -82,6 +82,9 @@ class LogisticRegression(LinearModel):
             scores *= weights
         return pull(scores, rows).reshape(self.shape)
 
+    def _slopes(self, scores: Array, targets: Array) -> Array:
+        return 0.5 * (np.tanh(0.5 * scores) - targets)
+
     def _curvatures(self, scores: Array) -> Array:
         tanh = np.tanh(0.5 * scores)
         return 0.25 * (1.0 - tanh * tanh)
@@ -173,6 +176,15 @@ class SoftmaxRegression(LinearModel):
         if weights is not None:
             scores *= weights
         gradient: Array = rows.T.dot(scores.T)
+        return gradient
+
+    def _slopes(self, scores: Array, targets: Array) -> Array:
+        slopes = _probabilities(scores)
+        slopes[targets, np.arange(len(targets))] -= 1
+        return slopes
+
+    def _pull(self, slopes: Array, rows: Any) -> Array:
+        gradient: Array = rows.T.dot(slopes.T)
         return gradient
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:

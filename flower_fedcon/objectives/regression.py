@@ -45,6 +45,9 @@ class ScoreLoss(LinearModel):
     def slopes(self, scores: Array, targets: Array) -> Array:
         """Return the derivative of each row's loss in its score."""
 
+    def _slopes(self, scores: Array, targets: Array) -> Array:
+        return self.slopes(scores, targets)
+
     @property
     def parameters(self) -> tuple[float, ...]:
         """What the loss depends on besides score and target."""

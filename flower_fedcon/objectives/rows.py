@@ -118,6 +118,10 @@ class LinearModel(Objective):
     def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
         """Return the gradient of the mean loss in the shape of x; may overwrite `scores`."""
 
+    def _slopes(self, scores: Array, targets: Array) -> Array:
+        """Return the derivative of each row's loss in its score, shape of the scores."""
+        raise NotImplementedError
+
     def _curvatures(self, scores: Array) -> Array:
         """Return the second derivative of each row's loss in its score."""
         raise NotImplementedError
@@ -143,6 +147,33 @@ class LinearModel(Objective):
             raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
         weights = None if self.weights is None else self.weights[rows]
         return self._gradient(x, self.rows[rows], self.targets[rows], weights)
+
+    def clipped_sum(self, x: Array, clip: float, rows: Array) -> Array:
+        """Return the sum over `rows` of their losses' gradients, each of norm at most `clip`.
+
+        A row's gradient is its slope times the row, so that its norm needs no gradient. l2 is no
+        part of it.
+
+        Parameters
+        ----------
+        x : array of `shape`
+        clip : float
+            > 0; a longer gradient is shortened to it.
+        rows : array of int
+        """
+        self._expect(x)
+        data = self.rows[rows]
+        slopes = self._slopes(self._scores(x, data), self.targets[rows])
+        squares = data.multiply(data).sum(axis=1) if self.sparse else np.square(data).sum(axis=1)
+        norms = np.sqrt(np.asarray(squares).reshape(-1))
+        norms *= np.sqrt(np.square(slopes).sum(axis=0)) if slopes.ndim > 1 else np.abs(slopes)
+        slopes *= clip / np.maximum(norms, clip)
+        slopes[..., ~np.isfinite(norms)] = 0.0  # of a row too long for arithmetic nothing is left
+        return self._pull(slopes, data)
+
+    def _pull(self, slopes: Array, rows: Any) -> Array:
+        """Return the sum of the rows, each times its slope, in the shape of x."""
+        return pull(slopes, rows).reshape(self.shape)
 
     def value_and_gradient(self, x: Array) -> tuple[float, Array]:
         """Return f(x) and the gradient at x, which share a product with the data."""

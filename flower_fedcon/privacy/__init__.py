@@ -1,7 +1,10 @@
-"""Differential privacy of whole clients: what the models tell of one client's data is bounded.
+"""What a run may tell of one client's data, and what of one row of it.
 
 Every strategy whose server needs only the sum of the clients' uploads (`fedcon list`, "Needs")
-takes `privacy=GaussianDP(...)`; docs/privacy.md says what is covered, and what is public.
+takes `privacy=GaussianDP(...)`, for whole clients; docs/privacy.md says what is covered, and what
+is public. For the same strategies `SecAggPlus` lets the server see nothing but the sum
+(docs/secure_aggregation.md). `ExampleDP` makes each row of a node private
+(docs/private_examples.md).
 
 >>> from flower_fedcon.privacy import GaussianDP
 >>> from flower_fedcon.regularizers import L1
@@ -10,6 +13,8 @@ takes `privacy=GaussianDP(...)`; docs/privacy.md says what is covered, and what 
 >>> strategy = FedDualAvg(L1(0.01), client_lr=0.1, local_steps=5, privacy=privacy)
 """
 
+from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.gaussian import GaussianDP
+from flower_fedcon.privacy.secure_aggregation import SecAggPlus
 
-__all__ = ["GaussianDP"]
+__all__ = ["ExampleDP", "GaussianDP", "SecAggPlus"]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply, Request, entry
+from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import printable
 from flower_fedcon.wire.files import storage
 
@@ -102,7 +103,7 @@ class AuditLog(Audit):
     def used(self, reply: Reply) -> None:
         """Note the bytes of each client's upload."""
         for i, client in enumerate(reply.clients):
-            size = sum(column_bytes([entry(c, i)]) for c in reply.payload.values())
+            size = sum(_bytes_of(column, i) for column in reply.payload.values())
             self._now("used")[self._names[client]] = size
 
     def dropped(self, client: int, reason: str) -> None:
@@ -176,6 +177,11 @@ class AuditLog(Audit):
             with suppress(FileNotFoundError):
                 younger.replace(older)
         self._file = path.open("a+b")
+
+
+def _bytes_of(column: Any, i: int) -> int:
+    """Return the bytes of one client's value of a column."""
+    return column.each_bytes if isinstance(column, Summed) else column_bytes([entry(column, i)])
 
 
 def _now_utc() -> str:

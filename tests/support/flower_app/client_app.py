@@ -1,5 +1,6 @@
 """Least squares on the node's own file."""
 
+import time
 from pathlib import Path
 
 import misfortunes
@@ -11,6 +12,10 @@ from flower_fedcon.objectives import LeastSquares
 
 def load_objective(context):
     misfortunes.expect(Path(str(context.node_config["data"])).parent, "node")
+    hang = Path(str(context.node_config.get("hang", "no such file")))
+    while hang.exists():  # a test has this node answer no more
+        hang.with_name("hanging").touch()
+        time.sleep(0.1)
     with np.load(str(context.node_config["data"])) as data:
         return LeastSquares(data["A"], data["b"])
 

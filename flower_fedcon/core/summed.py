@@ -1,0 +1,55 @@
+"""What a server holds of uploads that it sees as a sum alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flower_fedcon.errors import AlgorithmError
+from flower_fedcon.validation import Array
+
+
+class Summed:
+    """The sum of several clients' values of one name; a column of a reply of all of them.
+
+    Parameters
+    ----------
+    name : str
+    total : array
+        Of one value's shape; of shape () for a number.
+    count : int
+        How many clients' values it is the sum of.
+    each_bytes : int
+        What each of them has sent for it.
+
+    Examples
+    --------
+    >>> column = Summed("delta", np.array([3.0, 6.0]), 3, 100)
+    >>> column.total(), column.shape, column.stack_bytes
+    (array([3., 6.]), (3, 2), 300)
+    """
+
+    def __init__(self, name: str, total: Array, count: int, each_bytes: int) -> None:
+        self.name, self.each_bytes = name, each_bytes
+        self._total, self._count = total, count
+        self.shape, self.dtype = (count, *total.shape), total.dtype
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes of all clients' values on the wire."""
+        return self._count * self.each_bytes
+
+    def total(self) -> Array:
+        """Return the sum, a new array."""
+        return self._total.copy()
+
+    def part(self, i: int) -> Any:
+        """Refuse: there is no single value here.
+
+        Raises
+        ------
+        AlgorithmError
+        """
+        raise AlgorithmError(
+            f"a single client's {self.name!r} was asked for, of which the server holds the sum "
+            "alone: `release` of the strategy must say why it needs each upload"
+        )

@@ -1,0 +1,174 @@
+"""On the nodes of a Flower grid, with secure aggregation: a round's answer is one sum."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Message
+
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.protocol import TRAIN, Reply, Request
+from flower_fedcon.core.summed import Summed
+from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower import secagg
+from flower_fedcon.flower.incoming import Fault
+from flower_fedcon.privacy.secure_aggregation import FEWEST, SecAggPlus
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+if TYPE_CHECKING:
+    from flower_fedcon.strategies.base import FedConStrategy
+
+_log = logging.getLogger("flwr")
+
+
+class SecureGridEngine(GridEngine):
+    """Clients on nodes, of whose uploads in a round the server sees the sum alone.
+
+    A round is one run of the protocol, or of as many as it takes until the nodes that are asked
+    are there. What comes is a sum of enough uploads, or none: then the round is asked again as a
+    whole. A client whose upload is in the sum is acknowledged as ever, and one whose is not, not.
+
+    Parameters
+    ----------
+    secure : SecAggPlus
+    options
+        As for `GridEngine`.
+    """
+
+    def __init__(self, secure: SecAggPlus, *options: Any, **more: Any) -> None:
+        super().__init__(*options, **more)
+        self._secure = secure
+
+    def check(self, strategy: FedConStrategy[Any], *, certificates: bool) -> None:
+        """Refuse what needs single uploads, and say what the rounding costs.
+
+        Raises
+        ------
+        ConfigError
+        """
+        setup, title = strategy.setup, strategy.title
+        reason = strategy.why_single()
+        if strategy.queries:
+            reason = "it asks its clients before the step, and hears each of them"
+        if strategy.aggregation is not None:
+            reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
+        if strategy.privacy is not None:
+            reason = "its server clips each (privacy=GaussianDP): nodes may have ExampleDP instead"
+        if strategy.norm_bound is not None:
+            reason = "norm_bound measures each: leave it out, clipping_range bounds their entries"
+        if certificates:
+            reason = "certificates are made of each client's gradient: leave certificates out"
+        if reason:
+            raise ConfigError(
+                f"secure_aggregation shows the server no single upload of {title}: {reason}"
+            )
+        if any(client.own_loop for client in setup.clients):
+            raise ConfigError(
+                "secure_aggregation is for nodes with an objective (client_app): what train loops "
+                "of their own send beside the upload, buffers and metrics, cannot be summed"
+            )
+        if setup.sampled and isinstance(strategy.participation, Bernoulli):
+            raise ConfigError(
+                f"secure_aggregation needs at least {FEWEST} clients in every round, got "
+                f"{strategy.participation!r}: use Sample(count=...) or Full()"
+            )
+        size = round(setup.rate * setup.num_clients) if setup.sampled else setup.num_clients
+        if size < FEWEST:
+            raise ConfigError(
+                f"secure_aggregation needs at least {FEWEST} clients in a round, got {size}: from "
+                "a sum of two each would know the other's upload"
+            )
+        if self._secure.threshold(size) > size:
+            raise ConfigError(
+                f"reconstruction_threshold must be at most {size}, the clients of a round, got "
+                f"{self._secure.threshold(size)}"
+            )
+        self._bound = strategy
+        steps = {name: self._secure.step(name, size) for name in strategy.uplink}
+        _log.info(
+            "Secure aggregation of %d clients: an entry of a round's mean is off by less than %s",
+            size,
+            ", ".join(f"{step:.1e} ({name})" for name, step in steps.items()),
+        )
+
+    def messages(self, request: Request) -> list[Message]:
+        """Refuse: a sum takes several exchanges.
+
+        Raises
+        ------
+        FedConError
+        """
+        raise FedConError(
+            "with secure_aggregation a round is four exchanges: call strategy.start, which plays "
+            "them, in place of configure_train and aggregate_train"
+        )
+
+    def _exchange(
+        self, request: Request, online: Mapping[str, int], silent: dict[int, str]
+    ) -> list[tuple[int, Reply | Fault]]:
+        """Return one reply of all whose uploads are in the sum, and what became of the others."""
+        if request.phase != TRAIN:  # tables are prepared in sums of each node's own rows
+            return super()._exchange(request, online, silent)
+        asks = self._asks(request, online, silent)
+        shapes = {name: self._shape(name) for name in request.names}
+        for _, config in asks.values():
+            config["sum"] = json.dumps(
+                {
+                    "ranges": {name: self._secure.range_of(name) for name in shapes},
+                    "about": {n: c for n, c in self._bound.release.about.items() if n in shapes},
+                }
+            )
+        size = sum(math.prod(shape) for shape in shapes.values())
+        found: list[tuple[int, Reply | Fault]] = []
+        while True:
+            least = max(request.wanted, FEWEST, self._secure.threshold(max(len(asks), 1)))
+            if len(asks) < least:
+                return found + self._void(
+                    asks, f"a sum needs {least} clients, {len(asks)} are left"
+                )
+            outcome = secagg.attempt(
+                self._post, self._secure, asks, size, least, self._waiting(request)
+            )
+            found += [(self._asked[node], fault) for node, fault in outcome.faults.items()]
+            asks = {node: ask for node, ask in asks.items() if node not in outcome.faults}
+            if outcome.mean is not None:
+                return [*found, self._summed(request, outcome, shapes)]
+            if not (outcome.again and outcome.faults):
+                return found + self._void(asks, outcome.reason)
+
+    def _void(self, asks: Mapping[int, Any], reason: str) -> list[tuple[int, Reply | Fault]]:
+        """Return that nothing of these nodes is used."""
+        return [(self._asked[node], Fault(reason, silent=True)) for node in asks]
+
+    def _summed(
+        self, request: Request, outcome: secagg.Outcome, shapes: Mapping[str, tuple[int, ...]]
+    ) -> tuple[int, Reply]:
+        """Return the reply of all whose uploads are in a sum."""
+        clients = sorted(self._asked[node] for node in outcome.nodes)
+        n, about = len(clients), self._bound.release.about
+        columns: Payload = {}
+        done = 0
+        for name, shape in shapes.items():
+            entries = math.prod(shape)
+            mean = outcome.mean[done : done + entries].reshape(shape)  # type: ignore[index]
+            done += entries
+            total: Array = n * self._secure.range_of(name) * mean
+            if name in about:
+                total += n * np.asarray(request.broadcast[about[name]], np.float64)
+            if name not in self._bound.numbers:
+                total = total.astype(self._run.layout.array_dtype)
+            columns[name] = Summed(name, total, n, outcome.sent // (n * len(shapes)))
+        return clients[0], Reply(clients, request.round, columns)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an upload; () for a number."""
+        return (
+            () if name in self._bound.numbers else self._bound.upload_shape(name, self._run.layout)
+        )

@@ -1,0 +1,118 @@
+"""A node's part in secure aggregation, by Flower's own mod `secaggplus_mod`.
+
+The mod would take every training message for one of its own, the handshake too: here it sees those
+that are. What it masks is one vector of a client's values, each divided by its range, and a
+weight 1. Whatever else a reply would say of a client's work is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from flower_fedcon.errors import ConfigError, FedConError, RefusedError
+from flower_fedcon.flower import messages
+from flower_fedcon.flower.codec import ERROR, SCALAR, Config, named
+from flower_fedcon.validation import Array
+
+CONFIGS, SUM, LOST = "secaggplus_configs", "sum", "lost"
+_STATE = "secaggplus_state"
+Fit: TypeAlias = Callable[[list[Array], Config, int], tuple[list[Array], int, Config]]
+"""Answers a request whose answer is seen in a sum of at least so many clients alone."""
+
+
+class _UnmaskedError(Exception):
+    """An answer that is no vector: an error, or that the client's state is lost."""
+
+    def __init__(self, said: Config) -> None:
+        self.said = said
+
+
+def is_part(message: Message) -> bool:
+    """Return whether a message is one of the protocol's."""
+    return CONFIGS in message.content
+
+
+def answer(message: Message, context: Context, fit: Fit) -> Message:
+    """Return the reply to a message of the protocol."""
+    from flwr.client.mod import secaggplus_mod
+
+    configs = ConfigRecord({**message.content.config_records[CONFIGS]})
+    message.content = RecordDict({**message.content, CONFIGS: configs})  # the mod takes some out
+
+    def train(message: Message, context: Context) -> Message:
+        arrays, config = messages.read_instruction(message, messages.TRAIN)
+        least: Any = context.state.config_records[_STATE]["threshold"]
+        values, _, said = fit(arrays, config, int(least))
+        if ERROR in said or LOST in said:
+            raise _UnmaskedError(said)
+        given = named(values, str(said["names"]))
+        given |= {k.removeprefix(SCALAR): v for k, v in said.items() if k.startswith(SCALAR)}
+        vector = scaled(given, named(arrays, str(config["names"])), str(config[SUM]))
+        return messages.train_reply(message, [vector], 1, {k: said[k] for k in ("client", "round")})
+
+    try:
+        _check_unmasking(configs)
+        return secaggplus_mod(message, context, train)
+    except _UnmaskedError as plain:
+        return messages.train_reply(message, [], 1, plain.said)
+    except FedConError as error:
+        said = {"names": "", "round": 0, "client": 0, ERROR: error.told}
+        return messages.train_reply(message, [], 1, said)
+
+
+def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> Array:
+    """Return a client's values as one vector, each entry in [-1, 1].
+
+    Parameters
+    ----------
+    values : dict of arrays and numbers
+        What the client uploads, by name.
+    down : dict of arrays
+        What it was sent.
+    asked : str
+        "ranges", by the name of each upload, and "about": of uploads that are points, the name of
+        what they lie about.
+
+    Raises
+    ------
+    ConfigError
+        If other values were asked for, or one is beyond its range.
+
+    Examples
+    --------
+    >>> asked = '{"ranges": {"v": 4.0, "gap": 2.0}, "about": {"v": "x"}}'
+    >>> scaled({"v": np.array([3.0, 0.0]), "gap": 1.0}, {"x": np.array([1.0, 1.0])}, asked)
+    array([ 0.5 , -0.25,  0.5 ])
+    """
+    wanted = json.loads(asked)
+    ranges: dict[str, float] = wanted["ranges"]
+    if values.keys() != ranges.keys():
+        raise ConfigError(f"this client uploads {sorted(values)}, asked were {sorted(ranges)}")
+    parts: list[Array] = []
+    for name, most in ranges.items():
+        value = np.asarray(values[name], np.float64)
+        if name in wanted["about"]:
+            value = value - down[wanted["about"][name]]
+        if not np.isfinite(value).all():
+            raise ConfigError(f"{name!r} holds non-finite values: take smaller steps")
+        if np.abs(value).max(initial=0.0) > most:
+            raise ConfigError(
+                f"an entry of {name!r} lies beyond the range that can be summed, {most:g}: give "
+                "the server a larger clipping_range, or take smaller steps"
+            )
+        parts.append(value.reshape(-1) / most)
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _check_unmasking(configs: Mapping[str, Any]) -> None:
+    """Raise if a server asks for both secrets of a node, which together unmask its vector."""
+    both: Sequence[int] = sorted(
+        {*configs.get("active_nids", ())} & {*configs.get("dead_nids", ())}
+    )
+    if both:
+        raise RefusedError(f"refused: the server calls node {both[0]} both active and dead")

@@ -1,0 +1,130 @@
+"""An objective whose gradients are private, for each of its examples; see `ExampleDP`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.privacy.ledger import Ledger
+from flower_fedcon.privacy.noise import normal, uniform
+from flower_fedcon.validation import Array
+
+
+class PrivateObjective:
+    """An objective whose gradients are private, for each of its examples.
+
+    Its value is the exact one: the owner's own measure, in a simulation. Clients' local steps do
+    not get it, nor anything else but gradients, and a node tells it nobody.
+
+    Parameters
+    ----------
+    objective : LinearModel
+        Least squares, Huber, logistic, softmax or Poisson regression; or any object that defines
+        `clipped_sum(x, clip, rows)`, `value`, `shape` and `num_examples`.
+    privacy : ExampleDP
+    ledger : Ledger, optional
+        By default a new one.
+
+    Raises
+    ------
+    ConfigError
+        If an objective is no sum over its examples, or weights them.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import LeastSquares
+    >>> f = LeastSquares(np.ones((100, 1)), np.zeros(100))
+    >>> private = PrivateObjective(f, ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5))
+    >>> bool(abs(private.gradient(np.ones(1)) - 1.0) < 0.1), private.ledger.spent  # noise 0.01
+    (True, {1.0: 1})
+    """
+
+    smoothness = strong_convexity = None  # they would tell of the rows
+    resume_key = "private examples"
+
+    def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
+        kind, name = type(objective), type(objective).__name__
+        linear = isinstance(objective, LinearModel)
+        own = kind._slopes is not LinearModel._slopes if linear else hasattr(kind, "clipped_sum")
+        if not own:
+            raise ConfigError(
+                f"{name} has no gradient of each example (clipped_sum), so its examples cannot be "
+                "made private: use LeastSquares, HuberRegression, LogisticRegression, "
+                "SoftmaxRegression or PoissonRegression, or leave ExampleDP out"
+            )
+        if getattr(objective, "weights", None) is not None:
+            raise ConfigError(
+                f"{name} has a sample_weight, whose sum every row changes: leave it out, or leave "
+                "ExampleDP out"
+            )
+        self.objective, self.privacy = objective, privacy
+        self.ledger = Ledger(privacy) if ledger is None else ledger
+        self.shape, self.num_examples = objective.shape, int(objective.num_examples)
+        self.dtype = np.dtype(getattr(objective, "dtype", np.float64))
+
+    def value(self, x: Array) -> float:
+        """Return f(x), exactly."""
+        return float(self.objective.value(x))
+
+    def gradient(self, x: Array) -> Array:
+        """Return the noisy gradient over all rows, or over a sample of the node's own size."""
+        return self._noisy(x, self.privacy.batch_size)
+
+    def stochastic_gradient(
+        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
+    ) -> Array:
+        """Return the noisy gradient over `batch_size` rows on average; `rng` is not used."""
+        return self._noisy(x, self.privacy.batch_size or batch_size)
+
+    def _noisy(self, x: Array, batch_size: int | None) -> Array:
+        m, clip = self.num_examples, self.privacy.clip
+        rate = min(1.0, (batch_size or m) / m)
+        self.ledger.spend(rate)
+        rows = np.arange(m) if rate == 1.0 else np.flatnonzero(uniform((m,)) < rate)
+        gradient = np.zeros(self.shape)
+        if rows.size:
+            gradient += self.objective.clipped_sum(x, clip, rows)
+        gradient += self.privacy.noise_multiplier * clip * normal(self.shape)
+        gradient /= rate * m
+        ridge = getattr(self.objective, "_add_ridge", None)
+        gradient = gradient.astype(self.dtype)
+        return gradient if ridge is None else ridge(gradient, x)
+
+    def __repr__(self) -> str:
+        return f"PrivateObjective({self.objective!r}, {self.privacy!r})"
+
+
+class Steps:
+    """What local steps see of a private objective: gradients."""
+
+    def __init__(self, objective: PrivateObjective) -> None:
+        self.gradient, self.stochastic_gradient = objective.gradient, objective.stochastic_gradient
+        self.shape, self.dtype = objective.shape, objective.dtype
+        self.num_examples = objective.num_examples
+
+    def value(self, x: Array) -> float:
+        """Refuse.
+
+        Raises
+        ------
+        RefusedError
+        """
+        raise RefusedError(
+            "refused: this client's examples are private (ExampleDP), and the method asks for a "
+            "value of its objective: use one of local gradient steps (FedAvg, Scaffold, ...), or "
+            "local_solver=GradientDescent(steps=..., lr=...)"
+        )
+
+
+def for_steps(objective: Any, factor: float) -> Any:
+    """Return factor times an objective, as local steps may see it: if private, its gradients."""
+    if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
+        objective = Scaled(Steps(objective.objective), objective.factor)
+    if isinstance(objective, PrivateObjective):
+        objective = Steps(objective)
+    return objective if factor == 1.0 else Scaled(objective, factor)

@@ -1,0 +1,114 @@
+"""Privacy of each example: a client's own gradients are clipped by row, noisy, and counted.
+
+What DP-SGD does (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016): of a Poisson
+sample of the rows, each with probability q, the gradients are shortened to norm C and added up,
+Gaussian noise of standard deviation z C is added in each entry, and the sum is divided by q m.
+Two data sets are neighbours if one has one row more. m, and what follows from gradients alone (the
+whole upload, any number of local steps, a proximal step), is no further release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.validation import count, optional, positive
+
+_PREFIX = "privacy."
+
+
+@dataclass(frozen=True)
+class ExampleDP:
+    """How a client's gradients are made private, and how much privacy it spends in all.
+
+    A node's configuration sets each field under its name with hyphens, after "privacy.", such as
+    `privacy.clip=1.0`. It goes before what the app says, and no server can change it.
+
+    Parameters
+    ----------
+    clip : float
+        C > 0: a longer gradient of a row's loss is shortened to it.
+    noise_multiplier : float
+        z > 0.
+    target_delta : float
+        In (0, 1): the probability with which epsilon may not hold; well below 1 / rows.
+    budget : float, optional (default: None)
+        The most epsilon that this node's data may ever spend: a gradient beyond it is refused.
+    batch_size : int, optional (default: None)
+        Rows that a gradient sees on average; by default what the server asks for, all rows or a
+        `batch_size`.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> ExampleDP.of({"privacy.clip": 1.0, "privacy.noise-multiplier": 1.1,
+    ...               "privacy.target-delta": 1e-5, "privacy.budget": 4.0})
+    ExampleDP(clip=1.0, noise_multiplier=1.1, target_delta=1e-05, budget=4.0, batch_size=None)
+    """
+
+    clip: float
+    noise_multiplier: float
+    target_delta: float
+    budget: float | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        positive("ExampleDP(clip)", self.clip)
+        positive("ExampleDP(noise_multiplier)", self.noise_multiplier)
+        if positive("ExampleDP(target_delta)", self.target_delta) >= 1:
+            raise ConfigError(f"ExampleDP(target_delta) must be < 1, got {self.target_delta!r}")
+        optional(positive, "ExampleDP(budget)", self.budget)
+        if self.batch_size is not None:
+            count("ExampleDP(batch_size)", self.batch_size)
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, Any], given: ExampleDP | None = None) -> ExampleDP | None:
+        """Return what a node's configuration says, then `given`; None if neither says anything.
+
+        Raises
+        ------
+        ConfigError
+            If the configuration has an unknown key, or too few.
+        """
+        known = {_PREFIX + f.name.replace("_", "-"): f.name for f in fields(cls)}
+        said = {k: v for k, v in node_config.items() if k.startswith(_PREFIX)}
+        for key in said:
+            if key not in known:
+                raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, known)}")
+        values = {known[key]: value for key, value in said.items()}
+        if given is not None:
+            return replace(given, **values)
+        if not values:
+            return None
+        for key in list(known)[:3]:
+            if key not in said:
+                raise ConfigError(
+                    f"this node's configuration has {min(said)}, and no {key}: add it"
+                )
+        return cls(**values)
+
+    def epsilon(self, spent: Mapping[float, int]) -> float:
+        """Return epsilon at `target_delta`, of so many gradients at each sampling rate.
+
+        Raises
+        ------
+        ConfigError
+            Without dp-accounting, which counts (the extra `privacy`).
+        """
+        try:
+            from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+            from dp_accounting.rdp import RdpAccountant
+        except ImportError as error:
+            raise ConfigError(
+                "privacy is counted by dp-accounting: pip install 'flower-fedcon[privacy]'"
+            ) from error
+        accountant, noisy = RdpAccountant(), GaussianDpEvent(self.noise_multiplier)
+        for rate, gradients in spent.items():
+            accountant.compose(PoissonSampledDpEvent(rate, noisy), gradients)
+        return float(accountant.get_epsilon(self.target_delta)) if spent else 0.0

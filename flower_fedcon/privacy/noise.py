@@ -1,0 +1,25 @@
+"""Noise from the operating system: no seed, and no resumed run, repeats it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+
+def normal(shape: tuple[int, ...]) -> Array:
+    """Return standard normal numbers."""
+    from scipy.special import ndtri
+
+    drawn: Array = ndtri(uniform(shape))
+    return drawn
+
+
+def uniform(shape: tuple[int, ...]) -> Array:
+    """Return numbers in (0, 1), of 53 bits each."""
+    bits = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64)
+    uniform: Array = ((bits >> np.uint64(11)) + 0.5) * 2.0**-53
+    return uniform.reshape(shape)

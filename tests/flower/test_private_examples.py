@@ -1,0 +1,281 @@
+"""Privacy of each example: what is clipped, what noise is added, what is counted, what refused."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
+from fake_grid import FakeGrid, on_grid
+from flwr.app import Context, RecordDict
+from pages import blocks
+from scipy.stats import kstest
+
+from flower_fedcon import FederatedProblem, Policy, client_app, simulate
+from flower_fedcon.clients import FedAvgClient
+from flower_fedcon.errors import ConfigError, FedConError, RefusedError, StorageError
+from flower_fedcon.flower.ledger import FileLedger
+from flower_fedcon.objectives import (
+    LeastSquares,
+    LogisticRegression,
+    PrivateObjective,
+    Quadratic,
+    Scaled,
+)
+from flower_fedcon.privacy import ExampleDP
+from flower_fedcon.regularizers import L1
+from flower_fedcon.solvers import AOGM, GradientDescent
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
+
+DELTA, PAGE = 1e-5, "docs/private_examples.md"
+LOUD = ExampleDP(clip=0.5, noise_multiplier=2.0, target_delta=DELTA)
+
+
+def regression(m=50, d=4, seed=0, **more):
+    rng = np.random.default_rng(seed)
+    A = rng.standard_normal((m, d))
+    return LogisticRegression(A, np.where(A @ np.arange(1, d + 1) > 0, 1.0, -1.0), **more)
+
+
+def by_hand(noise, *schedule):
+    """Return epsilon by dp-accounting, of (rate, gradients) pairs."""
+    accountant = RdpAccountant()
+    for rate, gradients in schedule:
+        event = GaussianDpEvent(noise)
+        if rate < 1:
+            event = PoissonSampledDpEvent(rate, event)
+        accountant.compose(event, gradients)
+    return accountant.get_epsilon(DELTA)
+
+
+# --- gradients ---------------------------------------------------------------------------------
+
+
+def test_noise_has_the_stated_deviation_and_no_seed():
+    f, x = regression(l2=0.3), np.ones(4)
+    private = PrivateObjective(f, LOUD)
+    exact = f.clipped_sum(x, 0.5, np.arange(50)) / 50 + 0.3 * x
+    noise = np.array([private.gradient(x) - exact for _ in range(2000)]) * 50 / (2.0 * 0.5)
+    assert kstest(noise.ravel(), "norm").pvalue > 1e-4
+    assert np.abs(np.corrcoef(noise.T) - np.eye(4)).max() < 0.12
+    assert private.ledger.spent == {1.0: 2000}
+
+
+def test_batches_are_poisson_samples(monkeypatch):
+    f = regression(m=200)
+    seen = []
+    monkeypatch.setattr(type(f), "clipped_sum", lambda self, x, clip, rows: seen.append(rows) or 0)
+    private = PrivateObjective(f, LOUD)
+    for _ in range(1000):
+        private.stochastic_gradient(np.zeros(4), np.random.default_rng(0), 20)
+    sizes = np.array([len(rows) for rows in seen])
+    assert sizes.mean() == pytest.approx(20, abs=4 * np.sqrt(18 / 1000))
+    assert sizes.var() == pytest.approx(18, rel=0.25)  # of a fixed size it would be 0
+    often = np.bincount(np.concatenate(seen), minlength=200)
+    assert often.min() > 50  # every row enters, each about 100 times
+    assert private.ledger.spent == {0.1: 1000}
+    own = PrivateObjective(f, ExampleDP(0.5, 2.0, DELTA, batch_size=50))
+    own.gradient(np.zeros(4))  # the node's own size goes before what is asked
+    own.stochastic_gradient(np.zeros(4), np.random.default_rng(0), 20)
+    assert own.ledger.spent == {0.25: 2}
+
+
+def test_a_clip_above_every_norm_and_next_to_no_noise_leave_the_iterates():
+    objectives = [regression(seed=j) for j in range(3)]
+    quiet = ExampleDP(clip=100.0, noise_multiplier=1e-12, target_delta=DELTA)
+    private = [PrivateObjective(f, quiet) for f in objectives]
+    psi = L1(weight=0.01)
+    strategy = FedDualAvg(psi, client_lr=0.5, local_steps=3)
+    plain = simulate(strategy, FederatedProblem(objectives, regularizer=psi), 20)
+    same = simulate(strategy, FederatedProblem(private, regularizer=psi), 20)
+    np.testing.assert_allclose(same.x, plain.x, rtol=0, atol=1e-9)
+    assert same["objective"][-1] == pytest.approx(plain["objective"][-1], abs=1e-9)
+    assert [f.ledger.spent for f in private] == [{1.0: 60}] * 3
+
+
+def test_weights_of_clients_scale_the_noisy_gradient():
+    """With minibatches too, which an objective that draws them itself need not have by rows."""
+    problem = FederatedProblem(
+        [PrivateObjective(regression(seed=j), ExampleDP(9.0, 1e-12, DELTA)) for j in range(2)],
+        weights=[1.0, 3.0],
+    )
+    strategy = FedAvg(client_lr=0.1, local_steps=2, batch_size=10)
+    assert np.isfinite(simulate(strategy, problem, 3).x).all()
+    assert [f.objective.ledger.spent for f in problem.objectives] == [{0.2: 6}] * 2
+
+
+# --- the accountant ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "schedule", [((1.0, 7),), ((0.02, 300),), ((0.02, 100), (1.0, 3), (0.5, 10))]
+)
+def test_epsilon_is_dp_accountings(schedule):
+    privacy = ExampleDP(clip=1.0, noise_multiplier=3.0, target_delta=DELTA)
+    assert privacy.epsilon(dict(schedule)) == pytest.approx(by_hand(3.0, *schedule), rel=1e-9)
+
+
+def test_the_budget_is_never_exceeded_and_all_of_it_can_be_used():
+    privacy = ExampleDP(clip=1.0, noise_multiplier=5.0, target_delta=DELTA, budget=3.0)
+    private = PrivateObjective(regression(), privacy)
+    steps = next(n for n in range(1, 10_000) if privacy.epsilon({1.0: n + 1}) > 3.0)
+    for _ in range(steps):
+        private.gradient(np.zeros(4))
+    with pytest.raises(RefusedError, match=r"spent epsilon 2\.\d+ of privacy.budget = 3"):
+        private.gradient(np.zeros(4))
+    assert private.ledger.spent == {1.0: steps}
+    assert privacy.epsilon({1.0: steps}) <= 3.0 < privacy.epsilon({1.0: steps + 1})
+    with pytest.raises(RefusedError, match="one more gradient"):
+        private.stochastic_gradient(np.zeros(4), np.random.default_rng(), 49)
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        (Quadratic(np.eye(2), np.zeros(2)), "Quadratic has no gradient of each example"),
+        (Scaled(regression(), 2.0), "Scaled has no gradient of each example"),
+        (regression(sample_weight=np.arange(1.0, 51.0)), "LogisticRegression has a sample_weight"),
+    ],
+)
+def test_an_objective_without_private_examples_is_refused_by_name(objective, words):
+    with pytest.raises(ConfigError, match=words):
+        PrivateObjective(objective, LOUD)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"clip": 0.0}, r"ExampleDP\(clip\) must be finite and > 0, got 0.0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"target_delta": 1.0}, "must be < 1"),
+        ({"budget": 0}, "budget"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(given, words):
+    with pytest.raises(ConfigError, match=words):
+        ExampleDP(**{"clip": 1.0, "noise_multiplier": 1.0, "target_delta": DELTA, **given})
+
+
+def test_a_nodes_configuration_goes_before_its_app():
+    node = {"privacy.clip": 2.0, "privacy.budget": 8, "partition-id": 0}
+    found = ExampleDP.of(node, LOUD)
+    assert found == ExampleDP(2.0, 2.0, DELTA, budget=8)
+    assert ExampleDP.of({"partition-id": 0}) is None
+    with pytest.raises(ConfigError, match=r"'privacy.clib' of this node: did you mean .*clip"):
+        ExampleDP.of({"privacy.clib": 2.0})
+    with pytest.raises(ConfigError, match=r"no privacy.noise-multiplier: add it"):
+        ExampleDP.of(node)
+
+
+def test_local_steps_get_gradients_alone():
+    problem = FederatedProblem([PrivateObjective(regression(), LOUD)])
+    steps = FedProx(proximal=1.0, local_solver=GradientDescent(steps=3, lr=0.1))
+    simulate(steps, problem, 2)
+    assert problem.objectives[0].ledger.spent[1.0] >= 6
+    with pytest.raises(FedConError, match="asks for a value of its objective"):
+        simulate(FedProx(proximal=1.0, local_solver=AOGM()), problem, 1)
+
+
+# --- on a node ---------------------------------------------------------------------------------
+
+
+def private_app(load):
+    return client_app(load, policy=Policy.open(), privacy=LOUD)
+
+
+def grid_of(tmp_path, nodes=2, make=private_app, **config):
+    grid = FakeGrid([regression(seed=j) for j in range(nodes)], make=make)
+    for context in grid.nodes.values():
+        context.node_config.update({"state-dir": str(tmp_path), **config})
+    return grid
+
+
+def ledgers(tmp_path):
+    found = sorted((tmp_path / "privacy").glob("*/spent.json"))
+    return [dict(map(tuple, json.loads(path.read_text())["spent"])) for path in found]
+
+
+@on_grid
+def test_nodes_count_over_rounds_restarts_and_runs(tmp_path, log):
+    strategy = FedAvg(client_lr=0.5, local_steps=3)
+    first = strategy.start(grid_of(tmp_path), num_rounds=2)
+    assert ledgers(tmp_path) == [{1.0: 6}] * 2
+    again = strategy.start(grid_of(tmp_path), num_rounds=1, seed=1)  # new nodes, another run
+    assert ledgers(tmp_path) == [{1.0: 9}] * 2
+    assert f"epsilon {LOUD.epsilon({1.0: 9}):.4g} at delta 1e-05, for 9 gradients" in log.text
+    assert "objective" not in again.history.columns  # a loss is told nobody
+    assert "this node's examples are private, and so is its loss" in log.text
+    assert not np.array_equal(first.history.x, again.history.x)
+
+
+@on_grid
+def test_a_node_without_budget_refuses_and_says_so(tmp_path):
+    with pytest.raises(FedConError, match=r"spent epsilon .* of privacy.budget = 9, and one more"):
+        FedAvg(client_lr=0.5, local_steps=3).start(
+            grid_of(tmp_path, **{"privacy.budget": 9.0}), num_rounds=9, max_retries=0
+        )
+    spent = ledgers(tmp_path)[0][1.0]
+    assert LOUD.epsilon({1.0: spent}) <= 9.0 < LOUD.epsilon({1.0: spent + 1})
+
+
+def test_what_is_not_sent_is_counted_all_the_same(tmp_path):
+    """A step that fails in its middle has drawn noise, and the reply may be asked for again."""
+    ledger = FileLedger(LOUD, tmp_path / "ledger")
+
+    def fail():
+        with ledger.opened():
+            ledger.spend(1.0)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    with FileLedger(LOUD, tmp_path / "ledger").opened() as _:
+        pass
+    other = FileLedger(LOUD, tmp_path / "ledger")
+    with other.opened():
+        assert other.spent == {1.0: 1}
+
+
+def test_a_damaged_ledger_is_not_begun_anew(tmp_path):
+    ledger = FileLedger(LOUD, tmp_path)
+    for text in ("", "{}", '{"spent": [[1.0, -3]]}'):
+        (tmp_path / "spent.json").write_text(text)
+        with pytest.raises(StorageError, match="does not say how much privacy"), ledger.opened():
+            pass
+
+
+def test_a_node_needs_a_place_for_its_ledger():
+    context = Context(1, 1, {"partition-id": 0}, RecordDict(), {})
+    with pytest.raises(ConfigError, match="ExampleDP needs a state-dir"):
+        FedAvgClient(regression(), context=context, privacy=LOUD)
+    with pytest.raises(ConfigError, match="a node keeps the ledger of its private examples itself"):
+        FedAvgClient(PrivateObjective(regression(), LOUD), context=context)
+
+
+def test_a_node_tells_no_constants_and_no_digest_of_its_rows(tmp_path):
+    node = {"partition-id": 0, "state-dir": str(tmp_path)}
+    infos = [
+        FedAvgClient(f, context=Context(1, 1, node, RecordDict(), {}), privacy=LOUD).describe()
+        for f in (regression(), regression(seed=1))
+    ]
+    assert infos[0] == infos[1]
+    assert infos[0].smoothness is None
+    open_info = FedAvgClient(LeastSquares(np.eye(2), np.ones(2)), name="0").describe()
+    assert open_info.smoothness is not None
+
+
+def test_the_page_s_blocks(capsys):
+    node = tomllib.loads(blocks("toml", PAGE)[0])
+    flat = {f"privacy.{key}": value for key, value in node["privacy"].items()}
+    assert ExampleDP.of(flat) == ExampleDP(1.0, 1.1, 1e-5, budget=4.0, batch_size=64)
+    exec(compile(blocks("python", PAGE)[0], PAGE, "exec"), {})
+    objective, epsilon = map(float, capsys.readouterr().out.split())
+    assert 0.1 < objective < 0.4 < np.log(2)  # it has learnt
+    assert epsilon == pytest.approx(ExampleDP(1.0, 2.0, 1e-5).epsilon({0.1: 100}))
