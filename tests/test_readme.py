@@ -124,6 +124,8 @@ def test_runs_from_a_wheel_too(tmp_path):
         text=True,
         check=True,
     ).stdout
-    for module in ("strategies/fedfw.py", "clients/fedfw.py", "py.typed", "engines/grid.py"):
-        assert f"flower_fedcon/{module}" in names
+    files = ("py.typed", "report/page.js", "report/page.css", "report/page.html")
+    modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
+    for file in (*modules, *files, "advice/studies.json"):
+        assert f"flower_fedcon/{file}" in names
     assert not re.search(r"^(strategies|clients)/", names, re.MULTILINE)
