@@ -179,10 +179,7 @@ class FedConClient(FlowerClient, Generic[State]):
         if self._pulls:
             return self.objective.pulled_gradient(x, 1.0 / self._count, center, pull)  # type: ignore[no-any-return]
         g = pulled(x, center, pull)
-        if self._adds:
-            self.objective.add_gradient(x, g, 1.0 / self._count)
-        else:
-            g += self.objective.gradient(x) / self._count
+        self.add_gradient(x, g)
         return g
 
     def add_gradient(self, x: Array, out: Array) -> None:
@@ -191,6 +188,11 @@ class FedConClient(FlowerClient, Generic[State]):
             self.objective.add_gradient(x, out, 1.0 / self._count)
         else:
             out += self.objective.gradient(x) / self._count
+
+    @property
+    def model_axes(self) -> tuple[int, ...]:
+        """The axes that are a model's own; those before them, if any, count clients."""
+        return tuple(range(-len(self._run.layout.shape), 0))  # type: ignore[union-attr]
 
     def rng(self, purpose: int) -> np.random.Generator:
         """Return this client's random stream of this round."""

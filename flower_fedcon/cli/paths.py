@@ -45,7 +45,7 @@ def path(
     """Solve an experiment's problem for many weights of its regularizer.
 
     Weights are multiples of the problem's regularizer. For each there are at most as many rounds as
-    [run] says, by the cohorts of the file's algorithm.
+    the file's table "run" says, by the cohorts of its algorithm.
     """
     from flower_fedcon.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path

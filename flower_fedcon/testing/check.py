@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flower_fedcon.errors import (
-    AlgorithmError,
-)
+from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.testing import faults, runs
-from flower_fedcon.testing.expect import (
-    Strategy,
-)
+from flower_fedcon.testing.expect import Strategy
 from flower_fedcon.testing.problems import default_problem
 
 
@@ -62,6 +58,7 @@ CHECKS: dict[str, Callable[[Strategy, FederatedProblem], None]] = {
         runs.finite_iterates,
         runs.seeded,
         runs.same_through_records,
+        runs.same_stacked,
         runs.strategy_unchanged,
         runs.resumed,
         runs.any_shape,

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import (
-    ConfigError,
-)
+from flower_fedcon.engines.stacked import why_not_stackable
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class, strategy_class
@@ -102,6 +101,23 @@ def same_through_records(strategy: Strategy, problem: FederatedProblem) -> None:
         for what in ("uplink_bytes", "counts"):
             sent, kept = (getattr(r.server, what) for r in (run, direct))
             expect(sent == kept, f"{what} over a wire are {sent}, here {kept}")
+
+
+def same_stacked(strategy: Strategy, problem: FederatedProblem) -> None:
+    """Check that a step on arrays with leading axes does for all clients what it does for one."""
+    for made in forms(strategy, problem):
+        if why_not_stackable(made, problem) is not None:
+            continue
+        one, many = (
+            simulate(made, problem, 10, evaluate_every=0, engine=engine).x
+            for engine in ("local", "stacked")
+        )
+        expect(
+            close(np.asarray(one), np.asarray(many), 1e-9),  # layers are never stacked
+            "the stacked engine, which serves all clients in one call, comes to another model: let "
+            "`step` reduce over `self.model_axes` with keepdims=True, or say in the client's "
+            "`one_at_a_time` why it cannot",
+        )
 
 
 def strategy_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:

@@ -65,6 +65,26 @@ def squares(self, state, down):
         down["w"].shape)[::-1]}, None  # fmt: skip
 
 
+def clips(self, state, down):
+    g = self.gradient(down["w"])
+    return {"delta": -0.1 * g / max(1.0, float(np.linalg.norm(g)))}, None
+
+
+def clips_each(self, state, down):
+    g = self.gradient(down["w"])
+    norm = np.sqrt((g * g).sum(axis=self.model_axes, keepdims=True))
+    return {"delta": -0.1 * g / np.maximum(1.0, norm)}, None
+
+
+def test_a_step_for_all_clients_at_once_looks_at_each():
+    check_algorithm(made({}, {"step": clips_each}))
+    registry._own.clear()
+    with pytest.raises(AlgorithmError, match=r"^Mine fails 1 of 14 checks: same_stacked: .*axes"):
+        check_algorithm(made({}, {"step": clips}))
+    registry._own.clear()
+    check_algorithm(made({}, {"step": clips, "one_at_a_time": "clips by one norm"}))
+
+
 def grows(self, state, down):
     return {"delta": 1e200 * down["w"] + 1e200}, None
 
@@ -79,7 +99,7 @@ def grows(self, state, down):
         ({"aggregate": widens}, {}, "single_precision: "),
         ({}, {"step": squares}, "any_shape: a matrix has other iterates"),
         ({}, {"step": grows}, "finite_iterates: "),
-        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 13 checks"),
+        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 14 checks"),
     ],
 )
 def test_what_is_wrong_is_named(server, client, words):
@@ -101,7 +121,7 @@ def test_state_that_starts_afresh_unnoticed_is_found():
         raise StateLostError("it is gone")
 
     client = {"state_type": Count, "step": step, "initialize": lambda self, down: Count(0)}
-    with pytest.raises(AlgorithmError, match=r"1 of 13 checks: lost_state: the reason does not na"):
+    with pytest.raises(AlgorithmError, match=r"1 of 14 checks: lost_state: the reason does not na"):
         check_algorithm(made({"readmit": readmit}, client))
     registry._own.clear()
     check_algorithm(made({}, client))  # the base names the algorithm
@@ -113,4 +133,4 @@ def test_it_says_what_does_not_fit():
     with pytest.raises(AlgorithmError, match="registered: unknown algorithm 'own_momentum'"):
         check_algorithm(Own(**STEPS))
     assert default_problem(FedProx(proximal=1.0)).constraint is None
-    assert len(CHECKS) == 13
+    assert len(CHECKS) == 14
