@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.console import say
+from flower_fedcon.experiments.console import InterruptedRunError, say
 
 _ENDS = signal.SIGINT, signal.SIGTERM
 
@@ -72,8 +72,14 @@ def deploy(
             raise ConfigError(f"--data {path}: there is no such file")
     own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
     number = len(files) or (3 if nodes is None else nodes)
-    with LocalDeployment(home, number, own or node_config, say=say) as deployment:
-        completed = deployment.run(app, run_config)
+    try:
+        with LocalDeployment(home, number, own or node_config, say=say) as deployment:
+            completed = deployment.run(app, run_config)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            f"interrupted; all is stopped, and the nodes' state is in {home}: the same command "
+            "goes on, with resume=true in --run-config where the app lists that key"
+        ) from None
     say("stopped")
     if not completed:
         raise typer.Exit(1)

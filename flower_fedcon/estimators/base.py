@@ -92,6 +92,12 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         if groups is None:
             groups = np.zeros(n, int)
         check_consistent_length(X, groups)
+        unknown = [i for i, group in enumerate(groups) if group is None or group != group]
+        if unknown:
+            raise ValueError(
+                f"groups has no value for {len(unknown)} rows, the first of them row {unknown[0]}: "
+                "name the client of each row, or drop such rows"
+            )
         self.groups_, place = np.unique(np.asarray(groups), return_inverse=True)
         clients, names, self._rows = [], [], []
         for k, name in enumerate(self.groups_):

@@ -64,8 +64,9 @@ def _apply(tables: Table, override: str) -> None:
         raise ConfigError("write key=value, such as run.rounds=10")
     for name in _TABLES:
         check_table(tables.get(name), f"[{name}]")
-    bare = len(path) == 1 or any(path[0] in valid_keys(tables, table) for table in _TABLES)
-    if bare and path[0] not in TOP:
+    if path[0] not in TOP and (
+        len(path) == 1 or any(path[0] in valid_keys(tables, table) for table in _TABLES)
+    ):
         path = [_home(tables, path[0]), *path]
     where: Any = tables
     for i, part in enumerate(path[:-1]):

@@ -24,6 +24,7 @@ from flower_fedcon.validation import count
 from flower_fedcon.wire.files import write_text
 
 CONNECTION = "local-nodes"  # its name in config.toml
+_TAIL = 12  # lines of a log
 _STARTUP = 120.0  # seconds until the SuperLink must listen
 
 
@@ -95,6 +96,8 @@ class LocalDeployment:
             self._say(text.rstrip("\n"))
         started = re.search(r"Successfully started run (\d+)", told)
         if streamed.wait() != 0 or started is None:
+            lines = self._log("flwr").read_text(errors="replace").splitlines()
+            self._say("\n".join(["`flwr run` failed:", *filter(str.strip, lines[-_TAIL:])]))
             return False
         # The command exits with 0 after a failed run too: only the SuperLink knows.
         listed = self._popen(

@@ -161,6 +161,6 @@ def _opened(path: Path, read: Callable[[], Any]) -> Any:
     except Exception as error:  # a damaged file: whatever the library raises
         text = " ".join(str(error).split())
         raise DataError(
-            f"{path}: it cannot be read ({text}): check that it is what its name says, with one "
-            "header line and as many cells in each row"
+            f"{path}: it cannot be read ({text}): check that it is what its name says, in UTF-8, "
+            "with one header line, as many cells in each row, commas between them, decimal points"
         ) from None

@@ -71,6 +71,13 @@ def test_linear_models_of_the_pooled_rows():
     np.testing.assert_allclose(alone.coef_, together.coef_, atol=1e-8)
 
 
+def test_rows_of_nobody_are_refused():
+    for unknown in (None, float("nan")):
+        groups = [*GROUPS[:-1], unknown]
+        with pytest.raises(ValueError, match=f"no value for 1 rows, .* row {len(groups) - 1}: "):
+            FederatedLasso(2.0).fit(X, Y, groups=groups)
+
+
 def test_counts_and_classes_of_the_pooled_rows():
     counts = np.random.default_rng(0).poisson(np.exp(X[:, 0] + 1))
     ours = FederatedPoissonRegressor(0.1).fit(X, counts, groups=GROUPS, sample_weight=WEIGHTS)

@@ -174,6 +174,14 @@ def test_bad_data_are_refused(fedcon: Command, monkeypatch: pytest.MonkeyPatch) 
         assert words in refusal(fedcon, "run", "bad.toml")
 
 
+def test_an_option_is_not_blamed_for_the_file(fedcon: Command) -> None:
+    text = Path("small.toml").read_text()
+    Path("bad.toml").write_text(text.replace('"FedFW"', '"FedFWW"', 1))
+    told = refusal(fedcon, "run", "bad.toml", "--rounds", "2")
+    assert "unknown algorithm 'FedFWW'" in told
+    assert "--set" not in told
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_keeps_the_history(tmp_path: Path) -> None:
     command = [
