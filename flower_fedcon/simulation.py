@@ -11,6 +11,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import Callback, EarlyStopping, History
@@ -191,6 +192,11 @@ def hold(
             return stacked.StackedEngine(problem)
         _log.warning('engine="stacked": %s; running on the local engine', reason)
     if workers is not None and workers > 1:
+        if any(map(is_private, problem.objectives)):
+            raise ConfigError(
+                f"workers={workers}: what private examples have spent would be forgotten with the "
+                "processes: leave workers out"
+            )
         from flower_fedcon.engines.workers import WorkersEngine
 
         return WorkersEngine(problem, workers)

@@ -14,8 +14,8 @@ minimisers are averaged (each f_j must then have one).
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
 Participation: any. Cohorts are drawn uniformly, where the paper draws clients with probability
-proportional to their numbers of examples. Under heterogeneity the fixed point is not the optimum,
-the less so the larger mu: this is the algorithm. One client alone does proximal point steps.
+proportional to their numbers of examples. Under heterogeneity the fixed point is biased, the less
+so the larger mu: this is the algorithm. One client alone does proximal point steps.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
 v_j - w is 0, not their mean: the same only without heterogeneity.
 Lost state: nothing to lose.

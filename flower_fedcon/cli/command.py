@@ -28,7 +28,7 @@ from flower_fedcon.experiments.console import InterruptedRunError
 
 EXIT_CODES = {
     0: "done",
-    1: "done, and a claim, setting, file, check or deployed run fails: the output says which",
+    1: "done, and a claim, setting, file, check, deployed or watched run fails: see the output",
     2: "wrong use, settings or data, or a full disk or memory: one line says what",
     130: "interrupted; a run can be resumed",
 }

@@ -46,7 +46,7 @@ def watch(
 ) -> None:
     """Follow runs that go on elsewhere, from their files, until they end.
 
-    Nothing in the folder is changed. The exit code is 1 if a run ended before its last round.
+    Nothing in the folder is changed. The exit code is 1 if a run ended before it was finished.
     """
     from flower_fedcon.report.watch import watch as follow
     from flower_fedcon.validation import positive

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,15 +9,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from flower_fedcon.core.participation import Bernoulli, Participation, Sample
 from flower_fedcon.core.protocol import UNIFORM, Reply
+from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import BudgetError, ConfigError
 from flower_fedcon.privacy.accountant import FIXED, FULL, POISSON, Accountant, Sampling
 from flower_fedcon.privacy.clipping import CLIP, clipped, norms, rows, slack
 from flower_fedcon.privacy.gaussian import GaussianDP
+from flower_fedcon.privacy.noise import normal
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -51,6 +50,8 @@ class Private:
         self._participation, self._about = strategy.participation, strategy.release.about
         n = strategy.setup.num_clients
         self._sampling = sampling_of(self._participation, n)
+        if strategy.clients_keep_state:  # others' states tell of earlier cohorts: no amplification
+            self._sampling = self._sampling._replace(kind=FULL)
         self._accountant = Accountant(
             self._rule.noise_multiplier, self._rule.target_delta, self._sampling
         )
@@ -137,9 +138,11 @@ class Private:
                 within, kept = within + count, [*kept, found]
             deviation, replies = self._rule.noise(self.clip, size), kept
             if deviation > 0:
-                replies = self._noised(kept, names, deviation)
+                replies = self._noised(kept, names, about, deviation)
             count_noise = self._rule.noise_of_count(size)
-            share = (within - size / 2 + count_noise * float(gaussian(1)[0])) / size + 0.5
+            # Each of them counts 1/2 or -1/2: one client more or less moves the sum by 1/2.
+            present = sum(len(reply.clients) for reply in kept)
+            share = (within - present / 2 + count_noise * float(normal(()))) / size + 0.5
             self.clip = self._rule.next_clip(self.clip, share)
         return Uploads(replies, self._num_clients, denominator=size, about=about)
 
@@ -160,25 +163,27 @@ class Private:
         return replace(reply, payload=payload), within
 
     def _noised(
-        self, replies: Sequence[Reply], names: Sequence[str], deviation: float
+        self,
+        replies: Sequence[Reply],
+        names: Sequence[str],
+        about: Mapping[str, Array],
+        deviation: float,
     ) -> list[Reply]:
-        """Return replies whose first client's values hold the noise: all that is used is the sum.
+        """Return one reply that holds noisy sums, in double precision until then, no single value.
 
         Where nobody was drawn, noise is all there is.
         """
-        first = replies[0] if replies else Reply([], 0)
+        clients = sorted(client for reply in replies for client in reply.clients)
         payload: dict[str, Any] = {}
         for name in names:
-            shape = self._shape(name)
-            noise = (deviation * gaussian(math.prod(shape))).reshape(shape).astype(self._dtype)
-            if not replies:
-                payload[name] = noise[None]
-                continue
-            column = first.payload[name]
-            values = rows(column, len(first.clients)).copy()
-            values[0] += noise
-            payload[name] = values if isinstance(column, np.ndarray) else list(values)
-        return [replace(first, payload=payload), *replies[1:]]
+            center = np.asarray(about.get(name, 0.0), np.float64)
+            total = deviation * normal(self._shape(name))
+            for reply in replies:
+                column = rows(reply.payload[name], len(reply.clients)).astype(np.float64)
+                total = total + (column - center).sum(axis=0)
+            total = np.asarray(total + len(clients) * center, self._dtype)
+            payload[name] = Summed(name, total, len(clients), 0)
+        return [Reply(clients, 0, payload)]
 
 
 def sampling_of(participation: Participation, num_clients: int) -> Sampling:
@@ -254,10 +259,3 @@ def check_private(strategy: FedConStrategy[Any]) -> None:
     ]
     for reason in filter(None, reasons):
         raise ConfigError(f"{strategy.title} takes no privacy=... here: {reason}")
-
-
-def gaussian(size: int) -> Array:
-    """Return standard normal numbers from the operating system's cryptographic source."""
-    whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-    found: Array = ndtri((whole + 0.5) * 2.0**-53)
-    return found

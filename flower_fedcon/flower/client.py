@@ -33,7 +33,7 @@ from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives.private import PrivateObjective
+from flower_fedcon.objectives.private import PrivateObjective, is_private
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.preparation import Preparation
@@ -124,13 +124,12 @@ class FlowerClient(NumPyClient):
             raise ConfigError(
                 "ExampleDP is for objectives: what prepares a table, its sums, is not private"
             )
-        if self._context is not None and not isinstance(self._store, FileStore):
+        if not isinstance(self._store, FileStore):
             raise ConfigError(
                 "ExampleDP needs a state-dir in the node's configuration: without one a node that "
                 "restarts forgets how much privacy it has spent"
             )
-        if isinstance(self._store, FileStore):
-            self._ledger = FileLedger(privacy, self._store.ledger)
+        self._ledger = FileLedger(privacy, self._store.ledger)
         self.objective = PrivateObjective(self._own_objective, privacy, self._ledger)
         self._own_objective = self.objective
 
@@ -238,7 +237,7 @@ class FlowerClient(NumPyClient):
             parameters, prepared = parameters[:-own_arrays], parameters[-own_arrays:]
             self._prepare(codec.preparation_in(codec.named(prepared, names)))
         objective = self._own_objective
-        if self._ledger is not None:
+        if is_private(objective):
             raise RefusedError("refused: this node's examples are private, and so is its loss")
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
@@ -255,7 +254,7 @@ class FlowerClient(NumPyClient):
             _log.warning("this node answers with an error: %s", printable(str(error)))
             return error.told
         _log.warning("this node answers with an error", exc_info=error)
-        if self._has_table:  # a library's words may hold a cell
+        if self._has_table or self._ledger is not None:  # a library's words may hold a cell
             return f"the client failed: {type(error).__name__}, see the node's own log"
         return f"the client failed: {error!r}"
 

@@ -49,20 +49,28 @@ class FileLedger(Ledger):
 
     def _read(self, path: Path) -> None:
         self._left = (0.0, 0)
+        noise = self.privacy.noise_multiplier
         try:
-            entries = json.loads(read_bytes(path))["spent"]
+            found = json.loads(read_bytes(path))
+            entries, then = found["spent"], found.get("noise_multiplier", noise)
             self.spent = {positive("rate", rate): count("spent", n) for rate, n in entries}
         except FileNotFoundError:
-            self.spent = {}
+            self.spent, then = {}, noise
         except (ValueError, TypeError, KeyError, ConfigError) as error:
             raise StorageError(
                 f"{path} does not say how much privacy this client has spent ({error!r:.99}): put "
                 "back a copy; removing it forgets what has been released"
             ) from None
+        if self.spent and then != noise:
+            raise StorageError(
+                f"{path} counts gradients with noise-multiplier {then!r}, and this node has "
+                f"{noise!r}: set it back, since what has left cannot be undone"
+            )
 
     def _write(self, path: Path) -> None:
         with atomic(path, private=True) as temporary:
-            temporary.write_text(json.dumps({"spent": sorted(self.spent.items())}))
+            found = {"noise_multiplier": self.privacy.noise_multiplier}
+            temporary.write_text(json.dumps({**found, "spent": sorted(self.spent.items())}))
         known = self.privacy
         most = "" if known.budget is None else f" of {known.budget:g}"
         _log.info(

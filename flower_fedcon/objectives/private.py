@@ -128,3 +128,9 @@ def for_steps(objective: Any, factor: float) -> Any:
     if isinstance(objective, PrivateObjective):
         objective = Steps(objective)
     return objective if factor == 1.0 else Scaled(objective, factor)
+
+
+def is_private(objective: Any) -> bool:
+    """Return whether an objective, or what a weight is on, lets out noisy gradients alone."""
+    inner = objective.objective if isinstance(objective, Scaled) else objective
+    return isinstance(inner, PrivateObjective)

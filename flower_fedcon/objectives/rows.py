@@ -165,7 +165,8 @@ class LinearModel(Objective):
         data = self.rows[rows]
         slopes = self._slopes(self._scores(x, data), self.targets[rows])
         squares = data.multiply(data).sum(axis=1) if self.sparse else np.square(data).sum(axis=1)
-        norms = np.sqrt(np.asarray(squares).reshape(-1))
+        squares = np.asarray(squares).reshape(-1)
+        norms = np.sqrt(squares + data.shape[1] * np.finfo(self.dtype).tiny)  # lost by squaring
         norms *= np.sqrt(np.square(slopes).sum(axis=0)) if slopes.ndim > 1 else np.abs(slopes)
         slopes *= clip / np.maximum(norms, clip)
         slopes[..., ~np.isfinite(norms)] = 0.0  # of a row too long for arithmetic nothing is left

@@ -196,6 +196,11 @@ class Walk:
         self._strategy = default_strategy(problem) if strategy is None else strategy
         if not hasattr(self._strategy, "regularizer") or self._strategy.constraint is not None:
             raise ConfigError(f"{self._strategy.title} takes no regularizer: no path")
+        if self._strategy.privacy is not None:
+            raise ConfigError(
+                "a path is led by the clients' exact gradients, which no noise covers: leave "
+                "privacy=... out of its strategy"
+            )
         self._layout = problem.layout
         self._engine = hold(engine, None, self._strategy, problem)
         rule = self._strategy.participation

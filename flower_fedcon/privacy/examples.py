@@ -3,8 +3,9 @@
 What DP-SGD does (Abadi et al., "Deep Learning with Differential Privacy", CCS 2016): of a Poisson
 sample of the rows, each with probability q, the gradients are shortened to norm C and added up,
 Gaussian noise of standard deviation z C is added in each entry, and the sum is divided by q m.
-Two data sets are neighbours if one has one row more. m, and what follows from gradients alone (the
-whole upload, any number of local steps, a proximal step), is no further release.
+Two data sets are neighbours if the gradients of one row are left out of one; m itself is public.
+What follows from gradients alone (the whole upload, any number of local steps, a proximal step) is
+no further release.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def normal(shape: tuple[int, ...]) -> Array:
 
 
 def uniform(shape: tuple[int, ...]) -> Array:
-    """Return numbers in (0, 1), of 53 bits each."""
+    """Return numbers in (0, 1), of 52 bits each: with one more, the largest would round to 1."""
     bits = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64)
-    uniform: Array = ((bits >> np.uint64(11)) + 0.5) * 2.0**-53
+    uniform: Array = ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
     return uniform.reshape(shape)

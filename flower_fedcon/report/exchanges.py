@@ -126,11 +126,13 @@ class Exchanges:
         server_round, training = int(line["round"]), line["phase"] == "train"
         answers: list[tuple[str, str, str]] = []
         for name, size in line["used"].items():
+            if not 0 <= (sent := int(size)) < 2**63:
+                raise ValueError(f"{size} bytes")
             answers.append((name, "used", ""))
-            self.sent[name] += int(size)
+            self.sent[name] += sent
         for kind in ("dropped", "silent"):
             answers += [(name, kind, str(reason)) for name, reason in line[kind].items()]
-        answers += [(name, "lost", "") for name in line["lost"]]
+        answers += [(str(name), "lost", "") for name in line["lost"]]
         for name, kind, reason in answers:
             self.totals.setdefault(name, Counter())[kind] += 1
             if training:
@@ -138,6 +140,9 @@ class Exchanges:
             key = (name, kind, printable(reason, 200))
             if kind != "used" and (key in self.reasons or len(self.reasons) < _REASONS):
                 self.reasons[key] += 1
+
+
+_OTHER = (AttributeError, RecursionError)  # of lines of another form, or nested too deep
 
 
 def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
@@ -164,7 +169,14 @@ def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
         for text in _lines(path):
             try:
                 found.take(json.loads(text), cells)
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ):
                 found.unreadable += 1
     return found
 

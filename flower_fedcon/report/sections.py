@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ def title(curves: Sequence[Curves]) -> str:
     """Return what the runs are called: their experiment's title, where they share one."""
     stated = {run.settings.get("title", "") for each in curves for run in each.runs}
     if len(stated) == 1 and (found := stated.pop()):
-        return found.strip('"')
+        return str(json.loads(found)) if found.startswith('"') else found
     return "Runs: " + ", ".join(each.label for each in curves)[:200]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,7 +43,7 @@ class Tail:
         if not self._path.exists():
             return
         with storage(f"read {self._path}"), self._path.open("rb") as file:
-            found = self._path.stat()
+            found = os.fstat(file.fileno())  # of this file: another may take its place
             if found.st_ino != self._file or found.st_size < self._place:
                 self._file, self._place = found.st_ino, 0
             file.seek(self._place)

@@ -102,10 +102,12 @@ def load(
             "version of flower-fedcon wrote. Start again in another run directory"
         )
     then: Fingerprint = content["fingerprint"]
+    # What rounds have cost follows from how their cohorts were drawn.
+    essential = _ESSENTIAL if strategy.privacy is None else (*_ESSENTIAL, "participation")
     for name in [*now, *(then.keys() - now.keys())]:
         change = _change(name, then.get(name), now.get(name))
-        if change and (name in _ESSENTIAL or name not in allow_changes):
-            allow = "" if name in _ESSENTIAL else (
+        if change and (name in essential or name not in allow_changes):
+            allow = "" if name in essential else (
                 f"allow this change (allow_changes=[{name!r}], --allow-change {name}), "
             )  # fmt: skip
             raise FedConError(

@@ -168,7 +168,7 @@ def test_a_node_dies_in_the_middle_of_a_round(when):
     assert np.abs(result.history.x - expected).max() < SECURE.step("delta", 6)
     assert result.history["replies"][-1] == len(left)
     trained = [client for client, now in grid.asked_for if now == STAGES[2]]
-    assert len(trained) == 6 if when in STAGES[2:] else 5  # nobody trains twice for it
+    assert len(trained) == (6 if when in STAGES[2:] else 5)  # nobody trains twice for it
 
 
 @on_grid
@@ -188,16 +188,19 @@ def test_a_round_with_too_few_is_asked_again_as_a_whole(log):
 @on_grid
 def test_a_node_that_comes_back_without_its_state_readmits_and_the_round_starts_over():
     class Forgetful(SecureGrid):
+        forgot = False
+
         def replies_to(self, message):
             trains = [c for c, now in self.asked_for if now == STAGES[2]]
-            if len(trains) == 8 and stage(message) == STAGES[0]:  # in round 2
-                self.nodes[1000].state.pop("fedcon", None)
+            if not self.forgot and len(trains) == 6 and stage(message) == STAGES[0]:  # in round 2
+                self.forgot = True
+                del self.nodes[1000].state["fedcon"]
             return super().replies_to(message)
 
     strategy = Scaffnew(client_lr=0.1, communication_probability=0.5)
     grid = Forgetful(q6_objectives())
     result = strategy.start(grid, num_rounds=4, secure_aggregation=SECURE)
-    assert np.isfinite(result.history.x).all()
+    assert (grid.forgot, result.history["lost"][-1]) == (True, 1)
 
 
 # --- nodes that leave the range, and nodes that insist -------------------------------------------
@@ -324,26 +327,24 @@ def test_a_node_is_killed_in_the_middle_of_a_round(tmp_path):
         configs.append({"partition-id": j, "num-partitions": 5, **data})
     hang, hanging = tmp_path / "hang", tmp_path / "hanging"
     configs[4]["hang"] = str(hang)
-    run_dir = tmp_path / "out"
     config = {
         "algorithm": "FedAvg",
         "arguments": "{'client_lr': 1.0, 'local_steps': 1}",
         "num-server-rounds": 2,
         "evaluate-every": 0,
         "secagg-clipping-range": 8.0,
-        "grace": 20.0,
-        "run-dir": str(run_dir),
+        "grace": 90.0,
+        "run-dir": str(tmp_path / "out"),
     }
     with Deployment(tmp_path, configs) as deployment:
         run = deployment.submit(APP, config)
-        assert wait_until(lambda: "[ROUND 1/2]" in run.output, 600), run.output
-        assert "[ROUND 1/2] 5 of 5 replies" in run.output
+        assert wait_until(lambda: "[ROUND 1/2] 5 of 5 replies" in run.output, 600), run.output
         hang.touch()
         assert wait_until(hanging.exists, 600), run.output
         deployment.kill_node(4)
         output = run.wait(600).output
     assert "[ROUND 2/2] 4 of 5 replies" in output
-    with np.load(run_dir / "model.npz") as model:
+    with np.load(tmp_path / "out" / "model.npz") as model:
         x = next(iter(model.values()))
     # A step of 1 leads to the mean of the minimisers of those in the sum: their optimum.
     assert np.abs(x - np.mean(targets[:4], axis=0)).max() < 2 * SecAggPlus(8.0).step("delta", 5)

@@ -91,3 +91,8 @@ def test_no_row_moves_the_sum_by_more_than_the_clip(rows):
         moved = [np.linalg.norm(whole - f.clipped_sum(x, 0.5, np.delete(np.arange(M), i)))
                  for i in range(M)]  # fmt: skip
         assert max(moved) == pytest.approx(0.5, abs=1e-12)
+
+
+def test_a_row_whose_square_is_lost_is_clipped():
+    f = LeastSquares(np.array([[1e-170, 0.0]]), np.array([1e200]))
+    assert np.abs(f.clipped_sum(np.zeros(2), 1.0, np.arange(1))).max() <= 1.0

@@ -15,7 +15,7 @@ from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RoundErr
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.runs import ledger
-from flower_fedcon.strategies import FedAvg
+from flower_fedcon.strategies import FedAvg, Scaffold
 
 Z, DELTA = 1.5, 1e-4
 EVENT = dp.GaussianDpEvent(Z)
@@ -166,3 +166,17 @@ def test_arguments_out_of_range_are_refused(wrong, said):
         fedavg(**wrong)
     with pytest.raises(ConfigError, match="privacy must be flower_fedcon"):
         FedAvg(client_lr=0.1, local_steps=1, privacy=1.0)
+
+
+def test_states_that_tell_of_earlier_cohorts_leave_no_amplification():
+    privacy = GaussianDP(0.5, Z, DELTA)
+    rule = Sample(count=3)
+    kept = Scaffold(client_lr=0.1, local_steps=1, mirror=False, participation=rule, privacy=privacy)
+    assert simulate(kept, problem(), 4)["epsilon"][-1] == pytest.approx(epsilon(4, Full()))
+
+
+def test_another_participation_does_not_price_what_is_spent(tmp_path):
+    simulate(fedavg(Full()), problem(), 2, run_dir=tmp_path)
+    with pytest.raises(FedConError, match=r"cannot resume .*participation"):
+        simulate(fedavg(Bernoulli(0.25)), problem(), 4, run_dir=tmp_path, resume=True,
+                 allow_changes=["participation"])  # fmt: skip

@@ -13,12 +13,14 @@ from test_release import SINGLE, SUMS, shown, suited
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Only, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
-from flower_fedcon.core.private import gaussian
-from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives import Quadratic
-from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
+from flower_fedcon.objectives import LeastSquares, PrivateObjective, Quadratic
+from flower_fedcon.paths import regularization_path
+from flower_fedcon.privacy import ExampleDP, GaussianDP
 from flower_fedcon.privacy.accountant import Accountant, Sampling
-from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew
+from flower_fedcon.privacy.noise import normal
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx, Scaffnew
 
 IDLE = GaussianDP(clip=1e30, noise_multiplier=0.0, target_delta=1e-5)
 NOISY = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
@@ -55,7 +57,11 @@ def test_each_method_runs_with_noise(case):
     history = simulate(
         strategy(name, first, **settings, privacy=NOISY), first.problem(), 3, evaluate_every=0
     )
+    again = simulate(
+        strategy(name, first, **settings, privacy=NOISY), first.problem(), 3, evaluate_every=0
+    )
     assert np.isfinite(history.x).all()
+    assert not np.array_equal(again.x, history.x) or not history.x.any()  # psi may leave nothing
     assert history["epsilon"][-1] > 0
 
 
@@ -101,7 +107,7 @@ def test_the_sum_has_the_noise_that_is_stated():
     privacy = GaussianDP(clip=2.0, noise_multiplier=3.0, target_delta=1e-5)
     found = simulate(fedavg(privacy), pulled(0, 0, 0, d=300), 1).x * 3
     assert stats.kstest(found / 6.0, "norm").pvalue > 1e-4
-    assert stats.kstest(gaussian(20000), "norm").pvalue > 1e-4
+    assert stats.kstest(normal((20000,)), "norm").pvalue > 1e-9
 
 
 def test_a_cohort_of_nobody_is_a_round_of_noise():
@@ -140,6 +146,17 @@ def test_a_quantile_moves_the_clip_to_it():
     assert z**-2 + (2 * b) ** -2 == pytest.approx(0.2**-2)  # Andrew et al., Theorem 1
 
 
+def test_a_client_moves_the_count_of_a_quantile_by_half(monkeypatch):
+    monkeypatch.setattr("flower_fedcon.core.private.normal", np.zeros)
+    told = []
+    monkeypatch.setattr(GaussianDP, "next_clip", lambda self, clip, share: told.append(share) or 9)
+    privacy = GaussianDP(9.0, 1.0, 1e-5, quantile=0.5)
+    rule = Bernoulli(0.5)
+    history = simulate(fedavg(privacy, participation=rule), pulled(*range(8), d=1), 12)
+    assert len(set(history["replies"])) > 1
+    assert told == pytest.approx(list(0.5 + history["replies"] / 2 / 4))  # each is short: + 1/2
+
+
 def statistics(privacy, runs, canary):
     """Return where each of many first rounds ends, in units of the stated noise."""
     run = OpenRun(fedavg(privacy), pulled(canary, 0.0, 0.0, d=1))
@@ -164,12 +181,31 @@ def test_an_audit_finds_what_is_stated_and_catches_half_the_noise(monkeypatch):
     privacy = GaussianDP(clip=2.0, noise_multiplier=1.0, target_delta=0.1)
     stated = simulate(fedavg(privacy), pulled(1, 0, 0), 1)["epsilon"][-1]
     honest = [statistics(privacy, 1000, canary) for canary in (1e6, 0.0)]
-    bounds = [empirical_epsilon(*honest, 0.1, t) for t in (0.5, 1.0)]
+    bounds = [empirical_epsilon(*honest, 0.1, t) for t in (0.5, 1.0, 1.5, 2.0)]
     assert 0 < max(bounds) <= stated
     noise = GaussianDP.noise
     monkeypatch.setattr(GaussianDP, "noise", lambda *arguments: 0.5 * noise(*arguments))
     halved = [statistics(privacy, 1000, canary) for canary in (1e6, 0.0)]
     assert empirical_epsilon(*halved, 0.1, 1.0) > stated
+
+
+def test_a_single_upload_is_in_nobodys_reach():
+    run = OpenRun(fedavg(NOISY), pulled(1, 2, 3, d=1))
+    round_ = run.server.begin()
+    while (request := round_.next_request()) is not None:
+        round_.take(run.answer(request))
+    with pytest.raises(AlgorithmError, match="a single client's 'delta' was asked for"):
+        round_.uploads()["delta"]
+
+
+def test_a_path_and_workers_are_not_private():
+    private = FedDualAvg(L1(0.1), client_lr=0.1, local_steps=1, privacy=NOISY)
+    with pytest.raises(ConfigError, match="exact gradients, which no noise covers"):
+        regularization_path(FederatedProblem(pulled(1, 2).objectives), L1(0.1), strategy=private)
+    rule = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    rows = [PrivateObjective(LeastSquares(np.eye(2), np.ones(2)), rule) for _ in range(2)]
+    with pytest.raises(ConfigError, match="workers=2: what private examples have spent"):
+        simulate(fedavg(), FederatedProblem(rows), 1, workers=2)
 
 
 def test_everyone_and_a_cohort_of_all_cost_the_same():

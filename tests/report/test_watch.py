@@ -168,9 +168,9 @@ def test_watching_a_run_of_another_process(tmp_path):
     folder = tmp_path / "run"
     paths = [str(Path(__file__).parent), str(ROOT / "tests" / "support")]
     process = subprocess.Popen([sys.executable, "-c", code, str(folder), *paths])
-    while not (folder / "history.csv").exists():
-        assert process.poll() is None
+    while process.poll() is None and not (folder / "history.csv").exists():
         time.sleep(0.02)
+    assert (folder / "history.csv").exists()
     told: list[str] = []
     assert watch(folder, every=0.05, say=told.append)
     assert process.wait() == 0
