@@ -6,6 +6,7 @@ studies; the tables of sets and regularizers. With FEDCON_SITE=quick no curve is
 """
 
 import os
+import re
 from pathlib import Path
 
 import curves
@@ -38,7 +39,25 @@ def generate(app=None):
         write(DOCS / "_generated" / name, make())
 
 
+OF_THE_SITE = {
+    r"\]\(\.\./strategies/(\w+)\.py\)": r"](methods/\1.rst)",
+    r"\]\(\.\./README\.md#algorithms\)": "](methods/index.rst)",
+    r"\]\(\.\./examples/gallery/\)": "](gallery/index.rst)",
+    r"\]\(\.\./CONTRIBUTING\.md\)": "](contributing.md)",
+    r"\]\(\.\./sims/SCALE\.md\)": "](benchmarks.md)",
+    r"\]\(\.\./sims/REPRODUCED_QUICK\.md\)": "](claims_quick.md)",
+    r"\]\(\.\./sims/REPRODUCED\.md\)": "](#the-table)",
+}
+
+
+def lead_to_pages(app, name, source):
+    """Lead to the site's own page of what a forge, where pages are read too, shows as a file."""
+    for link, page in OF_THE_SITE.items():
+        source[0] = re.sub(link, page, source[0])
+
+
 def setup(app):
     """Run before the sources are listed."""
     app.connect("builder-inited", generate, priority=100)
+    app.connect("source-read", lead_to_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

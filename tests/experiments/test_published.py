@@ -74,16 +74,13 @@ def test_published_counts_are_those_of_the_table(page: str) -> None:
         assert counted == (len(verdicts), *tally)
 
 
-LINKS = {"REPRODUCED_QUICK.md": "claims_quick.md", "REPRODUCED.md": "#the-table"}
-
-
 def test_the_page_states_the_published_counts() -> None:
     text = " ".join((SIMS.parent / "docs" / "claims.md").read_text().split())
     for page, _ in PAGES:
         (papers, held, explained, failed), (ours, passed, _, broken) = counts(page)[0].values()
         assert failed == broken == 0
         assert (
-            f"of the [papers' {papers} claims]({LINKS[page]}) {held} hold, and {explained} do not "
+            f"of the [papers' {papers} claims](../sims/{page}) {held} hold, and {explained} do not "
             f"and say why; of {ours} of our own {passed} hold"
         ) in text
     found = re.search(r"(\d+) claims need MNIST's images, and (\d+) more MovieLens-100k", text)
