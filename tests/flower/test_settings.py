@@ -115,7 +115,11 @@ def test_every_set_and_regularizer_is_among_these():
 @pytest.mark.parametrize("name", sorted(registered().keys() - SPELT_OUT))
 def test_other_registered_types_travel(name):
     made = []
-    for arguments in ({}, {"fraction": 0.4}, {"steps": 3}, {"levels": 4}, {"bound": 1.0}):
+    privacy = {"clip": 1.0, "noise_multiplier": 1.0, "target_delta": 1e-5}
+    for arguments in (
+        {}, {"fraction": 0.4}, {"steps": 3}, {"levels": 4}, {"bound": 1.0}, privacy,
+        {"clipping_range": 1.0},
+    ):  # fmt: skip
         with contextlib.suppress(ConfigError):
             made.append(make(name, arguments))
     assert made
