@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from pathlib import Path
 
 # Before Flower or Ray is imported by any test.
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
@@ -57,3 +58,11 @@ def run_command(tmp_path, monkeypatch, capsys):
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """Return a working directory with the examples, as in a clone of the project."""
+    (tmp_path / "examples").symlink_to(Path(__file__).parents[1] / "examples")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

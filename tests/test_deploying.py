@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
 from harness import refusal
-from pages import ROOT, blocks
+from pages import blocks
 from pasting import Pasted, consecutive_ports, stop
 from processes import SCRIPTS, free_ports, wait_until
 
@@ -37,14 +37,6 @@ def test_a_node_s_file_sets_its_policy(tmp_path):
     assert (policy.algorithms, policy.batches) == (("fedavg", "scaffold"), "private")
     assert (policy.min_rows, policy.min_batch_size, policy.keep_days) == (100, 32, 7)
     assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
-
-
-@pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """A working directory with the example's files."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.deployment

@@ -214,14 +214,6 @@ def test_csv_files_become_a_model(tmp_path):
     assert blocks("text", tables)[0] in told
 
 
-@pytest.fixture
-def clone(tmp_path, monkeypatch):
-    """A working directory with the example's files."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def without(report: str, start: str) -> list[str]:
     return [line for line in report.splitlines() if not line.startswith(start)]
 

@@ -14,6 +14,24 @@ from flower_fedcon.errors import ConfigError
 FULL, FIXED, POISSON = "full", "fixed", "poisson"
 
 
+def library() -> Any:
+    """Return dp-accounting.
+
+    Raises
+    ------
+    ConfigError
+        Where it is not installed.
+    """
+    try:
+        import dp_accounting
+        import dp_accounting.rdp
+    except ImportError:
+        raise ConfigError(
+            "privacy is counted by dp-accounting: pip install 'flower-fedcon[privacy]'"
+        ) from None
+    return dp_accounting
+
+
 class Sampling(NamedTuple):
     """How a round's cohort is drawn.
 
@@ -70,25 +88,16 @@ class Accountant:
             return 0.0
         if self._round is None:
             return math.inf
-        from dp_accounting import rdp
-
-        found, _ = rdp.compute_epsilon(self._orders, rounds * self._round, self.delta)
+        found, _ = library().rdp.compute_epsilon(self._orders, rounds * self._round, self.delta)
         return float(found)
 
 
 @cache
 def _of_one_round(noise_multiplier: float, sampling: Sampling) -> tuple[Any, Any]:
     """Return Renyi orders, and the divergence of one round at each."""
-    try:
-        import dp_accounting as dp
-        from dp_accounting import rdp
-    except ModuleNotFoundError:
-        raise ConfigError(
-            "privacy=GaussianDP(...) with noise needs dp-accounting: pip install "
-            "'flower-fedcon[privacy]'"
-        ) from None
+    dp = library()
 
-    class OneRound(rdp.RdpAccountant):  # type: ignore[misc, unused-ignore]
+    class OneRound(dp.rdp.RdpAccountant):  # type: ignore[misc, name-defined, unused-ignore]
         """The accountant, with its divergences: a round's are the same in all rounds."""
 
         def divergences(self) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.privacy.accountant import library
 from flower_fedcon.validation import count, optional, positive
 
 _PREFIX = "privacy."
@@ -102,14 +103,8 @@ class ExampleDP:
         ConfigError
             Without dp-accounting, which counts (the extra `privacy`).
         """
-        try:
-            from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-            from dp_accounting.rdp import RdpAccountant
-        except ImportError as error:
-            raise ConfigError(
-                "privacy is counted by dp-accounting: pip install 'flower-fedcon[privacy]'"
-            ) from error
-        accountant, noisy = RdpAccountant(), GaussianDpEvent(self.noise_multiplier)
+        dp = library()
+        accountant, noisy = dp.rdp.RdpAccountant(), dp.GaussianDpEvent(self.noise_multiplier)
         for rate, gradients in spent.items():
-            accountant.compose(PoissonSampledDpEvent(rate, noisy), gradients)
+            accountant.compose(dp.PoissonSampledDpEvent(rate, noisy), gradients)
         return float(accountant.get_epsilon(self.target_delta)) if spent else 0.0

@@ -142,9 +142,6 @@ class Exchanges:
                 self.reasons[key] += 1
 
 
-_OTHER = (AttributeError, RecursionError)  # of lines of another form, or nested too deep
-
-
 def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
     """Return what a run's audit log says; None where it keeps none.
 
