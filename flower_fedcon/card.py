@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import parameters
 
 PARAGRAPHS = ("Symbols", "State", "Wire", "Participation", "Aggregation", "Lost state", "Source")
 _OPTIONAL = ("Symbols", "Aggregation")
@@ -44,6 +45,8 @@ class Card:
         Which cohorts the method allows, and what sampling does to it.
     aggregation : str
         Whether a robust rule may take the place of the mean, and what that does; or why not.
+    regularizer : str
+        Whether psi must be convex, and why; "" for a method without one.
     release : str
         What the server needs of the uploads: their sum, or each of them.
     lost_state : str
@@ -61,6 +64,7 @@ class Card:
     wire: str
     participation: str
     aggregation: str
+    regularizer: str
     release: str
     lost_state: str
     source: str
@@ -133,6 +137,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         wire=found["Wire"],
         participation=found["Participation"],
         aggregation=found["Aggregation"],
+        regularizer="",
         release="",
         lost_state=found["Lost state"],
         source=found["Source"],
@@ -164,12 +169,24 @@ def _round(text: str) -> str:
     return textwrap.dedent(match.group(1)).rstrip() if match else ""
 
 
+def _psi(kind: type[Any]) -> str:
+    """Return which regularizers a method takes."""
+    if "regularizer" not in parameters(kind):
+        return ""
+    if kind.needs_convex:
+        return f"convex alone: {kind.needs_convex}"
+    return (
+        "convex, or weakly convex (MCP, SCAD) if 1/rho, rho its modulus, is above every prox step; "
+        "the theory is for convex psi"
+    )
+
+
 def card_of(kind: type[Any]) -> Card:
     """Return a strategy class's card; a subclass without a `name` of its own has its parent's."""
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
     card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
-    card = replace(card, release=str(kind.release))
+    card = replace(card, release=str(kind.release), regularizer=_psi(kind))
     if kind.needs_mean:  # said once, where it is refused
         return replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
     return card

@@ -24,7 +24,7 @@ from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
-from flower_fedcon.strategies.families.arguments import COMMON, names_checked
+from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.validation import Array, count, optional, parameters, positive
 from flower_fedcon.wire.payloads import Payload
 
@@ -95,15 +95,14 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     """What the server needs of the uploads: whether their sum is enough."""
     takes_sets: ClassVar[bool] = True
     """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
+    needs_convex: ClassVar[str] = "its author has not said that another psi will do"
+    """Why `regularizer` must be convex; "" where a weakly convex one will do."""
     functional_constraint: ClassVar[bool] = False
     """Whether it keeps the objectives' own constraint, `constraint_value(x)` <= 0 on average."""
-
     own_constraints: ClassVar[bool] = False
     """Whether it keeps each objective's own `constraint_value(x)` <= 0, and not their mean."""
-
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
-
     uses_num_rounds: bool = False
     """Whether the iterates depend on how many rounds the run is to have."""
 
@@ -211,6 +210,10 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """Return further models that the method offers (an average, say), by name."""
         return {}
 
+    def longest_prox(self) -> float:
+        """Return the longest step for which it takes the regularizer's prox, 0 for none."""
+        return 0.0
+
     def first_contact(self, state: State, client: int) -> Payload | None:
         """Return the state that a client needs at its first contact, if it cannot know it."""
         return None
@@ -304,6 +307,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
                 f"needs every client in every round ({self.needs_everyone})",
                 "Full(), or an algorithm that allows sampling (`fedcon list`)",
             )
+        check_convexity(bound)  # again: a path gives other regularizers
         bound.constants = bound.derive()
         if self.privacy is not None:
             check_private(bound)

@@ -96,6 +96,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     name = "compositefl"
     uplink = ("delta",)
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
+    needs_convex = ""
     release = Release("with everyone and without mirror")
     own_loop_decides = ()
 
@@ -149,6 +150,11 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         """Return P = prox(x_bar, T)."""
         step = self.server_lr * self.client_lr * self.local_steps
         return self.regularizer.prox(state.x_bar, step)  # type: ignore[no-any-return]
+
+    def longest_prox(self) -> float:
+        """Return the longer of T and the last prox step of 3."""
+        length: float = self.client_lr * self.local_steps
+        return max(self.server_lr * length, length - self.client_lr)
 
     def reset(self, state: CompositeFLState) -> CompositeFLState:
         """Let every client start from c_i = 0."""

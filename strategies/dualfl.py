@@ -124,6 +124,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     name = "dualfl"
     uplink = ("theta",)
     needs_mean = "theta must stay the mean of all z_j, the dual variables"
+    needs_convex = "it works on the dual problem, which holds the conjugate of psi"
     release = Release("without mirror", about={"theta": "theta"})
 
     def initialize(self, x0: Array) -> DualFLState:

@@ -81,6 +81,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
     needs_mean = ""
+    needs_convex = ""
     release = Release()
     takes_sets = False
 

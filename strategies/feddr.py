@@ -93,6 +93,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     name = "feddr"
     uplink = ("delta",)
     needs_mean = "xtilde must stay the mean of all xhat_i"
+    needs_convex = ""
     release = Release("without mirror")
 
     def __init__(
@@ -131,6 +132,10 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     def model(self, state: FedDRState) -> Array:
         """Return xbar."""
         return state.xbar
+
+    def longest_prox(self) -> float:
+        """Return eta."""
+        return self.step_size
 
     def needs_whole_cohort(self) -> bool:
         """Without a mirror, a client that cannot come back must end the run, not drop out of it."""

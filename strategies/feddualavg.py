@@ -97,6 +97,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     name = "feddualavg"
     uplink = ("delta",)
     needs_mean = ""
+    needs_convex = "its prox step grows in every round, past any that such a psi has a prox for"
     release = Release()
 
     def __init__(

@@ -75,6 +75,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     name = "fedmid"
     uplink = ("delta",)
     needs_mean = ""
+    needs_convex = ""
     release = Release()
 
     def initialize(self, x0: Array) -> FedMiDState:
@@ -90,6 +91,11 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         w = state.w + self.server_lr * uploads.mean("delta")
         steps = self.unit * self.units(uploads)
         return FedMiDState(w=self.regularizer.prox(w, self.server_lr * self.client_lr * steps))
+
+    def longest_prox(self) -> float:
+        """Return the longer of the prox steps of 2 and 4."""
+        own = 0.0 if self.server_prox_only else self.client_lr
+        return max(own, self.server_lr * self.client_lr * self.unit)  # type: ignore[no-any-return]
 
     def model(self, state: FedMiDState) -> Array:
         """Return w."""

@@ -89,6 +89,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     name = "fednewton"
     uplink = ("m",)
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
+    needs_convex = "its server minimises a model that is convex only if psi is"
     release = Release("with everyone")
 
     def __init__(self, regularizer: Any = None, **common: Unpack[Common]) -> None:

@@ -112,6 +112,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
     needs_mean = "w minimises a sum over all clients"
+    needs_convex = "its multipliers are those of a convex problem"
     release = Release(single="each client has a multiplier of its own")
     needs_everyone = "w minimises a sum over all clients"
     own_constraints = True

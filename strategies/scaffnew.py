@@ -84,6 +84,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     name = "scaffnew"
     uplink = ("v",)
     needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
+    needs_convex = "the h_i converge since the prox of a convex psi expands no distance"
     release = Release(about={"v": "x_bar"})
     needs_everyone = "all share one coin"
 

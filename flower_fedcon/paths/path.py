@@ -189,6 +189,11 @@ class Walk:
         self.psi: Regularizer = as_regularizer(given)
         if isinstance(self.psi, Zero):
             raise ConfigError("a path needs a regularizer, such as L1(1.0)")
+        if self.psi.weak_convexity:
+            raise ConfigError(
+                f"a path goes from minimiser to minimiser, and {self.psi!r} is not convex: run a "
+                "method at each weight"
+            )
         self.psi.check_shape(problem.layout.shape)
         self.tolerance = positive("tolerance", tolerance)
         self.max_rounds = count("max_rounds", max_rounds)

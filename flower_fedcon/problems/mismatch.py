@@ -105,7 +105,8 @@ def is_zero(psi: Regularizer, layout: Layout) -> bool:
     if isinstance(psi, Indicator):
         return False
     point = np.random.default_rng(0).standard_normal(layout.shape)
-    return np.array_equal(psi.prox(point, 1.0), point)
+    step = min(1.0, 0.5 / psi.weak_convexity) if psi.weak_convexity else 1.0
+    return np.array_equal(psi.prox(point, step), point)
 
 
 def _names(added: list[Regularizer]) -> str:

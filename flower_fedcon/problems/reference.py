@@ -74,7 +74,7 @@ def solve(
     Raises
     ------
     ConfigError
-        If there are no objectives or an argument cannot be used.
+        If there are no objectives, psi is not convex, or an argument cannot be used.
     FedConError
         If the tolerance was not reached, or F is a quadratic without a minimiser.
 
@@ -87,6 +87,11 @@ def solve(
     >>> found.x, found.value
     (array([2., 0.]), -2.0)
     """
+    if regularizer.weak_convexity:
+        raise ConfigError(
+            f"{regularizer!r} is not convex: no solver certifies a minimum. Run without F* "
+            "(reference = false), and take certificates, whose kkt is 0 at stationary points"
+        )
     x = float_array("x0", x0).astype(np.float64)
     smooth = _Mean(objectives)
     limit = count("max_iterations", max_iterations)

@@ -13,11 +13,19 @@ from flower_fedcon.validation import Array, float_array, nonnegative
 
 
 class Regularizer(ABC):
-    """A closed convex function psi of a model of any shape.
+    """A closed function psi of a model of any shape: convex, unless it says otherwise.
 
     `batch` is the number of leading axes of an argument that index clients: with `batch=1` the
     same call serves a stack of models.
     """
+
+    @property
+    def weak_convexity(self) -> float:
+        """The least rho >= 0 for which psi + rho/2 ||x||^2 is convex: 0 for a convex psi.
+
+        With rho > 0 the prox is for steps below 1/rho alone.
+        """
+        return 0.0
 
     @abstractmethod
     def value(self, x: Array) -> float:
@@ -32,7 +40,7 @@ class Regularizer(ABC):
         Raises
         ------
         ConfigError
-            If `step` is negative or not finite.
+            If `step` is negative or not finite, or psi is weakly convex and the step too long.
         """
 
     @abstractmethod
@@ -55,10 +63,21 @@ class Regularizer(ABC):
         """Return how far `x` is from a stationary point of f + psi, if `grad` is f's gradient.
 
         Where psi's subdifferential has a closed form this is the least ||grad + q|| over its
-        elements q. Elsewhere (`Indicator`, foreign operators) it is ||x - prox(x - grad)|| with
-        step 1 (for a set, its projection). Both are 0 exactly at stationary points.
+        elements q. Elsewhere (`Indicator`, foreign operators) it is `prox_residual`. Both are 0
+        exactly at stationary points.
         """
-        return norm(x - self.prox(x - grad, 1.0))
+        return self.prox_residual(x, grad)
+
+    def prox_residual(self, x: Array, grad: Array) -> float:
+        """Return ||x - prox(x - step grad, step)|| / step: 0 exactly at stationary points.
+
+        The step is 1 (for a set the prox is its projection), or 1/(2 rho) for a weakly convex psi
+        where that is less.
+        """
+        step = min(1.0, 0.5 / self.weak_convexity) if self.weak_convexity else 1.0
+        if step == 1.0:
+            return norm(x - self.prox(x - grad, 1.0))
+        return norm(x - self.prox(x - step * grad, step)) / step
 
     def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Return l1 and l2 of `shape` if psi(x) = sum_i l1_i |x_i| + l2_i x_i^2 / 2; else None."""

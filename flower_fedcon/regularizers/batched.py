@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.regularizers import L1, ElasticNet, L2Squared, Zero
+from flower_fedcon.regularizers import L1, MCP, SCAD, ElasticNet, L2Squared, Zero
 from flower_fedcon.sets import Atom
 from flower_fedcon.validation import Array
+
+_ENTRY_BY_ENTRY = L1, L2Squared, ElasticNet, Zero, MCP, SCAD
 
 
 class BatchedSet:
@@ -58,7 +60,7 @@ class BatchedRegularizer:
 
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""
-        if isinstance(self.inner, L1 | L2Squared | ElasticNet | Zero):  # they act entry by entry
+        if isinstance(self.inner, _ENTRY_BY_ENTRY):
             return self.inner.subgradient(x)
         return self.each(x, self.inner.subgradient)
 

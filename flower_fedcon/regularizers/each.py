@@ -35,6 +35,11 @@ class Each(ByValue, Regularizer):
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner", as_regularizer(self.inner))
 
+    @property
+    def weak_convexity(self) -> float:
+        """That of the inner regularizer."""
+        return self.inner.weak_convexity
+
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless each model fits the inner regularizer."""
         if len(shape) < 2:

@@ -36,6 +36,11 @@ class WithIntercept(ByValue, Regularizer):
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner", as_regularizer(self.inner))
 
+    @property
+    def weak_convexity(self) -> float:
+        """That of the inner regularizer."""
+        return self.inner.weak_convexity
+
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless the coefficients fit the inner regularizer."""
         if not shape or shape[0] < 2:

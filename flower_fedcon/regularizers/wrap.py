@@ -67,7 +67,8 @@ class Indicator(Regularizer):
 class Foreign(Regularizer):
     """factor * operator, for an operator with `prox(v, step)` and `__call__(v)` on vectors.
 
-    These are pyproximal's conventions, whose indicators return True or False.
+    These are pyproximal's conventions, whose indicators return True or False. An operator that is
+    not convex says so by an attribute `weak_convexity`, as `Regularizer` explains.
     """
 
     operator: Any
@@ -81,6 +82,11 @@ class Foreign(Regularizer):
 
     def __hash__(self) -> int:
         return hash((id(self.operator), self.factor))
+
+    @property
+    def weak_convexity(self) -> float:
+        """That of the operator, 0 where it has none, times the factor."""
+        return self.factor * float(getattr(self.operator, "weak_convexity", 0.0))
 
     def value(self, x: Array) -> float:
         """Return factor * operator(x)."""
@@ -134,6 +140,11 @@ class Separable(ByValue, Regularizer):
     @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         return [shape for _, shape in self.parts]
+
+    @property
+    def weak_convexity(self) -> float:
+        """The largest of the layers'."""
+        return max((part.weak_convexity for part, _ in self.parts), default=0.0)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models are vectors of as many entries as the layers have."""

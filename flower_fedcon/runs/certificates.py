@@ -47,7 +47,7 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
         gap = {} if constraint is None else {"fw_gap": math.nan}
         return {"kkt": math.nan, **gap}
     psi = Zero() if psi is None else psi
-    found = {"kkt": float(np.linalg.norm((x - psi.prox(x - gradient, 1.0)).ravel()))}
+    found = {"kkt": psi.prox_residual(x, gradient)}
     if constraint is not None:
         vertex = constraint.lmo(gradient).dense()
         found["fw_gap"] = float(np.vdot(gradient, x - vertex))

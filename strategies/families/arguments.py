@@ -36,5 +36,33 @@ def names_checked(init: Callable[..., None]) -> Callable[..., None]:
                     hint = nearest(name, known, kind.other_names())
                     raise ConfigError(f"{kind.__name__} has no argument {name!r}: {hint}")
         init(self, *args, **given)
+        if kind.__init__ is checked:
+            check_convexity(self)
 
     return checked
+
+
+def check_convexity(strategy: FedConStrategy[Any]) -> None:
+    """Refuse a weakly convex regularizer where the method needs a convex one, or shorter steps.
+
+    Raises
+    ------
+    ConfigError
+        Saying why, or for which steps the regularizer has a prox.
+    """
+    psi, title = strategy.regularizer, strategy.title
+    modulus = 0.0 if psi is None else psi.weak_convexity
+    if not modulus:
+        return
+    if strategy.needs_convex:
+        raise ConfigError(
+            f"{title} needs a convex regularizer, and {psi!r} is weakly convex (modulus "
+            f"{modulus:g}): {strategy.needs_convex}. `fedcon info` says which methods take it"
+        )
+    longest = strategy.longest_prox()
+    if longest * modulus >= 1:
+        raise ConfigError(
+            f"{title} takes prox steps of up to {longest:g}, and {psi!r} has a prox for steps "
+            f"below {1 / modulus:g} alone, the inverse of its modulus of weak convexity: take "
+            "smaller steps, or a regularizer that is nearer to convex"
+        )

@@ -11,6 +11,9 @@ import pytest
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import (
     L1,
+    MCP,
+    SCAD,
+    SLOPE,
     Each,
     ElasticNet,
     GroupLasso,
@@ -23,6 +26,7 @@ from flower_fedcon.regularizers import (
     Separable,
     SparseGroupLasso,
     TotalVariation1D,
+    TotalVariation2D,
     WithIntercept,
     Zero,
     as_regularizer,
@@ -58,11 +62,13 @@ ORACLES = [
     Product([(L1Ball(1.0), (1,)), (ShiftedSet(Simplex(), np.ones(1)), (1,))]),
     L1(np.array([0.1, 3.0])), L2Norm(0.3), GroupLasso(0.3, 1), SparseGroupLasso(0.1, 0.3, 2),
     TotalVariation1D(0.1), Nonnegative(), Separable([(L1(0.1), (1,)), (Box(0, 1), [1])]),
+    MCP(0.3, 2.0), SCAD(0.3, 3.0, 0.5), SLOPE(np.array([0.3, 0.1])),
     WithIntercept(L1(0.1)), GroupLasso(np.array([0.1, 0.2]), np.array([0, 1])),
 ]  # fmt: skip
 MATRIX_ORACLES = [
     NuclearNormBall(2.0), SpectrahedronTraceBall(0.5), Birkhoff(2), NuclearNorm(0.3),
     GroupL2Ball(0.3, "rows"), GroupLasso(0.3, "rows"), Each(L2Norm(0.3)),
+    TotalVariation2D(0.3, isotropic=False, tolerance=1e-4),
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import (
     L1,
+    SLOPE,
     ElasticNet,
     GroupLasso,
     Indicator,
@@ -27,7 +28,7 @@ from flower_fedcon.regularizers import (
 from flower_fedcon.sets import GroupL2Ball, L1Ball, L2Ball, LInfBall, NuclearNormBall
 
 KINDS = ("l1", "weights", "l2norm", "group", "rows", "labels", "sparse-group", "tv", "nonnegative",
-         "nuclear", "separable", "elastic")  # fmt: skip
+         "nuclear", "separable", "elastic", "slope")  # fmt: skip
 
 
 def make(kind, weight, shape):
@@ -45,6 +46,9 @@ def make(kind, weight, shape):
         "tv": lambda: TotalVariation1D(weight),
         "nonnegative": Nonnegative,
         "nuclear": lambda: NuclearNorm(weight),
+        "slope": lambda: SLOPE(
+            np.sort(np.random.default_rng(0).integers(0, 4, size))[::-1] * weight / 3
+        ),
         "elastic": lambda: ElasticNet(weight, weight),
         "separable": lambda: Separable(
             [(L1(weight), (1,)), (TotalVariation1D(weight), (size - 1,))]
@@ -141,7 +145,8 @@ def test_values_and_subgradients():
     weights = rng.random((3, 4))
     assert L1(weights)(x) == pytest.approx((weights * np.abs(x)).sum())
     for psi in (NuclearNorm(2.0), GroupLasso(2.0, "rows"), SparseGroupLasso(0.5, 2.0, 4),
-                L2Norm(3.0), TotalVariation1D(2.0), L1(weights)):  # fmt: skip
+                L2Norm(3.0), TotalVariation1D(2.0), L1(weights),
+                SLOPE(-np.sort(-weights, axis=None))):  # fmt: skip
         q = psi.subgradient(x)
         for _ in range(20):
             y = rng.normal(size=x.shape)

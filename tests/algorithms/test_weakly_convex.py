@@ -1,0 +1,144 @@
+"""Weakly convex regularizers: who takes them, for which steps, and where the runs stop."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from flower_fedcon import FederatedProblem, regularization_path, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.problems.reference import solve
+from flower_fedcon.registry import algorithms
+from flower_fedcon.regularizers import L1, MCP, SCAD, WithIntercept
+from flower_fedcon.sets import Box
+from flower_fedcon.strategies import CompositeFL, FedAvg, FedDR, FedMiD
+from flower_fedcon.validation import parameters
+
+TAKING = {"fedavg", "fedmid", "feddr", "compositefl"}
+NEEDED = {
+    "client_lr": 0.01, "local_steps": 2, "step_size": 0.1, "strong_convexity": 1.0,
+    "damping": 1.0, "penalty": 1.0, "stages": [(1.0, None, 5)], "constraint": Box(-1, 1),
+}  # fmt: skip
+REGULARIZED = {n: kind for n, kind in algorithms().items() if "regularizer" in parameters(kind)}
+
+
+def made(kind, psi):
+    known = parameters(kind)
+    given = {
+        n: v for n, v in NEEDED.items() if n in known and known[n].default in (known[n].empty, None)
+    }
+    return kind(regularizer=psi, **given)
+
+
+@pytest.mark.parametrize("name", REGULARIZED)
+def test_who_takes_them(name):
+    kind = REGULARIZED[name]
+    assert made(kind, L1(0.1)).regularizer == L1(0.1)
+    if name in TAKING:
+        assert "weakly convex" in kind.card().regularizer
+        assert made(kind, MCP(0.1)).regularizer == MCP(0.1)
+        return
+    assert kind.card().regularizer == f"convex alone: {kind.needs_convex}"
+    for psi in (MCP(0.1), SCAD(0.1), WithIntercept(MCP(0.1))):
+        with pytest.raises(ConfigError, match=r"needs a convex regularizer.*modulus 0\.3") as told:
+            made(kind, psi)
+        assert kind.needs_convex in str(told.value)
+
+
+@pytest.mark.parametrize("name", sorted(algorithms().keys() - REGULARIZED.keys()))
+def test_the_others_say_nothing_of_it(name):
+    assert algorithms()[name].card().regularizer == ""
+
+
+@pytest.mark.parametrize(
+    ("build", "longest"),
+    [
+        (lambda psi: FedDR(psi, step_size=0.5), 0.5),
+        (lambda psi: FedMiD(psi, client_lr=0.25, local_steps=2), 0.5),
+        (lambda psi: FedMiD(psi, client_lr=0.5, local_steps=2, server_lr=0.1), 0.5),
+        (lambda psi: CompositeFL(psi, client_lr=0.25, local_steps=2), 0.5),
+        (lambda psi: CompositeFL(psi, client_lr=0.25, local_steps=3, server_lr=0.5), 0.5),
+    ],
+)
+def test_prox_steps_stay_below_the_inverse_of_the_modulus(build, longest):
+    assert build(MCP(1.0, gamma=0.51)).longest_prox() == pytest.approx(longest)
+    with pytest.raises(ConfigError, match=r"prox steps of up to 0\.5, .* for steps below 0\.5 "):
+        build(MCP(1.0, gamma=0.5))
+
+
+def test_subgradients_need_no_prox():
+    assert FedAvg(client_lr=3.0, local_steps=5, regularizer=MCP(1.0, gamma=0.1)).longest_prox() == 0
+
+
+def clients(seed=0, n=4, d=5):
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        matrix = basis @ np.diag(rng.uniform(1, 4, d)) @ basis.T
+        found.append(Quadratic((matrix + matrix.T) / 2, 2 * rng.normal(size=d)))
+    return found
+
+
+@pytest.mark.parametrize("psi", [MCP(0.3, gamma=2.0), SCAD(0.3, a=3.7)], ids=repr)
+@pytest.mark.parametrize(
+    ("build", "engine"),
+    [
+        (lambda psi: FedDR(psi, step_size=0.2), "stacked"),
+        (lambda psi: CompositeFL(psi, client_lr=0.05, local_steps=3), "stacked"),
+        (lambda psi: FedMiD(psi, client_lr=0.2, local_steps=1, server_prox_only=True), "local"),
+    ],
+)
+def test_they_stop_at_the_minimiser_of_a_sum_that_is_convex(build, engine, psi):
+    """F is 1-strongly convex, psi weakly with a modulus below 1: one minimiser, by enumeration."""
+    problem = FederatedProblem(clients(), regularizer=psi)
+    Q = np.mean([f.Q for f in problem.objectives], axis=0)
+    b = np.mean([f.b for f in problem.objectives], axis=0)
+    exact = minimiser(Q, b, psi)
+    history = simulate(
+        build(psi), problem, 1500, engine=engine, evaluate_every=1500, certificates=True
+    )
+    np.testing.assert_allclose(history.x, exact, atol=1e-11)
+    assert history["kkt"][-1] <= 1e-10
+    assert (exact == 0).any()
+    assert (np.abs(exact) > 0.5).any()  # where psi bends
+
+
+def minimiser(Q, b, psi):
+    """Return the stationary point, by trying every piece of psi in every entry.
+
+    On a piece psi's slope is (l + c t) sign.
+    """
+    if isinstance(psi, MCP):
+        w, g = psi.weight, psi.gamma
+        pieces = [(0, g * w, w, -1 / g), (g * w, np.inf, 0.0, 0.0)]
+    else:
+        w, a = psi.weight, psi.a
+        pieces = [(0, w, w, 0.0), (w, a * w, a * w / (a - 1), -1 / (a - 1)), (a * w, np.inf, 0, 0)]
+    choices = [None, *((s, *piece) for s in (-1, 1) for piece in pieces)]
+    for pick in itertools.product(choices, repeat=len(b)):
+        on = np.array([one is not None for one in pick])
+        x = np.zeros(len(b))
+        if on.any():
+            s, low, high, level, curve = np.array([one for one in pick if one is not None]).T
+            x[on] = np.linalg.solve(Q[np.ix_(on, on)] + np.diag(curve), b[on] - s * level)
+            if not ((s * x[on] > low) & (s * x[on] <= high)).all():
+                continue
+        if (np.abs(Q @ x - b)[~on] <= w).all():
+            return x
+    raise AssertionError("no stationary point")
+
+
+def test_what_would_certify_a_minimum_refuses():
+    problem = FederatedProblem(clients(), regularizer=MCP(0.3))
+    with pytest.raises(ConfigError, match=r"not convex: no solver .* \(reference = false\)"):
+        _ = problem.optimum
+    with pytest.raises(ConfigError, match="not convex"):
+        solve(problem.objectives, SCAD(0.1), np.zeros(5))
+    with pytest.raises(ConfigError, match="a path goes from minimiser to minimiser"):
+        regularization_path(problem)
+    strategy = FedDR(L1(0.3), step_size=0.2)
+    strategy.regularizer = MCP(0.3, gamma=0.1)  # what a path would do
+    with pytest.raises(ConfigError, match="has a prox for steps below"):
+        simulate(strategy, FederatedProblem(clients(), regularizer=strategy.regularizer), 1)
