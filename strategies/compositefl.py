@@ -154,7 +154,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     def longest_prox(self) -> float:
         """Return the longer of T and the last prox step of 3."""
         length: float = self.client_lr * self.local_steps
-        return max(self.server_lr * length, length - self.client_lr)
+        return float(max(self.server_lr * length, length - self.client_lr))
 
     def reset(self, state: CompositeFLState) -> CompositeFLState:
         """Let every client start from c_i = 0."""
