@@ -10,39 +10,55 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.layout import array_bytes
 
 SIDE = 100
+FACES = np.concatenate([np.eye(SIDE * SIDE)[:3], -np.ones((1, SIDE * SIDE))])
 EXAMPLES = {
+    "AffineSubspace": sets.AffineSubspace(FACES.reshape(-1, SIDE, SIDE), np.ones(4)),
     "Birkhoff": sets.Birkhoff(SIDE),
     "Box": sets.Box(-1.0, 1.0),
     "CappedSimplex": sets.CappedSimplex(cap=0.5, radius=1.0),
+    "ConvexHull": sets.ConvexHull(FACES.reshape(-1, SIDE, SIDE)),
     "GroupL2Ball": sets.GroupL2Ball(1.0, groups="rows"),
     "HalfSpace": sets.HalfSpace(np.ones((SIDE, SIDE)), 1.0),
     "Hyperplane": sets.Hyperplane(np.ones((SIDE, SIDE)), 1.0),
+    "Intersection": sets.Intersection([sets.L2Ball(1.0), sets.Box(0.0, 1.0)]),
+    "KNormBall": sets.KNormBall(k=5, radius=1.0),
     "KSparsePolytope": sets.KSparsePolytope(k=5, radius=1.0),
     "L1Ball": sets.L1Ball(1.0),
     "L2Ball": sets.L2Ball(1.0),
     "LInfBall": sets.LInfBall(1.0),
     "LpBall": sets.LpBall(p=1.5, radius=1.0),
     "NuclearNormBall": sets.NuclearNormBall(1.0),
+    "Polyhedron": sets.Polyhedron(FACES.reshape(-1, SIDE, SIDE), np.ones(4)),
     "Simplex": sets.Simplex(1.0),
     "SpectrahedronTraceBall": sets.SpectrahedronTraceBall(1.0),
 }
 """One of each set, for matrices of SIDE x SIDE; a new set enters here and in SET_COSTS."""
 
 SET_COSTS = {  # of a projection and of an LMO, for d entries or an n x n matrix
+    "AffineSubspace": ("d for each equation", ""),
     "Birkhoff": ("some hundred steps of n^2", "n^3"),
     "Box": ("d", "d"),
     "CappedSimplex": ("d log d", "d log d"),
+    "ConvexHull": ("d for each point, some times", "d for each point"),
     "GroupL2Ball": ("d", "d"),
     "HalfSpace": ("d", ""),
     "Hyperplane": ("d", ""),
+    "Intersection": ("some hundred projections onto each", ""),
+    "KNormBall": ("some times d log d", "d"),
     "KSparsePolytope": ("d log d", "d"),
     "L1Ball": ("d log d", "d"),
     "L2Ball": ("d", "d"),
     "LInfBall": ("d", "d"),
     "LpBall": ("some Newton steps of d", "d"),
     "NuclearNormBall": ("n^3 (a singular value decomposition)", "some products with the matrix"),
+    "Polyhedron": ("d for each inequality and active one", "a linear program, if bounded"),
     "Simplex": ("d log d", "d"),
     "SpectrahedronTraceBall": ("n^3 (an eigendecomposition)", "some products with the matrix"),
+}
+
+NO_LMO = {
+    "Intersection": "the sets' vertices are none of its own",
+    "Polyhedron": "the one at hand is unbounded (a dense vertex, by a linear program, if bounded)",
 }
 
 PROXES = {  # in closed form where there is one, and what it costs
@@ -93,7 +109,7 @@ def sets_table():
     rows = []
     for name, example in EXAMPLES.items():
         projecting, minimising = SET_COSTS[name]
-        oracle, wire = "none: it is unbounded", ""
+        oracle, wire = f"none: {NO_LMO.get(name, 'it is unbounded')}", ""
         try:
             atom = example.lmo(g)
         except FedConError:

@@ -4,6 +4,7 @@ Each set has `contains(x)`, `project(x)`, `lmo(g)` (an `Atom`, the compact form 
 `diameter` and `violation(x)`.
 """
 
+from flower_fedcon.sets.affine import AffineSubspace
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom, StackedAtom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
 from flower_fedcon.sets.base import AffineAtom, ConstraintSet, ScaledSet, ShiftedSet
@@ -18,8 +19,12 @@ from flower_fedcon.sets.compact import (
 )
 from flower_fedcon.sets.flats import HalfSpace, Hyperplane
 from flower_fedcon.sets.grouped import GroupL2Ball
+from flower_fedcon.sets.hull import ConvexHull, ListedAtom
+from flower_fedcon.sets.intersection import Intersection
+from flower_fedcon.sets.knorm import EitherAtom, KNormBall
 from flower_fedcon.sets.lp import LpBall
 from flower_fedcon.sets.operators import MatrixOperator
+from flower_fedcon.sets.polyhedra import Polyhedron
 from flower_fedcon.sets.product import Product, ProductAtom
 from flower_fedcon.sets.simplex import Simplex
 from flower_fedcon.sets.sparse import CappedSimplex, KSparsePolytope
@@ -27,26 +32,33 @@ from flower_fedcon.sets.spectral import NuclearNormBall, SpectrahedronTraceBall
 
 __all__ = [
     "AffineAtom",
+    "AffineSubspace",
     "Atom",
     "Birkhoff",
     "Box",
     "CappedSimplex",
     "ConstraintSet",
+    "ConvexHull",
     "CoordinateAtom",
     "CornerAtom",
     "DenseAtom",
+    "EitherAtom",
     "GroupAtom",
     "GroupL2Ball",
     "HalfSpace",
     "Hyperplane",
+    "Intersection",
+    "KNormBall",
     "KSparsePolytope",
     "L1Ball",
     "L2Ball",
     "LInfBall",
+    "ListedAtom",
     "LpBall",
     "MatrixOperator",
     "NuclearNormBall",
     "PermutationAtom",
+    "Polyhedron",
     "Product",
     "ProductAtom",
     "RankOneAtom",

@@ -7,11 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from flower_fedcon.sets import (
+    AffineSubspace,
     Birkhoff,
     CappedSimplex,
+    ConvexHull,
     GroupL2Ball,
     HalfSpace,
     Hyperplane,
+    KNormBall,
     KSparsePolytope,
     L1Ball,
     L2Ball,
@@ -28,9 +31,10 @@ fast = settings(max_examples=60, deadline=None)
 EPS = {8: 1e-11, 4: 2e-5}
 radii = st.sampled_from([1e-6, 0.3, 1.0, 7.0, 1e6])
 dtypes = st.sampled_from([np.float64, np.float32])
-VECTOR = ("capped", "ksparse", "group", "labels", "lp1.5", "lp3", "scaled", "shifted", "product")
+VECTOR = ("capped", "ksparse", "group", "labels", "lp1.5", "lp3", "scaled", "shifted", "product",
+          "knorm", "hull")  # fmt: skip
 MATRIX = ("nuclear", "spectrahedron", "birkhoff")
-FLAT = ("halfspace", "hyperplane")
+FLAT = ("halfspace", "hyperplane", "affine")
 
 
 def halves(radius, size):
@@ -45,6 +49,9 @@ def make(kind, radius, shape):
     if kind == "labels":
         labels = np.minimum(np.arange(size) % 4, size - 1)
         return GroupL2Ball(radius, labels.reshape(shape))
+    if kind == "affine":
+        normals = rng.normal(size=(min(size, 3), *shape)) + 0.1
+        return AffineSubspace(normals, radius * rng.normal(size=min(size, 3)))
     if kind in FLAT:
         known = {"halfspace": HalfSpace, "hyperplane": Hyperplane}
         return known[kind](rng.normal(size=shape) + 0.1, radius)
@@ -52,6 +59,8 @@ def make(kind, radius, shape):
         "capped": lambda: CappedSimplex(radius / min(size, 2.5), radius),
         "ksparse": lambda: KSparsePolytope(3, radius),
         "group": lambda: GroupL2Ball(radius, 1 if size % 2 else 2),
+        "knorm": lambda: KNormBall(3, radius),
+        "hull": lambda: ConvexHull(radius * (rng.normal(size=(5, *shape)) + 1)),
         "lp1.5": lambda: LpBall(1.5, radius),
         "lp3": lambda: LpBall(3, radius),
         "scaled": lambda: ScaledSet(L1Ball(2.0), radius),

@@ -1,0 +1,180 @@
+"""Affine subspaces: the solutions of linear equations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.sets.arrays import ByValue, each, expect_finite
+from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.validation import Array, float_array
+
+
+def unit_rows(owner: str, matrix: object, offsets: object, names: str) -> tuple[Array, Array]:
+    """Return rows of norm 1, flattened, and their offsets, of which each row is <row, x> = offset.
+
+    Parameters
+    ----------
+    owner : str
+        The type whose fields they are, for errors.
+    matrix : array, shape (m, *model)
+    offsets : array, shape (m,)
+    names : str
+        Of the two fields, such as "Ab".
+
+    Raises
+    ------
+    ConfigError
+        If a row is 0, or the two do not fit together.
+
+    Examples
+    --------
+    >>> unit_rows("AffineSubspace", [[0.0, 2.0]], [3.0], "Ab")
+    (array([[0., 1.]]), array([1.5]))
+    """
+    first, second = names
+    rows = float_array(f"{owner}({first})", matrix).astype(np.float64)
+    levels = float_array(f"{owner}({second})", offsets).astype(np.float64)
+    if rows.ndim < 2 or rows.size == 0 or levels.shape != rows.shape[:1]:
+        raise ConfigError(
+            f"{owner}({first}) must have the shape (m, *model) and {second} the shape (m,), m >= 1,"
+            f" got {rows.shape} and {levels.shape}"
+        )
+    flat = rows.reshape(len(rows), -1)
+    largest = np.abs(flat).max(axis=1)
+    if (largest == 0).any():
+        raise ConfigError(
+            f"row {int(np.flatnonzero(largest == 0)[0])} of {owner}({first}) is 0: leave it out"
+        )
+    flat = flat / largest[:, None]
+    norms = np.linalg.norm(flat, axis=1)
+    return flat / norms[:, None], levels / largest / norms
+
+
+class Flat(NamedTuple):
+    """The solutions of linear equations: point + the null space of `basis`."""
+
+    point: Array  # the solution of least norm, shape (d,)
+    basis: Array  # orthonormal rows that span the equations' normals, shape (r, d)
+
+    def move(self, x: Array) -> Array:
+        """Return the projection of a vector of float64."""
+        for _ in range(2):  # again for the rounding, where the distance was large
+            x = x - self.basis.T @ (self.basis @ (x - self.point))
+        return x
+
+
+def solve_equations(owner: str, rows: Array, levels: Array) -> Flat:
+    """Return the solutions of rows x = levels, from a singular value decomposition.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    u, s, vt = np.linalg.svd(rows, full_matrices=False)
+    rank = int(np.count_nonzero(s > max(rows.shape) * np.finfo(float).eps * s[0]))
+    flat = Flat(vt[:rank].T @ (u[:, :rank].T @ levels / s[:rank]), vt[:rank])
+    error = float(np.abs(rows @ flat.point - levels).max())
+    if error > 1e-9 * max(1.0, float(np.abs(levels).max())):
+        raise ConfigError(
+            f"{owner} is empty: its {len(rows)} equations, of rank {rank}, contradict each other "
+            f"(the best point violates one by {error:.3g}): remove one"
+        )
+    return flat
+
+
+@dataclass(frozen=True, eq=False)
+class AffineSubspace(ByValue, ConstraintSet):
+    """The set A x = b; equations may depend on each other. It is unbounded: projections only.
+
+    Parameters
+    ----------
+    A : array, shape (m, *model)
+        A normal for each equation, none 0.
+    b : array, shape (m,)
+
+    Raises
+    ------
+    ConfigError
+        If no x satisfies all equations.
+
+    Examples
+    --------
+    >>> AffineSubspace(np.array([[1.0, 1.0, 0.0]]), np.array([2.0])).project(np.zeros(3)) + 0.0
+    array([1., 1., 0.])
+    """
+
+    A: Array
+    b: Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "A", float_array("AffineSubspace(A)", self.A))
+        object.__setattr__(self, "b", float_array("AffineSubspace(b)", self.b))
+        _ = self._flat
+
+    @cached_property
+    def _flat(self) -> Flat:
+        return solve_equations(
+            "AffineSubspace(A, b)", *unit_rows("AffineSubspace", self.A, self.b, "Ab")
+        )
+
+    @property
+    def scale(self) -> float:
+        """The distance from the origin, at least 1."""
+        return max(1.0, float(np.linalg.norm(self._flat.point)))
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise unless models have the normals' shape."""
+        if shape != self.A.shape[1:]:
+            raise ConfigError(
+                f"AffineSubspace has normals of shape {self.A.shape[1:]}, the model {shape}"
+            )
+
+    def excess(self, x: Array) -> float:
+        """Return the distance."""
+        self.check_shape(x.shape)
+        point, basis = self._flat
+        return float(np.linalg.norm(basis @ (x.reshape(-1) - point)))
+
+    def violation(self, x: Array) -> float:
+        """Return the distance, or 0 within rounding."""
+        return 0.0 if self.contains(x) else self.excess(x)
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return infinity, or 0 where the equations leave one point."""
+        self.check_shape(shape)
+        return 0.0 if len(self._flat.basis) == self._flat.point.size else np.inf
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Subtract the part along the normals, by an orthonormal basis of them that is kept."""
+        self.check_shape(x.shape[batch:])
+        expect_finite(self, x)
+
+        def move(model: Array) -> Array:
+            moved = self._flat.move(model.reshape(-1).astype(np.float64))
+            return moved.astype(model.dtype).reshape(model.shape)
+
+        return each(x, batch, move)
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Raise: a linear function has no minimum here."""
+        raise self._unbounded()
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Raise: there are no atoms."""
+        raise self._unbounded()
+
+    def _unbounded(self) -> ConfigError:
+        return ConfigError(
+            "an AffineSubspace is unbounded, so it has no linear minimization oracle: use an "
+            "algorithm that projects, with Indicator(set) as its regularizer"
+        )

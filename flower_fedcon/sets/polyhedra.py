@@ -1,0 +1,317 @@
+"""Polyhedra: projections by an active-set method, vertices by linear programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.sets.affine import Flat, solve_equations, unit_rows
+from flower_fedcon.sets.arrays import ByValue, each, expect_finite, only_array
+from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.validation import Array, float_array
+
+TOLERANCE = 1e-12  # of the inequalities, relative to the size of what they compare
+_DEPENDENT = 1e-10  # a unit normal is in the span of others if no more of it is outside
+
+
+class _Reduced(NamedTuple):
+    """The inequalities, on the flat of the equations."""
+
+    flat: Flat | None  # None without equations
+    free: Array | None  # orthonormal columns that span the flat's directions
+    rows: Array  # shape (m, free dimensions), of norm 1
+    levels: Array  # shape (m,)
+
+
+@dataclass(frozen=True, eq=False)
+class Polyhedron(ByValue, ConstraintSet):
+    """The set A x <= b, and C x = d where they are given.
+
+    Parameters
+    ----------
+    A : array, shape (m, *model)
+        A normal for each inequality, none 0.
+    b : array, shape (m,)
+    C : array, shape (k, *model), optional
+        A normal for each equation.
+    d : array, shape (k,), optional
+
+    Raises
+    ------
+    ConfigError
+        If it is empty; by `lmo`, if it is unbounded.
+
+    Notes
+    -----
+    The work of a projection grows with the number of inequalities that hold with equality at the
+    solution, and with all of them once for each of these: for up to some hundred.
+
+    Examples
+    --------
+    >>> sides = np.array([[-1.0, 0.0], [0.0, -1.0], [1.0, 1.0]])
+    >>> triangle = Polyhedron(sides, np.array([0.0, 0.0, 1.0]))
+    >>> triangle.project(np.array([2.0, 1.0])).round(12)
+    array([1., 0.])
+    >>> triangle.lmo(np.array([1.0, -1.0])).dense().round(12) + 0.0
+    array([0., 1.])
+    """
+
+    A: Array
+    b: Array
+    C: Array | None = None
+    d: Array | None = None
+
+    def __post_init__(self) -> None:
+        if (self.C is None) != (self.d is None):
+            raise ConfigError("Polyhedron needs both C and d, or neither")
+        for name in "AbCd":
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, float_array(f"Polyhedron({name})", value))
+        if self.C is not None and self.C.shape[1:] != self.A.shape[1:]:
+            raise ConfigError(
+                f"Polyhedron's A is of models of shape {self.A.shape[1:]}, its C of "
+                f"{self.C.shape[1:]}"
+            )
+        self._nearest(np.zeros(self._inequalities[0].shape[1]))  # refused here if it is empty
+
+    @cached_property
+    def _inequalities(self) -> tuple[Array, Array]:
+        return unit_rows("Polyhedron", self.A, self.b, "Ab")
+
+    @cached_property
+    def _equations(self) -> tuple[Array, Array] | None:
+        return None if self.C is None else unit_rows("Polyhedron", self.C, self.d, "Cd")
+
+    @cached_property
+    def _reduced(self) -> _Reduced:
+        rows, levels = self._inequalities
+        if self._equations is None:
+            return _Reduced(None, None, rows, levels)
+        flat = solve_equations("Polyhedron(C, d)", *self._equations)
+        free = np.linalg.svd(flat.basis)[2][len(flat.basis) :].T
+        inner, rest = rows @ free, levels - rows @ flat.point
+        norms = np.linalg.norm(inner, axis=1)
+        left = norms > _DEPENDENT  # the others are the same all over the flat
+        if (rest[~left] < -1e-9 * self.scale).any():
+            raise self._empty()
+        return _Reduced(flat, free, inner[left] / norms[left, None], rest[left] / norms[left])
+
+    @property
+    def scale(self) -> float:
+        """The largest distance from the origin to a face's plane, at least 1."""
+        found = max(1.0, float(np.abs(self._inequalities[1]).max()))
+        if self._equations is None:
+            return found
+        return max(found, float(np.abs(self._equations[1]).max()))
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise unless models have the normals' shape."""
+        if shape != self.A.shape[1:]:
+            raise ConfigError(
+                f"Polyhedron has normals of shape {self.A.shape[1:]}, the model {shape}"
+            )
+
+    def excess(self, x: Array) -> float:
+        """Return the largest distance from a half-space or plane whose side x is not on."""
+        self.check_shape(x.shape)
+        flat, (rows, levels) = x.reshape(-1).astype(np.float64), self._inequalities
+        found = float((rows @ flat - levels).max())
+        if self._equations is None:
+            return found
+        rows, levels = self._equations
+        return max(found, float(np.abs(rows @ flat - levels).max()))
+
+    def violation(self, x: Array) -> float:
+        """Return the distance from `x` to the set, or 0 within rounding."""
+        return 0.0 if self.contains(x) else super().violation(x)
+
+    def diameter_for(self, shape: tuple[int, ...]) -> float:
+        """Return the diagonal of the smallest box around it, at least the diameter.
+
+        By two linear programs for each entry of the model; infinity if it is unbounded.
+        """
+        self.check_shape(shape)
+        if not self._bounded:
+            return math.inf
+        sides = []
+        for unit in np.eye(self._inequalities[0].shape[1]):
+            sides.append(float(unit @ (self._minimiser(-unit) - self._minimiser(unit))))
+        return math.hypot(*sides)
+
+    def project(self, x: Array, *, batch: int = 0) -> Array:
+        """Solve the quadratic program exactly, by a dual active-set method.
+
+        Goldfarb and Idnani, "A numerically stable dual method for solving strictly convex quadratic
+        programs", 1983. Inequalities hold to 1e-12 of the size of what they compare.
+
+        Raises
+        ------
+        FedConError
+            If rounding keeps it from a solution.
+        """
+        self.check_shape(x.shape[batch:])
+        expect_finite(self, x)
+
+        def nearest(model: Array) -> Array:
+            found = self._nearest(model.reshape(-1).astype(np.float64))
+            return found.astype(model.dtype).reshape(model.shape)
+
+        return each(x, batch, nearest)
+
+    def _nearest(self, v: Array) -> Array:
+        flat, free, rows, levels = self._reduced
+        if flat is None or free is None:
+            found = nearest_point(rows, levels, v)
+            if found is None:
+                raise self._empty()
+            return found
+        inner = nearest_point(rows, levels, free.T @ (v - flat.point))
+        if inner is None:
+            raise self._empty()
+        return flat.point + free @ inner
+
+    def _empty(self) -> ConfigError:
+        return ConfigError(
+            "the Polyhedron is empty: no x has A x <= b"
+            + (" and C x = d" if self.C is not None else "")
+            + ". Check the signs (A x >= b is -A x <= -b)"
+        )
+
+    @cached_property
+    def _bounded(self) -> bool:
+        """Whether it is: 0 alone has A y <= 0 and C y = 0 (Stiemke's lemma)."""
+        rows, _ = self._inequalities
+        spanning, lower = rows, [1.0] * len(rows)
+        if self._equations is not None:
+            spanning = np.vstack([rows, self._equations[0]])
+            lower += [-math.inf] * len(self._equations[0])
+        if np.linalg.matrix_rank(spanning) < rows.shape[1]:
+            return False
+        bounds = [(low, math.inf) for low in lower]
+        told = _linear_program(np.zeros(len(spanning)), A_eq=spanning.T,
+                               b_eq=np.zeros(rows.shape[1]), bounds=bounds)  # fmt: skip
+        return bool(told.status == 0)
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Return a vertex that minimises <g, s>, by a linear program (HiGHS, dual simplex)."""
+        self.check_shape(g.shape[batch:])
+        expect_finite(self, g)
+        if not self._bounded:
+            raise ConfigError(
+                "the Polyhedron is unbounded, so it has no linear minimization oracle: add "
+                "inequalities that bound it, or use an algorithm that projects"
+            )
+
+        def vertex(one: Array) -> DenseAtom:
+            found = self._minimiser(one.reshape(-1).astype(np.float64))
+            return DenseAtom(found.astype(one.dtype).reshape(one.shape))
+
+        return each_atom(g, batch, vertex)
+
+    def _minimiser(self, g: Array) -> Array:
+        rows, levels = self._inequalities
+        equal: dict[str, Array] = {}
+        if self._equations is not None:
+            equal = dict(zip(("A_eq", "b_eq"), self._equations, strict=True))
+        size = float(np.abs(g).max())
+        found = _linear_program(g / size if size else g, A_ub=rows, b_ub=levels, **equal)
+        if found.status:
+            raise FedConError(f"the linear program of a Polyhedron failed: {found.message}")
+        return self._nearest(found.x)  # HiGHS keeps to 1e-7 of the inequalities
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Return the point, which must lie in the set."""
+        self.check_shape(shape)
+        value = only_array(arrays, "value", shape, dtype)
+        if self.excess(value) > 1e-6 * max(self.scale, float(np.abs(value).max())):
+            raise ConfigError("an atom lies outside the Polyhedron")
+        return DenseAtom(value)
+
+
+def _linear_program(cost: Array, **constraints: Any) -> Any:
+    from scipy.optimize import linprog  # slow to import
+
+    constraints.setdefault("bounds", (None, None))
+    return linprog(cost, method="highs-ds", **constraints)
+
+
+def nearest_point(rows: Array, levels: Array, v: Array) -> Array | None:
+    """Return the point nearest to v of rows x <= levels; None if there is no such point.
+
+    From v on, one violated inequality after another enters the active set, and leaves it where its
+    multiplier would turn negative: x = v - sum_W u_j row_j, u >= 0, throughout.
+
+    Parameters
+    ----------
+    rows : array, shape (m, d)
+        Of norm 1.
+    levels : array, shape (m,)
+    v : array, shape (d,)
+
+    Examples
+    --------
+    >>> nearest_point(np.eye(2), np.zeros(2), np.array([3.0, -1.0]))
+    array([ 0., -1.])
+    """
+    x, active, u = v, [], []  # type: Array, list[int], list[float]
+    size = max(1.0, float(np.abs(levels).max(initial=0.0)), float(np.abs(v).max(initial=0.0)))
+    for _ in range(50 * (len(rows) + 10)):
+        over = rows @ x - levels
+        over[active] = -math.inf
+        entering = int(over.argmax()) if over.size else 0
+        if not over.size or over[entering] <= TOLERANCE * size:
+            return _polished(rows[active], levels[active], v, x)
+        entered = 0.0
+        while True:
+            outside, inside = _split(rows[active], rows[entering])
+            length = float(outside @ outside)
+            full = math.inf
+            if length > _DEPENDENT**2:
+                full = float(rows[entering] @ x - levels[entering]) / length
+            ratios = [w / r if r > 1e-14 else math.inf for w, r in zip(u, inside, strict=True)]
+            leaving = int(np.argmin(ratios)) if ratios else -1
+            step = min(full, ratios[leaving] if ratios else math.inf)
+            if step == math.inf:
+                return None
+            if full < math.inf:
+                x = x - step * outside
+            u = [w - step * r for w, r in zip(u, inside, strict=True)]
+            entered += step
+            if step == full:
+                active, u = [*active, entering], [*u, entered]
+                break
+            del active[leaving], u[leaving]
+    raise FedConError(
+        f"a projection onto a polyhedron of {len(rows)} inequalities came to no end: rounding "
+        "makes them depend on each other; remove those that others imply"
+    )
+
+
+def _split(active: Array, normal: Array) -> tuple[Array, Array]:
+    """Return the part of a normal outside the active ones' span, and its coefficients in them."""
+    if not len(active):
+        return normal, np.empty(0)
+    q, r = np.linalg.qr(active.T)
+    inside = q.T @ normal
+    outside = normal - q @ inside
+    again = q.T @ outside
+    return outside - q @ again, np.linalg.solve(r, inside + again)
+
+
+def _polished(active: Array, levels: Array, v: Array, x: Array) -> Array:
+    """Return the nearest point of the active inequalities' planes, without the steps' rounding."""
+    if not len(active):
+        return x
+    q, r = np.linalg.qr(active.T)
+    x = v - q @ (q.T @ v - np.linalg.solve(r.T, levels))
+    return x - q @ (q.T @ x - np.linalg.solve(r.T, levels))
