@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,7 +16,9 @@ from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, float_array
 
 
-def unit_rows(owner: str, matrix: object, offsets: object, names: str) -> tuple[Array, Array]:
+def unit_rows(
+    owner: str, matrix: object, offsets: object, names: Sequence[str]
+) -> tuple[Array, Array]:
     """Return rows of norm 1, flattened, and their offsets, of which each row is <row, x> = offset.
 
     Parameters
@@ -25,8 +27,8 @@ def unit_rows(owner: str, matrix: object, offsets: object, names: str) -> tuple[
         The type whose fields they are, for errors.
     matrix : array, shape (m, *model)
     offsets : array, shape (m,)
-    names : str
-        Of the two fields, such as "Ab".
+    names : sequence of str
+        Of the two fields.
 
     Raises
     ------

@@ -38,7 +38,8 @@ class ListedAtom(Atom):
 
     def dense(self) -> Array:
         """Return s."""
-        return self.points[self.index].astype(self.dtype)
+        point: Array = self.points[self.index].astype(self.dtype)
+        return point
 
     def arrays(self) -> dict[str, Array]:
         """Return the one index."""

@@ -176,7 +176,8 @@ class Polyhedron(ByValue, ConstraintSet):
         inner = nearest_point(rows, levels, free.T @ (v - flat.point))
         if inner is None:
             raise self._empty()
-        return flat.point + free @ inner
+        moved: Array = flat.point + free @ inner
+        return moved
 
     def _empty(self) -> ConfigError:
         return ConfigError(
@@ -314,4 +315,5 @@ def _polished(active: Array, levels: Array, v: Array, x: Array) -> Array:
         return x
     q, r = np.linalg.qr(active.T)
     x = v - q @ (q.T @ v - np.linalg.solve(r.T, levels))
-    return x - q @ (q.T @ x - np.linalg.solve(r.T, levels))
+    polished: Array = x - q @ (q.T @ x - np.linalg.solve(r.T, levels))
+    return polished
