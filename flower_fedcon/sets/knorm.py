@@ -92,10 +92,7 @@ class KNormBall(ConstraintSet):
 
     def excess(self, x: Array) -> float:
         """Return the sum of the k largest |x_i|, less the radius."""
-        size = np.abs(x.reshape(-1))
-        if self.k < size.size:
-            size = np.partition(size, size.size - self.k)[size.size - self.k :]
-        return float(size.sum(dtype=np.float64)) - self.radius
+        return _largest(np.abs(x.reshape(-1)), self.k) - self.radius
 
     def diameter_for(self, shape: tuple[int, ...]) -> float:
         """Return 2 radius max(1, sqrt(d)/k)."""
@@ -147,27 +144,60 @@ class KNormBall(ConstraintSet):
         return EitherAtom(ball.decode_atom(arrays, shape, dtype))
 
 
+def _largest(size: Array, k: int) -> float:
+    """Return the sum of the k largest."""
+    top = np.partition(size, size.size - k)[size.size - k :] if k < size.size else size
+    return float(top.sum(dtype=np.float64))
+
+
+def _solved(
+    size: Array, away: Array, amount: float, k: int, radius: float, *, levelled: bool
+) -> Array:
+    """Return the reduced sizes, whose k largest sum to the radius, far as the sizes may be.
+
+    The m full entries all lose one amount, and the s entries between end at one level: two linear
+    equations, relative to the full entries' mean. Where the level would be below 0 it is 0, and
+    `levelled` is false.
+    """
+    if amount == 0:  # outside by rounding only
+        return size * (radius / _largest(size, k))
+    full, between = away >= amount, (away > 0) & (away < amount)
+    m, s, level = int(full.sum()), int(between.sum()), 0.0
+    if m == 0:
+        level = radius / k
+    elif levelled and s and m < k:
+        mean, rest = float(size[full].mean()), k - m
+        level = float(size[between].sum()) - rest * mean + rest * radius / m
+        level = min(max(level / (rest * rest / m + s), 0.0), radius / k)
+    out = np.where(between, level, size)
+    if m:
+        shift = (radius - max(k - m, 0) * level) / m
+        out[full] = np.maximum(size[full] - size[full].mean() + shift, level)
+    total = _largest(out, k)
+    return out * (radius / total) if total > radius else out
+
+
 def _reduced(size: Array, k: int, radius: float) -> Array:
     """Return the projection of sizes >= 0, of which the k largest sum to more than radius.
 
     By Moreau's identity it is size - w, w the projection onto {0 <= w <= amount, sum w <= k amount}
-    for the amount at which the k largest sum to the radius.
+    for the amount at which the k largest sum to the radius. An amount tells which entries lose all
+    of it, and which end at one level; the result is solved from these.
     """
     low, high = 0.0, float(max(size.max(), size.sum() / k))  # at `high` all is reduced to 0
     amount = 0.0
     for _ in range(200):
         clipped = np.minimum(size, amount)
-        level = clipped.sum() > k * amount and amount > 0
+        level = bool(clipped.sum() > k * amount and amount > 0)
         away = capped_projection(size, amount, k * amount) if level else clipped
         left = size - away
-        top = np.partition(left, left.size - k)[left.size - k :] if k < left.size else left
-        rest = float(top.sum()) - radius
+        rest = _largest(left, k) - radius
         if rest > 0:
             low = amount
         else:
             high = amount
         if abs(rest) <= 4e-16 * (radius + k * amount) or high - low <= 1e-16 * high:
-            return left
+            return _solved(size, away, amount, k, radius, levelled=level)
         # How fast the sum falls: the full entries by 1, those between as their mean must.
         full = int(np.count_nonzero(away >= amount)) if amount else int(np.count_nonzero(left > 0))
         full, between = min(full, k), np.count_nonzero((away > 0) & (away < amount))
