@@ -24,6 +24,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
+from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -260,6 +261,11 @@ class StackedEngine(InProcess):
                 payload |= {name: [value] for name, value in found.items()}
             replies.append(Reply([client], request.round, payload))
         return replies
+
+    def evaluate(self, x: Array) -> Record:
+        """Return the problem's record of a model."""
+        values = [value for group in self._groups for value in group.stack.values(x).tolist()]
+        return self._problem.evaluate(x, values)
 
     def save(self) -> list[Versions]:
         """Return the clients' states, for a checkpoint."""

@@ -80,6 +80,10 @@ class Stack(ABC):
             The clients.
         """
 
+    @abstractmethod
+    def values(self, x: Array) -> Array:
+        """Return the value of each client at one point, shape (clients,)."""
+
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
         """Add scale times the gradients of some clients to `out` in place."""
         out += scale * self.gradient(x, which)

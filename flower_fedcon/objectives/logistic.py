@@ -69,8 +69,9 @@ class LogisticRegression(LinearModel):
         """The labels, shape (m,)."""
         return self.targets
 
-    def _loss(self, scores: Array) -> float:
-        return float(self._weighted(np.logaddexp(0, -self.targets * scores)).mean())
+    def _losses(self, scores: Array, targets: Array) -> Array:
+        losses: Array = np.logaddexp(0, -targets * scores)
+        return losses
 
     def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
         # -y / (1 + exp(y t)) = (tanh(t/2) - y) / 2, which cannot overflow.
@@ -163,10 +164,11 @@ class SoftmaxRegression(LinearModel):
         scores: Array = rows.dot(x).T if self.sparse else x.T.dot(rows.T)
         return scores
 
-    def _loss(self, scores: Array) -> float:
+    def _losses(self, scores: Array, targets: Array) -> Array:
         shifted = scores - scores.max(axis=0)
-        own = shifted[self.targets, np.arange(len(self.targets))]
-        return float(self._weighted(np.log(np.exp(shifted).sum(axis=0)) - own).mean())
+        own = shifted[targets, np.arange(len(targets))]
+        losses: Array = np.log(np.exp(shifted).sum(axis=0)) - own
+        return losses
 
     def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
         m = len(targets)

@@ -53,8 +53,8 @@ class ScoreLoss(LinearModel):
         """What the loss depends on besides score and target."""
         return ()
 
-    def _loss(self, scores: Array) -> float:
-        return float(self._weighted(self.losses(scores, self.targets)).mean())
+    def _losses(self, scores: Array, targets: Array) -> Array:
+        return self.losses(scores, targets)
 
     def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
         slopes = self.slopes(scores, targets)

@@ -110,9 +110,13 @@ class LinearModel(Objective):
             )
         return targets
 
-    @abstractmethod
     def _loss(self, scores: Array) -> float:
         """Return the mean loss over all rows."""
+        return float(self._weighted(self._losses(scores, self.targets)).mean())
+
+    def _losses(self, scores: Array, targets: Array) -> Array:
+        """Return each row's loss."""
+        raise NotImplementedError
 
     @abstractmethod
     def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:

@@ -169,15 +169,17 @@ class FederatedProblem:
         enough = any if self.constraints == "each" else all
         return enough(hasattr(c, "constraint_value") for c in self.clients)
 
-    def evaluate(self, packed: Array) -> Record:
+    def evaluate(self, packed: Array, values: Sequence[float] | None = None) -> Record:
         """Return the record of a packed model: objective, residual, violation and metrics.
+
+        `values` are the clients' f_j there, where they are known.
 
         Raises
         ------
         FedConError
             If the model keeps the constraint and has a value below the optimum.
         """
-        record: Record = {"objective": self._objective(packed)}
+        record: Record = {"objective": self._objective(packed, values)}
         if self._optimum is not None:
             record["residual"] = record["objective"] - self._optimum.value
         D = self.constraint
@@ -216,8 +218,9 @@ class FederatedProblem:
                 "without F* (reference = false) if the problem is not convex"
             )
 
-    def _objective(self, packed: Array) -> float:
-        total = math.fsum(c.value(packed) for c in self.clients) / self.num_clients
+    def _objective(self, packed: Array, values: Sequence[float] | None = None) -> float:
+        known = (c.value(packed) for c in self.clients) if values is None else values
+        total = math.fsum(known) / self.num_clients
         return total if self.regularizer is None else total + self.regularizer.value(packed)
 
     @staticmethod

@@ -26,7 +26,8 @@ from flower_fedcon.objectives import (
     Scaled,
     SoftmaxRegression,
 )
-from flower_fedcon.objectives.stacked import key, stack, together
+from flower_fedcon.objectives.client_axis import together
+from flower_fedcon.objectives.stacked import key, stack
 from flower_fedcon.problems import chr12a
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
@@ -169,10 +170,10 @@ def test_unequal_clients_are_taken_in_groups(name, rule):
 @pytest.mark.parametrize("name", ["fedfw", "scaffold"])
 def test_more_clients_than_one_pass_takes(name, monkeypatch):
     monkeypatch.setattr(stacked, "_AT_ONCE", 20)
-    monkeypatch.setattr("flower_fedcon.objectives.stacked._CACHED", 100)
+    monkeypatch.setattr("flower_fedcon.objectives.stacked_rows._CACHED", 100)
     for rule in (Full(), Sample(count=5)):
         same(*made(name, objectives("least squares"), participation=rule))
-    monkeypatch.setattr("flower_fedcon.objectives.stacked._COPIED", 1)
+    monkeypatch.setattr("flower_fedcon.objectives.stacked_rows._COPIED", 1)
     same(*made(name, objectives("least squares"), participation=Sample(count=5)))
 
 
@@ -268,11 +269,12 @@ def test_checkpoints_hold_what_the_local_clients_hold():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_stacks_have_the_gradients_of_their_parts(kind):
+def test_stacks_have_the_values_and_gradients_of_their_parts(kind):
     parts = objectives(kind)
     assert len({key(part) for part in parts}) == 1
     whole, rng = stack(parts), np.random.default_rng(2)
     x = rng.standard_normal((7, *parts[0].shape))
+    np.testing.assert_allclose(whole.values(x[0]), [part.value(x[0]) for part in parts], 1e-13)
     for which in (slice(0, 7), slice(2, 5), np.array([0, 3, 6])):
         chosen, points = np.arange(7)[which], x[which]
         found = whole.gradient(points, which)
@@ -307,6 +309,8 @@ def test_quadratic_assignment_as_local(entries):
     blocks = np.array_split(pairs, len(pairs) // entries)
     clients = [QuadraticAssignment(A, B, block) for block in blocks]
     problem = FederatedProblem(clients, constraint=Birkhoff(6), x0=np.full((6, 6), 1 / 6))
+    few, x = [c for c in clients if c.num_examples == entries], rng.random((6, 6))
+    np.testing.assert_allclose(stack(few).values(x), [c.value(x) for c in few], 1e-13)
     for kind in (FedFW, FedFWPlus):
         for rule in (Full(), Sample(count=4)):
             same(kind(problem.constraint, penalty=0.1, participation=rule), problem)

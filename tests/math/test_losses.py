@@ -105,6 +105,7 @@ def test_an_intercept_is_a_column_of_ones_that_l2_leaves_free(kind):
     np.testing.assert_allclose(f.gradient(x) + ridge, plain.gradient(x), rtol=1e-12)
     other = MAKE[kind](A[::-1].copy(), ALL, intercept=True)
     both = stack([f, other])
+    np.testing.assert_allclose(both.values(x), [f.value(x), other.value(x)], 1e-13)
     np.testing.assert_allclose(both.gradient(x, slice(0, 2))[1], other.gradient(x), rtol=1e-12)
     np.testing.assert_allclose(
         both.batch_gradient(np.stack([x, x]), slice(0, 2), np.array([[1, 2], [0, 3]]))[0],
