@@ -142,7 +142,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         x_bar = p + self.server_lr * uploads.mean("delta")
         if state.mirror is not None:
             delta_bar, length = (x_bar - p) / self.server_lr, self.client_lr * self.local_steps
-            changes = ((delta - delta_bar) / length for delta in uploads["delta"])
+            changes = (uploads.stacked("delta") - delta_bar) / length
             state.mirror.add(uploads.clients, c=changes)
         return state._replace(x_bar=x_bar)
 

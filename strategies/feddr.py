@@ -126,7 +126,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         xtilde = state.xtilde + uploads.sum("delta") / uploads.num_clients
         xbar = self.regularizer.prox(xtilde, self.step_size)
         if state.mirror is not None:
-            state.mirror.add(uploads.clients, xhat=uploads["delta"])
+            state.mirror.add(uploads.clients, xhat=uploads.stacked("delta"))
         return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1)
 
     def model(self, state: FedDRState) -> Array:

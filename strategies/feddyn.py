@@ -121,7 +121,7 @@ class FedDyn(ControlVariates[FedDynState]):
         h = state.h - (alpha / uploads.num_clients) * moved
         after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
         if state.mirror is not None:
-            changes = (-alpha * (theta - before) for theta in uploads["theta"])
+            changes = -alpha * (uploads.stacked("theta") - before)
             state.mirror.add(uploads.clients, variate=changes)
         return after
 

@@ -98,14 +98,14 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
 
     def aggregate(self, state: FedFWPlusState, uploads: Uploads) -> FedFWPlusState:
         """Step 5; under sampling step 2a once more, for the mirror."""
-        y_bar, mirror, ascents = state.y_bar, state.mirror, []
-        if y_bar is not None and mirror is not None:
-            ascents = [self.penalty * (mirror["x"][i] - state.x_bar) for i in uploads.clients]
-            for ascent in ascents:
-                y_bar = y_bar + ascent / uploads.num_clients
+        y_bar, mirror = state.y_bar, state.mirror
+        if mirror is None:
+            x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)
+            return state._replace(x_bar=x_bar, t=state.t + 1)
+        ascents = self.penalty * (mirror.rows("x", uploads.clients) - state.x_bar)
+        y_bar = state.y_bar + ascents.sum(axis=0) / uploads.num_clients
         x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)
-        if mirror is not None:
-            mirror.add(uploads.clients, y=ascents)
+        mirror.add(uploads.clients, y=ascents)
         return FedFWPlusState(x_bar, state.t + 1, state.resets, y_bar, mirror)
 
     def model(self, state: FedFWPlusState) -> Array:

@@ -188,7 +188,8 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
             y = y - gamma * (pull * y - state.v)
         d_bar = uploads.mean("d") / 2
         after = LoCoDLState(y + rho * d_bar, state.v + w * d_bar, d_bar, state.r + 1, state.mirror)
-        state.mirror.add(uploads.clients, u=(w * (d_bar - dense(d)) for d in uploads["d"]))
+        u = np.stack([w * (d_bar - dense(d)) for d in uploads["d"]])
+        state.mirror.add(uploads.clients, u=u)
         return after
 
     def model(self, state: LoCoDLState) -> Array:

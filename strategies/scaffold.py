@@ -115,22 +115,24 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
-        c, shares = state.c, uploads.changes("dc")
-        if state.mirror is not None:
-            changes = self._changes(state, uploads)
-            state.mirror.add(uploads.clients, c=changes)
-            shares = map(uploads.share, uploads.clients, changes)
-        for share in shares:
-            c = c + share / uploads.num_clients
         x = state.x + self.server_lr * uploads.mean("delta")
-        return state._replace(x=x, c=c)
+        moved = np.zeros_like(state.c)
+        if state.mirror is None:
+            for share in uploads.changes("dc"):
+                moved += share
+        else:
+            changes = self._changes(state, uploads)
+            moved += uploads.shares(changes).sum(axis=0)
+            state.mirror.add(uploads.clients, c=changes)
+        return state._replace(x=x, c=state.c + moved / uploads.num_clients)
 
-    def _changes(self, state: ScaffoldState, uploads: Uploads) -> list[Array]:
-        """Return the dc_i; by step 3 of option "II" where they are not on the wire."""
+    def _changes(self, state: ScaffoldState, uploads: Uploads) -> Array:
+        """Return the dc_i, stacked; by step 3 of option "II" where they are not on the wire."""
         if "dc" in self.expects(state):
-            return uploads["dc"]
+            return uploads.stacked("dc")  # type: ignore[no-any-return]
         step = self.local_steps * self.client_lr
-        return [-(state.c + delta / step) for delta in uploads["delta"]]
+        changes: Array = -(state.c + uploads.stacked("delta") / step)
+        return changes
 
     def model(self, state: ScaffoldState) -> Array:
         """Return x."""

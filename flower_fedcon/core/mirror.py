@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ class Mirror:
     Examples
     --------
     >>> mirror = Mirror.of(2, c=np.zeros(3))
-    >>> mirror.add([1], c=[np.ones(3)])
+    >>> mirror.add([1], c=np.ones((1, 3)))
     >>> mirror["c"][1], mirror.row(0)
     (array([1., 1., 1.]), {'c': array([0., 0., 0.])})
     """
@@ -42,17 +42,24 @@ class Mirror:
         """Return all clients' rows of one name, shape (N, *x0)."""
         return self._rows[name]
 
-    def put(self, client: int, **values: Array) -> None:
-        """Replace one client's values."""
+    def put(self, clients: int | Sequence[int], **values: Array) -> None:
+        """Replace the values of one client, or of some, stacked."""
         for name, value in values.items():
-            self._rows[name][client] = value
+            self._rows[name][clients] = value
 
-    def add(self, clients: Sequence[int], **changes: Iterable[Array]) -> None:
-        """Add to values of some clients: for each name, a change for each of them."""
-        for name, each in changes.items():
+    def add(self, clients: Sequence[int], **changes: Array) -> None:
+        """Add to values of some clients: for each name, a change for each of them, stacked."""
+        for name, change in changes.items():
             rows = self._rows[name]
-            for client, change in zip(clients, each, strict=True):
-                rows[client] += change
+            if len(clients) == len(rows):
+                rows += change
+            else:
+                rows[clients] += change
+
+    def rows(self, name: str, clients: Sequence[int]) -> Array:
+        """Return the rows of some clients, ascending, to read."""
+        rows = self._rows[name]
+        return rows if len(clients) == len(rows) else rows[clients]
 
     def row(self, client: int) -> Payload:
         """Return what one client holds, as it is sent to a client that has lost it."""

@@ -13,7 +13,7 @@ from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
-from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.sets.atoms import Atom, StackedAtom
 from flower_fedcon.validation import Array
 
 
@@ -122,6 +122,27 @@ class Uploads:
         if isinstance(values[0], Atom):
             return type(values[0]).sum(values)
         return _add(values)
+
+    def stacked(self, name: str) -> Any:
+        """Return the values of one name with a leading client axis: an array, or atoms.
+
+        Nothing is copied where an engine has them so.
+        """
+        columns = [reply.payload.get(name) for reply in self._replies]
+        if len(columns) == 1 and isinstance(columns[0], np.ndarray | Atom):
+            return columns[0]
+        values = self[name]
+        if isinstance(values[0], Atom):
+            return StackedAtom(values, (len(values),))
+        return np.stack(values)
+
+    def shares(self, changes: Array) -> Array:
+        """Return the `share` of each client of the cohort, stacked as `changes` are."""
+        if self._examples is None:
+            return changes
+        scales = self.num_clients * np.array(self._examples)[self.clients]
+        scales /= math.fsum(self._examples)
+        return scales.reshape(-1, *[1] * (changes.ndim - 1)).astype(changes.dtype) * changes
 
     def share(self, client: int, change: Array) -> Array:
         """Return a client's change of which the sum over all N clients, by N, is the mean."""

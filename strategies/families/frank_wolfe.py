@@ -121,11 +121,9 @@ class FrankWolfe(Mirrored[State]):
             mean *= eta / n
             mean += (1.0 - eta) * x_bar
             return mean
-        moved: Array = uploads.sum("atom")
-        x = mirror["x"]
-        for i, atom in uploads.items("atom"):
-            moved -= x[i]
-            mirror.put(i, x=atom.mix(x[i], eta))
+        x = mirror.rows("x", uploads.clients)
+        moved = uploads.sum("atom") - x.sum(axis=0)
+        mirror.put(uploads.clients, x=uploads.stacked("atom").mix(x, eta))
         after: Array = x_bar + (eta / n) * moved
         return after
 
