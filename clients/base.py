@@ -231,7 +231,7 @@ class FedConClient(FlowerClient, Generic[State]):
                 f"the server's model has shape {run.layout.shapes}, this client's {own.shapes}"
             )
         self._run, self._incarnation = run, run.incarnation
-        self.num_clients = run.num_clients
+        self.num_clients, self._count = run.num_clients, float(run.num_clients)
         self._take(run.settings)
         self._batch_size = run.settings.get("batch_size")
         if self._batch_size is not None:
@@ -240,8 +240,8 @@ class FedConClient(FlowerClient, Generic[State]):
                 raise ConfigError(
                     "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
                 )
-        self._count = float(run.num_clients)
-        objective = for_steps(self._own_objective, run.factor)
+        mean = getattr(self, "constraints", "mean") == "mean"  # others are not weighed
+        objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
         # Looked up once, not in each step.
         self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged

@@ -5,7 +5,7 @@ See `flower_fedcon.strategies.FedProxAL`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class FedProxALClient(FedConClient[FedProxALClientState]):
 
     algorithm = "fedproxal"
     state_type = FedProxALClientState
+    constraints: ClassVar[str] = "each"
 
     penalty: float
     coupling: float

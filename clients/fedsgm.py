@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.switching import SwitchingClient
 from flower_fedcon.compressors import Compressor, dense
-from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.core.rng import COMPRESS
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -23,7 +21,7 @@ class FedSGMClientState(NamedTuple):
     e: Array | None  # e_j, what compression has held back, shape of w; None before any round
 
 
-class FedSGMClient(FedConClient[FedSGMClientState]):
+class FedSGMClient(SwitchingClient[FedSGMClientState]):
     """The local step of FedSGM."""
 
     algorithm = "fedsgm"
@@ -36,17 +34,6 @@ class FedSGMClient(FedConClient[FedSGMClientState]):
     feedback: bool
     batch_size: int | None
 
-    def configure(self, run: RunInfo) -> None:
-        """Refuse an objective without constraint."""
-        super().configure(run)
-        for method in ("constraint_value", "constraint_gradient"):
-            if not callable(getattr(self.objective, method, None)):
-                raise ConfigError(
-                    f"FedSGM needs objectives with a constraint, {self._own_objective!r} has no "
-                    f"{method}(x): use NeymanPearson, or define constraint_value and "
-                    "constraint_gradient"
-                )
-
     def initialize(self, down: Payload) -> FedSGMClientState:
         """Start with nothing: the first message holds w, and e = 0."""
         return FedSGMClientState(w=None, e=None)
@@ -56,21 +43,34 @@ class FedSGMClient(FedConClient[FedSGMClientState]):
         return FedSGMClientState(w=given.get("w"), e=None)
 
     def query(self, state: FedSGMClientState, down: Payload) -> tuple[Payload, Payload]:
-        """Answer step 1 with g_j(w)."""
+        """Answer step 1 with g_j(w), or the s_jk(w) and n_jk."""
         w = self.model(state, down)
-        return {"constraint": float(self.objective.constraint_value(w))}, {"w": w}
+        return self.answers(w), {"w": w}
 
     def step(self, state: FedSGMClientState, down: Payload) -> tuple[Payload, FedSGMClientState]:
         """Do steps 3 and 4 or 4', with v of shape (..., *model)."""
-        v = w = self.model(state, down)
-        for _ in range(self.local_steps):
-            v = v - self.client_lr * self.direction(v, down["sigma"])
-        moved, rng = (w - v) / self.client_lr, self.rng(COMPRESS)
+        w = self.model(state, down)
+        moved = self.moved(w, down["sigma"]) if "active" not in down else self.shared(w, down)
+        rng = self.rng(COMPRESS)
         if not self.feedback:
             return {"delta": self.uplink_compressor.compress(moved, rng)}, state
         owed = moved if state.e is None else state.e + moved
         delta = self.uplink_compressor.compress(owed, rng)
         return {"delta": delta}, FedSGMClientState(w, owed - dense(delta))
+
+    def moved(self, w: Array, sigma: float) -> Array:
+        """Return (w - v)/eta for the mean of the constraints."""
+        v = w
+        for _ in range(self.local_steps):
+            v = v - self.client_lr * self.direction(v, sigma)
+        return (w - v) / self.client_lr
+
+    def shared(self, w: Array, down: Payload) -> Array:
+        """Return C omega_j (w - v)/eta for several constraints."""
+        (share, own), v = self.mixture(down), w
+        for _ in range(self.local_steps if share else 0):
+            v = v - self.client_lr / share * self.mixed_gradient(v, down["sigma"], own)
+        return share * ((w - v) / self.client_lr)
 
     def direction(self, v: Array, sigma: float) -> Array:
         """Return (1 - sigma) grad f_j(v) + sigma grad g_j(v)."""

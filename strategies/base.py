@@ -83,7 +83,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     """What a client uploads, by name."""
     numbers: ClassVar[tuple[str, ...]] = ()
     """Which of it are numbers, and not values of the model's shape."""
-    queries: ClassVar[tuple[str, ...]] = ()
+    queries: tuple[str, ...] = ()
     """What clients are asked before the step, by name; empty for one exchange a round."""
 
     needs_everyone: ClassVar[str] = ""
@@ -97,10 +97,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
     needs_convex: ClassVar[str] = "its author has not said that another psi will do"
     """Why `regularizer` must be convex; "" where a weakly convex one will do."""
-    functional_constraint: ClassVar[bool] = False
-    """Whether it keeps the objectives' own constraint, `constraint_value(x)` <= 0 on average."""
-    own_constraints: ClassVar[bool] = False
-    """Whether it keeps each objective's own `constraint_value(x)` <= 0, and not their mean."""
+    constraints: str = ""
+    """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
     needs_shares: ClassVar[bool] = False
     """Whether the server moves by each client's share of all clients' examples."""
     uses_num_rounds: bool = False
@@ -289,7 +287,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
-        hidden = {"setup", "constants", "_grid_run", "uses_num_rounds"}
+        hidden = {"setup", "constants", "_grid_run", "uses_num_rounds", "queries"}
         if self.privacy is None:  # runs from before there was any can be resumed
             hidden.add("privacy")
         return {k: v for k, v in vars(self).items() if k not in hidden}

@@ -115,7 +115,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     needs_convex = "its multipliers are those of a convex problem"
     release = Release(single="each client has a multiplier of its own")
     needs_everyone = "w minimises a sum over all clients"
-    own_constraints = True
+    constraints = "each"
     constants: FedProxALConstants
 
     def __init__(

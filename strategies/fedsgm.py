@@ -1,4 +1,4 @@
-r"""FedSGM, the federated switching gradient method: a functional constraint, compressed messages.
+r"""FedSGM, the federated switching gradient method: functional constraints, compressed messages.
 
     min_w (1/N) sum_j f_j(w)   s.t. g(w) = (1/N) sum_j g_j(w) <= 0,   all convex and Lipschitz
 
@@ -20,6 +20,21 @@ Theorem: with D = ||w_0 - w*||, Lipschitz constants G, and q of C_j (E||C(x) - x
     Gamma = 2 E^2 + E q/(2 N),   eta = D / (G sqrt(2 E T Gamma)),   eps = D G sqrt(2 Gamma/(E T))
 (twice that eps for soft) give f(w_bar) - f* <= eps and g(w_bar) <= eps: of order D G sqrt(E/T).
 
+Several constraints g_k <= 0 are one, g = max_k g_k. Each client's own has k = j, s_jj = g_j and
+n_jj = 1; of groups, g_k = sum_j s_jk / sum_j n_jk, n_jk the group's rows on client j. With C = |S|:
+    1*. client j answers with all s_jk(w_t) and n_jk
+    2*. ghat_k = sum_S s_jk/n_k, n_k = sum_S n_jk; sigma_t as above from ghat = max_k ghat_k;
+        lambda_k = sigma_t for one k with ghat_k = ghat, 0 for others (hard)
+                   or  sigma_t sigma(z_k) / sum_l sigma(z_l), z_k = ghat_k - eps (soft)
+    3*. omega_j = (1 - sigma_t)/C + sum_k lambda_k n_jk/n_k; with it, E times
+        v := v - (eta/omega_j) ((1 - sigma_t) grad f_j(v)/C + sum_k lambda_k grad s_jk(v)/n_k)
+    4*. upload Delta_j = C_j(C omega_j (w_t - v)/eta), which is 0 where omega_j = 0
+The omega_j sum to 1: clients move on means of f_j and their own losses, as Lipschitz as these are,
+and together on (1 - sigma_t) f + sum lambda_k g_k. The theorem holds, with q for q/N: its proof
+needs of sigma_t g(w_t) only that it is at least sigma_t (eps - 1/beta), and so is sum lambda_k
+g_k(w_t) for any lambda_k >= 0 that sum to sigma_t, and are 0 where sigma(z_k) is. With hard
+switching on the clients' own constraints, the client that is violated most moves alone.
+
 Error feedback, whenever C_j is not unbiased or C_0 is not the identity: the server also keeps an
 exact x, from x_0 = w_0, client j what compression has held back, e_j = 0 at first, and
     4'. Delta_j = C_j(e_j + (w_t - v)/eta),   e_j := e_j + (w_t - v)/eta - Delta_j
@@ -30,18 +45,20 @@ iterates are those of a broadcast of m_t to everybody.
 
 State: none on the client, with error feedback w and e_j; x, w and the average's sums on the server.
 Wire: 1 vector (compressed with error feedback) and 1 number down; 1 vector (compressed) and 1
-number up.
+number up; of several constraints the active ones (2 numbers each) down, and 2 m numbers up.
 Participation: any; sampled, g(w_bar) <= eps holds up to the error of the estimate ghat. In the
-paper the theory is for full participation, and second-hand for hard switching under sampling.
+paper the theory is for full participation, and second-hand for hard switching under sampling. Of
+the clients' own constraints a cohort sees its own: a client is above eps, unseen, in at most
+N/C - 1 times as many rounds with weight as there are rounds with sigma = 1 (hard, in expectation).
 Aggregation: any rule of `flower_fedcon.aggregation`, without compression, for Delta_j and g_j:
 objective and constraint are then the rule's, not the means, the same only without heterogeneity.
 Lost state: nothing without error feedback. With it the client starts again from a dense w_t and
 e_j = 0: x - (eta/N) sum e_j moves once, and no bias stays.
 
 Source: Upadhyay, Moon, Hashemi, "Switching Gradient Methods for Constrained Federated
-Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft average are reconstructed:
-its proof forces them. Sampling and error feedback are second-hand, from accounts of the paper's
-long version, and assembled with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (with E = 1, hard).
+Optimization", OPT workshop 2025, Algorithm 1. The weights of the soft average, which its proof
+forces, and several constraints are reconstructed. Sampling and error feedback are second-hand, from
+accounts of the long version, with Islamov, As, Fatkhullin, "Safe-EF", ICML 2025 (E = 1, hard).
 """
 
 from __future__ import annotations
@@ -53,11 +70,7 @@ import numpy as np
 from flower_fedcon.compressors import dense
 from flower_fedcon.core.rng import COMPRESS
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.strategies.families.switching import (
-    Switch,
-    Switching,
-    WeightedMean,
-)
+from flower_fedcon.strategies.families.switching import Switch, Switching, WeightedMean
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, flatten
 
@@ -77,8 +90,9 @@ class FedSGMState(NamedTuple):
 class FedSGM(Switching[FedSGMState]):
     """The federated switching gradient method.
 
-    The objectives need `constraint_value(x)` and `constraint_gradient(x)` (`NeymanPearson` has
-    them). A history has the columns "constraint_estimate" (ghat of the round), "sigma",
+    The objectives need `constraint_value(x)` and `constraint_gradient(x)` (`NeymanPearson` and
+    `LossBound` have them), or with groups what `GroupLossBounds` has. A history has the columns
+    "constraint_estimate" (ghat of the round, nan of a cohort without constraint), "sigma",
     "violations" (rounds so far that began with ghat > eps) and, where it is the theorem's,
     "tolerance" (eps), and the output "average" (w_bar).
 
@@ -96,6 +110,10 @@ class FedSGM(Switching[FedSGMState]):
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     output : {"last", "average"} (default: "last")
         The model: w_t, or w_bar, which the theorem is for.
+    constraints : {"mean", "each", "groups"} (default: "mean")
+        g: the mean of the clients' constraints, the largest, or that of groups, as the problem's.
+    groups : int, optional
+        How many groups, m, with "groups".
     uplink_compressor : Compressor, optional
         C_j, for what clients upload; by default `Identity()`.
     downlink_compressor : Compressor, optional
@@ -131,7 +149,7 @@ class FedSGM(Switching[FedSGMState]):
     uplink = ("delta",)
     needs_mean = ""
     queries = ("constraint",)
-    functional_constraint = True
+    constraints = "mean"
 
     def initialize(self, x0: Array) -> FedSGMState:
         """Start at x_0 = w_0 = x0."""
@@ -149,11 +167,9 @@ class FedSGM(Switching[FedSGMState]):
         return state.increment if client in state.used else {"w": state.w}
 
     def after_query(self, state: FedSGMState, answers: Uploads) -> tuple[FedSGMState, Payload]:
-        """Step 2."""
-        estimate = answers.mean_number("constraint")
-        sigma = self.switch(estimate - self.constants.tolerance)
-        switch = state.switch._replace(estimate=estimate, sigma=sigma)
-        return state._replace(switch=switch), {"sigma": sigma}
+        """Step 2 or 2*."""
+        estimate, sigma, told = self.decide(answers)
+        return state._replace(switch=state.switch._replace(estimate=estimate, sigma=sigma)), told
 
     def aggregate(self, state: FedSGMState, uploads: Uploads) -> FedSGMState:
         """Step 5 or 5', and one more term of the average."""
@@ -178,16 +194,6 @@ class FedSGM(Switching[FedSGMState]):
     def model(self, state: FedSGMState) -> Array:
         """Return the last w, or w_bar."""
         return state.w if self.output == "last" else state.average.value(state.w)
-
-    def report(self, state: FedSGMState) -> dict[str, float]:
-        """Return ghat and sigma of the round, and the number of violating rounds so far."""
-        estimate, sigma, violations = state.switch
-        found = {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
-        return found | ({"tolerance": self.constants.tolerance} if self.by_theorem else {})
-
-    def outputs(self, state: FedSGMState) -> dict[str, Array]:
-        """Return w_bar, or the last w if no round counts."""
-        return {"average": state.average.value(state.w, warn=True)}
 
     def readmit(self, state: FedSGMState, client: int) -> tuple[FedSGMState, Payload]:
         """Return w where clients keep a copy; e_j starts again from 0."""

@@ -29,7 +29,7 @@ KINDS = {
 def kind_of(method):
     """Return which of the four problems a method is for, by its arguments and declarations."""
     known = parameters(method)
-    if method.functional_constraint or method.own_constraints:
+    if method.constraints:
         return "functional"
     for name in ("constraint", "regularizer"):
         if name in known:

@@ -129,7 +129,7 @@ def _why_not(card: Card, kind: Kind, facts: Facts) -> str:
         return "is for strongly convex objectives, and mu is not known to be > 0"
     if not facts.convex and not _allows_nonconvex(card, kind):
         return "is stated for convex objectives, and these are not"
-    if kind.own_constraints and facts.term != "each":
+    if kind.constraints == "each" and facts.term != "each":
         return "is for a constraint of each client's own"
     if facts.sampled and kind.needs_everyone:
         return f"needs every client in every round ({kind.needs_everyone})"

@@ -77,7 +77,8 @@ class Facts:
             bounds.append(f"mu = {self.strong_convexity:.3g}")
         kind = "constraint set" if self.constrained else "regularizer"
         term = {"": "nothing added", "functional": "a functional constraint, on average",
-                "each": "a functional constraint of each client"}  # fmt: skip
+                "each": "a functional constraint of each client",
+                "groups": "functional constraints of groups of rows"}  # fmt: skip
         arrays = f" in {self.layers} arrays" if self.layers > 1 else ""
         return [
             f"objectives: {curve}; {', '.join(bounds)}",
@@ -107,7 +108,7 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
     none = psi is None or is_zero(psi, problem.layout)
     term = "" if none else type(psi).__name__
     if problem.has_functional_constraint:
-        term = "each" if problem.constraints == "each" else "functional"
+        term = {"mean": "functional"}.get(problem.constraints, problem.constraints)
     elif constraint is not None:
         term = type(constraint).__name__
     return Facts(

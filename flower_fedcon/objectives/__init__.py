@@ -8,6 +8,7 @@ layers into one of a vector, and the objectives of many clients into one in arra
 
 from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
+from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
 from flower_fedcon.objectives.completion import MatrixCompletion
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
@@ -18,9 +19,11 @@ from flower_fedcon.objectives.survival import CoxRegression
 
 __all__ = [
     "CoxRegression",
+    "GroupLossBounds",
     "HuberRegression",
     "LeastSquares",
     "LogisticRegression",
+    "LossBound",
     "MatrixCompletion",
     "NeymanPearson",
     "Objective",

@@ -124,6 +124,8 @@ class Scaled(Objective):
         f, any object with `value` and `gradient`.
     factor : float
         >= 0, for example a client's weight.
+    constraint : bool (default: True)
+        Whether f's own constraint is scaled, too, as a mean of constraints needs it.
 
     Examples
     --------
@@ -133,9 +135,12 @@ class Scaled(Objective):
     (array([1., 2.]), 0.5)
     """
 
-    def __init__(self, objective: SmoothFunction, factor: float) -> None:
+    def __init__(
+        self, objective: SmoothFunction, factor: float, *, constraint: bool = True
+    ) -> None:
         self.objective: Any = objective
         self.factor = nonnegative("Scaled(factor)", factor)
+        self.constraint_factor = self.factor if constraint else 1.0
         self.num_examples = int(getattr(objective, "num_examples", 1))
         self.dtype = np.dtype(getattr(objective, "dtype", np.float64))
         if hasattr(objective, "shape"):
@@ -186,22 +191,39 @@ class Scaled(Objective):
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:
-        """The functional constraint of f, times factor; missing if f has none."""
+        """The functional constraint of f, times factor if asked for; missing if f has none."""
         constraint = self.objective.constraint_value
-        return lambda x: self.factor * float(constraint(x))
+        return lambda x: self.constraint_factor * float(constraint(x))
 
     @property
     def constraint_gradient(self) -> Callable[[Array], Array]:
         """The gradient of `constraint_value`; missing if f has no constraint."""
         gradient = self.objective.constraint_gradient
-        return lambda x: self._times(gradient(x))
+        return lambda x: self._times(gradient(x), self.constraint_factor)
 
-    def _times(self, gradient: Any) -> Array:
+    @property
+    def constraint_counts(self) -> Array:
+        """What weighs f's part of the groups' constraints, in place of the factor."""
+        counts: Array = self.objective.constraint_counts
+        return counts
+
+    @property
+    def constraint_sums(self) -> Callable[[Array], Array]:
+        """The part of f in the groups' constraints; missing if f has none."""
+        return self.objective.constraint_sums  # type: ignore[no-any-return]
+
+    @property
+    def constraint_sums_gradient(self) -> Callable[[Array, Array], Array]:
+        """The gradient of a weighted sum of `constraint_sums`; missing if f has none."""
+        return self.objective.constraint_sums_gradient  # type: ignore[no-any-return]
+
+    def _times(self, gradient: Any, factor: float | None = None) -> Array:
         """Return the scaled gradient: an array, or a list of arrays (a network's layers)."""
+        factor = self.factor if factor is None else factor
         scaled: Any = (
-            [self.factor * layer for layer in gradient]
+            [factor * layer for layer in gradient]
             if isinstance(gradient, list)
-            else self.factor * gradient
+            else factor * gradient
         )
         return scaled  # type: ignore[no-any-return]
 

@@ -10,12 +10,19 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array
 
 _VALUES = ("value", "constraint_value")
-_GRADIENTS = ("gradient", "batch_gradient", "stochastic_gradient", "constraint_gradient")
+_GRADIENTS = (
+    "gradient",
+    "batch_gradient",
+    "stochastic_gradient",
+    "constraint_gradient",
+    "constraint_sums_gradient",
+)
 
 
 class ForeignObjective:
@@ -51,6 +58,8 @@ class ForeignObjective:
             return lambda x: self._number(name, found(x.copy()))
         if name in _GRADIENTS:
             return lambda x, *more: self._array(name, found(x.copy(), *more), x)
+        if name == "constraint_sums":
+            return lambda x: self._sums(found(x.copy()))
         return self._both(found) if name == "value_and_gradient" else found
 
     def _both(self, found: Callable[[Array], Any]) -> Callable[[Array], tuple[float, Array]]:
@@ -69,6 +78,12 @@ class ForeignObjective:
         if array is None or array.size != 1:
             raise self._other_than("a number", name, value)
         return float(array.item())
+
+    def _sums(self, value: Any) -> Array:
+        shape, array = np.shape(self._objective.constraint_counts), _plain(value)
+        if array is None or array.shape != shape:
+            raise self._other_than(f"an array of shape {shape}", "constraint_sums", value)
+        return array.astype(np.float64)
 
     def _array(self, name: str, value: Any, x: Array) -> Array:
         array = _plain(value)
@@ -102,6 +117,8 @@ def as_seen(objective: Any, layout: Layout) -> Any:
 
 def is_foreign(objective: Any) -> bool:
     """Return whether an object is none of this package's, and derives from none."""
+    if isinstance(objective, LossBound | GroupLossBounds):
+        return is_foreign(objective.objective)
     here, interfaces = f"{__name__.partition('.')[0]}.", (Objective, LinearModel)
     return not any(
         kind.__module__.startswith(here) and kind not in interfaces

@@ -82,6 +82,26 @@ class PackedObjective:
         gradient = self._objective.constraint_gradient
         return lambda x: self._layout.pack(gradient(self._layers(x)), "a gradient")
 
+    @property
+    def constraint_counts(self) -> Array:
+        """The counts of the user's `constraint_sums`; missing if the objective has none."""
+        counts: Array = self._objective.constraint_counts
+        return counts
+
+    @property
+    def constraint_sums(self) -> Callable[[Array], Array]:
+        """The user's part of the groups' constraints; missing if the objective has none."""
+        sums = self._objective.constraint_sums
+        return lambda x: np.asarray(sums(self._layers(x)))
+
+    @property
+    def constraint_sums_gradient(self) -> Callable[[Array, Array], Array]:
+        """The gradient of a weighted sum of `constraint_sums`, packed; missing if there is none."""
+        gradient = self._objective.constraint_sums_gradient
+        return lambda x, weights: self._layout.pack(
+            gradient(self._layers(x), weights), "a gradient"
+        )
+
     def stochastic_gradient(
         self, x: Array, rng: np.random.Generator, batch_size: int | None = None
     ) -> Array:

@@ -121,13 +121,16 @@ class Steps:
         )
 
 
-def for_steps(objective: Any, factor: float) -> Any:
-    """Return factor times an objective, as local steps may see it: if private, its gradients."""
+def for_steps(objective: Any, factor: float, *, constraint: bool = True) -> Any:
+    """Return factor times an objective, as local steps may see it: if private, its gradients.
+
+    `constraint` says whether the factor is on its own constraint, too.
+    """
     if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
         objective = Scaled(Steps(objective.objective), objective.factor)
     if isinstance(objective, PrivateObjective):
         objective = Steps(objective)
-    return objective if factor == 1.0 else Scaled(objective, factor)
+    return objective if factor == 1.0 else Scaled(objective, factor, constraint=constraint)
 
 
 def is_private(objective: Any) -> bool:

@@ -25,6 +25,7 @@ from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.emnist import emnist
 from flower_fedcon.problems.facility import facility
+from flower_fedcon.problems.fairness import fair_digits, fair_heart
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.fmri import fmri
@@ -50,6 +51,8 @@ BUILDERS: dict[str, Builder] = {
     "digits": digits,
     "emnist": emnist,
     "facility": facility,
+    "fair_digits": fair_digits,
+    "fair_heart": fair_heart,
     "files": files,
     "fmri": fmri,
     "heart": heart,
@@ -76,6 +79,8 @@ __all__ = [
     "digits",
     "emnist",
     "facility",
+    "fair_digits",
+    "fair_heart",
     "files",
     "fmri",
     "heart",

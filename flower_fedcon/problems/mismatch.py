@@ -17,7 +17,7 @@ ON_MISMATCH = "error", "warn"
 
 
 def oracles(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[str, Any]:
-    """Return the arguments by which an algorithm takes the problem's set or regularizer.
+    """Return the arguments by which an algorithm takes the problem's set, regularizer, constraints.
 
     A set stands for its indicator where the algorithm has a `regularizer`; none are returned if
     the algorithm has no use for what the problem has.
@@ -28,14 +28,20 @@ def oracles(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[
     [{}, {'regularizer': L1Ball(radius=9.0)}]
     """
     known = parameters(kind)
+    found: dict[str, Any] = {}
+    if problem.has_functional_constraint and "constraints" in known:
+        if problem.constraints != kind.constraints:
+            found["constraints"] = problem.constraints
+        if problem.constraints == "groups":
+            found["groups"] = problem.groups
     if problem.constraint is not None:
         if "constraint" in known:
-            return {"constraint": problem.constraint}
-        if "regularizer" in known and kind.takes_sets:
-            return {"regularizer": problem.constraint}
+            found["constraint"] = problem.constraint
+        elif "regularizer" in known and kind.takes_sets:
+            found["regularizer"] = problem.constraint
     elif problem.regularizer is not None and "regularizer" in known:
-        return {"regularizer": problem.regularizer}
-    return {}
+        found["regularizer"] = problem.regularizer
+    return found
 
 
 def why_mismatched(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
@@ -52,23 +58,14 @@ def why_mismatched(strategy: FedConStrategy[Any], problem: FederatedProblem) -> 
 L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is meant
     """
     title, kind = strategy.title, type(strategy)
-    each = problem.constraints == "each"
-    if strategy.own_constraints and problem.has_functional_constraint and not each:
-        return _told(
-            f"{title} keeps each objective's own constraint, the problem asks for their mean",
-            'give FederatedProblem constraints="each", or take FedSGM',
-        )
-    if each and problem.has_functional_constraint and not strategy.own_constraints:
-        return _told(
-            f"{title} does not keep each objective's own constraint (constraint_value)",
-            "take FedProxAL, which does",
-        )
-    if not each and problem.has_functional_constraint and not strategy.functional_constraint:
-        return _told(
-            f"{title} does not keep the functional constraint g(x) <= 0 of the problem's "
-            "objectives (constraint_value)",
-            "take FedSGM, which does",
-        )
+    if problem.has_functional_constraint and strategy.constraints != problem.constraints:
+        asked = _CONSTRAINTS[problem.constraints]
+        if not strategy.constraints:
+            facts = f"{title} does not keep {asked}"
+        else:
+            kept = _CONSTRAINTS[strategy.constraints].replace("the problem's", "all")
+            facts = f"{title} keeps {kept}, the problem has {asked}"
+        return _told(facts, _constraints_remedy(strategy, problem))
     if strategy.constraint == problem.constraint and strategy.regularizer == problem.regularizer:
         return None
     used = _added(strategy.constraint, strategy.regularizer, problem.layout)
@@ -76,7 +73,8 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
     if used == wanted:
         return None
     facts = f"{title} uses {_names(used)}, the problem has {_names(wanted)}"
-    if given := oracles(kind, problem):
+    given = {n: v for n, v in oracles(kind, problem).items() if n not in _ARGUMENTS}
+    if given:
         ((name, value),) = given.items()
         source = "constraint" if isinstance(value, ConstraintSet) else "regularizer"
         return _told(facts, f"give {title} {name}={value!r} (problem.{source})")
@@ -84,6 +82,27 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
         needed = "constraints" if isinstance(wanted[0], Indicator) else "regularizers"
         return _told(facts, f"take an algorithm that works with such {needed} (`fedcon list`)")
     return _told(facts, f"give the problem {_names(used)} too")
+
+
+_ARGUMENTS = "constraints", "groups"
+_CONSTRAINTS = {
+    "mean": "the functional constraint g(x) <= 0 of the problem's objectives (constraint_value)",
+    "each": "each client's own constraint (constraint_value)",
+    "groups": "the constraints of groups (constraint_sums)",
+}
+
+
+def _constraints_remedy(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str:
+    """Return what keeps a problem's functional constraints."""
+    given = {n: v for n, v in oracles(type(strategy), problem).items() if n in _ARGUMENTS}
+    if "constraints" in parameters(type(strategy)):
+        given.setdefault("constraints", problem.constraints)
+        values = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        return f"give {strategy.title} {values}"
+    if strategy.constraints:
+        return f'take FedSGM, or give FederatedProblem constraints="{strategy.constraints}"'
+    fits = {"mean": "FedSGM", "each": "FedProxAL or FedSGM", "groups": "FedSGM"}
+    return f"take {fits[problem.constraints]}, which can"
 
 
 def _told(facts: str, remedy: str) -> str:

@@ -43,7 +43,7 @@ def default_problem(
 def quadratics(strategy: FedConStrategy[Any], dtype: Any = np.float64) -> list[Quadratic]:
     """Return the clients' objectives."""
     rng = np.random.default_rng(3)
-    kind = Bounded if strategy.functional_constraint else Quadratic
+    kind = Bounded if strategy.constraints == "mean" else Quadratic
     return [
         kind((np.eye(SIZE) * (1 + j)).astype(dtype), rng.standard_normal(SIZE).astype(dtype))
         for j in range(3)

@@ -1,15 +1,19 @@
-"""Switching between objective and constraint, by the value of the constraint."""
+"""Switching between the objective and one constraint or several, by their values."""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import NamedTuple, Required, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Required, Self, TypeVar, Unpack
+
+import numpy as np
 
 from flower_fedcon.compressors import Compressor
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.families.compression import CompressedMessages, CompressionOptions
 from flower_fedcon.validation import Array, choice, count, optional, positive
+from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 _log = logging.getLogger("flwr.strategies")
@@ -26,6 +30,8 @@ class SwitchingOptions(CompressionOptions, total=False):
     switching: str
     sharpness: float | None
     output: str
+    constraints: str
+    groups: int | None
 
 
 class SwitchingConstants(NamedTuple):
@@ -86,6 +92,10 @@ class Switching(CompressedMessages[State]):
         beta > 0 of the soft switch; by default 2/eps, the least that the theory allows.
     output : {"last", "average"} (default: "last")
         The model: w_t, or w_bar.
+    constraints : {"mean", "each", "groups"} (default: "mean")
+        Which constraints are kept; see `FederatedProblem`.
+    groups : int, optional
+        m, with "groups".
     """
 
     constants: SwitchingConstants  # type: ignore[assignment]
@@ -101,6 +111,8 @@ class Switching(CompressedMessages[State]):
         switching: str = "soft",
         sharpness: float | None = None,
         output: str = "last",
+        constraints: str = "mean",
+        groups: int | None = None,
         **common: Unpack[CompressionOptions],
     ) -> None:
         super().__init__(**common)
@@ -112,6 +124,21 @@ class Switching(CompressedMessages[State]):
         self.switching = choice("switching", switching, ("soft", "hard"))
         self.sharpness = optional(positive, "sharpness", sharpness)
         self.output = choice("output", output, ("last", "average"))
+        self.constraints = choice("constraints", constraints, ("mean", "each", "groups"))
+        if (constraints == "groups") != (groups is not None):
+            raise ConfigError(
+                "groups is how many constraints there are, and goes with constraints='groups', got "
+                f"constraints={constraints!r}, groups={groups!r}"
+            )
+        self.groups = None if groups is None else count("groups", groups)
+        if constraints != "mean":
+            if self.aggregation is not None:
+                raise ConfigError(
+                    f"{self.title} takes aggregation={self.aggregation!r} only for the mean of the "
+                    f"constraints, got constraints={constraints!r}: what a few clients upload for "
+                    "their constraint, a rule against outliers drops"
+                )
+            self.queries = names("sum", self.groups) + names("count", self.groups)
         self.uses_num_rounds = self.by_theorem
         if self.by_theorem and (distance is None or lipschitz is None):
             lacking = "client_lr" if client_lr is None else "tolerance"
@@ -145,16 +172,77 @@ class Switching(CompressedMessages[State]):
             lipschitz=self.lipschitz or 0.0,
             local_steps=self.local_steps,
             rounds=self.setup.num_rounds,
-            clients=self.setup.num_clients,
+            # One client alone may carry a constraint: its compression error is not averaged.
+            clients=self.setup.num_clients if self.constraints == "mean" else 1,
             variance=compressor.q(self.setup.layout.size),
             soft=self.switching == "soft",
         )
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the hyperparameters; those of one constraint as before there were several."""
+        known = super().arguments()
+        new = ("constraints", "groups") if self.constraints == "mean" else ()
+        return {name: value for name, value in known.items() if name not in new}
+
+    def decide(self, answers: Uploads) -> tuple[float, float, Payload]:
+        """Return ghat, or max_k ghat_k, over the cohort, sigma, and what the clients are told.
+
+        That is sigma and, of several constraints, which are active and C lambda_k / n_k of each,
+        C = |S|. The constraint of a client alone has the client's number.
+        """
+        if self.constraints == "mean":
+            estimate = answers.mean_number("constraint")
+            sigma = self.switch(estimate - self.constants.tolerance)
+            return estimate, sigma, {"sigma": sigma}
+        sums, counts = (
+            np.array([answers[name] for name in names(kind, self.groups)], dtype=np.float64)
+            for kind in ("sum", "count")
+        )  # shape (m, C)
+        if self.constraints == "each":
+            numbers, sums, counts = np.array(answers.clients), sums[0], counts[0]
+        else:
+            numbers, sums, counts = np.arange(len(sums)), sums.sum(axis=1), counts.sum(axis=1)
+        known = counts > 0  # the cohort may have no row of a group
+        if not known.any():
+            nobody = np.empty(0, dtype=np.int64)
+            return math.nan, 0.0, {"sigma": 0.0, "active": nobody, "weights": np.empty(0)}
+        numbers, counts = numbers[known], counts[known]
+        values = sums[known] / counts
+        each = np.array([self.switch(v - self.constants.tolerance) for v in values])
+        worst = int(values.argmax())
+        sigma = float(each[worst])
+        if self.switching == "hard":
+            each[np.arange(len(each)) != worst] = 0.0
+        shares = sigma * (each / each.sum()) if sigma else each
+        active = np.flatnonzero(shares)
+        weights = shares[active] * len(answers.clients) / counts[active]
+        told: Payload = {"sigma": sigma, "active": numbers[active], "weights": weights}
+        return float(values[worst]), sigma, told
+
+    def report(self, state: Any) -> dict[str, float]:
+        """Return ghat and sigma of the round, and the number of violating rounds so far."""
+        estimate, sigma, violations = state.switch
+        found = {"constraint_estimate": estimate, "sigma": sigma, "violations": violations}
+        return found | ({"tolerance": self.constants.tolerance} if self.by_theorem else {})
+
+    def outputs(self, state: Any) -> dict[str, Array]:
+        """Return w_bar, or the last w if no round counts."""
+        return {"average": state.average.value(state.w, warn=True)}
 
     def switch(self, z: float) -> float:
         """Return sigma(z), the weight of the constraint, z = ghat - eps."""
         if self.switching == "hard":
             return float(z > 0)
         return min(1.0, max(0.0, 1.0 + self.constants.sharpness * z))
+
+
+def names(kind: str, groups: int | None) -> tuple[str, ...]:
+    """Return the names of the clients' answers of one kind.
+
+    >>> names("sum", 2), names("sum", None)
+    (('sum_0', 'sum_1'), ('sum_0',))
+    """
+    return tuple(f"{kind}_{k}" for k in range(groups or 1))
 
 
 def theorem_settings(

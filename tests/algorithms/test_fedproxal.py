@@ -42,9 +42,11 @@ def test_clients_without_a_constraint_are_not_bound_and_psi_is_the_servers():
 
 
 def test_which_constraint_is_meant_must_fit():
-    with pytest.raises(FedConError, match=r"keeps each objective's own.*give.*constraints=.each"):
+    with pytest.raises(FedConError, match=r"keeps each client's own.*give.*constraints=.each"):
         simulate(FedProxAL(coupling=1.0), q6_limited(), 1)
-    with pytest.raises(FedConError, match=r"FedAvg.*does not keep each objective's own"):
+    with pytest.raises(FedConError, match=r"FedAvg.*does not keep each client's own.*FedProxAL"):
         simulate(FedAvg(client_lr=0.1, local_steps=1), two_walls(), 1)
-    with pytest.raises(ConfigError, match="constraints must be one of 'mean', 'each', got 'all'"):
+    with pytest.raises(
+        ConfigError, match="constraints must be one of 'mean', 'each', 'groups', got"
+    ):
         FederatedProblem([Quadratic([[1.0]], [3.0])], constraints="all")

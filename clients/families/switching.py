@@ -1,0 +1,72 @@
+"""A client's part in a step that is weighed between objective and constraints."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.bounds import ConstraintSums
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+State = TypeVar("State")
+_METHODS = {
+    "mean": ("constraint_value", "constraint_gradient"),
+    "groups": ("constraint_sums", "constraint_counts", "constraint_sums_gradient"),
+}
+
+
+class SwitchingClient(FedConClient[State]):
+    """What clients do with the constraint of the mean, with their own, and with those of groups."""
+
+    constraints: str
+    groups: int | None
+
+    def configure(self, run: RunInfo) -> None:
+        """Refuse an objective without constraint, or with another number of them."""
+        super().configure(run)
+        for method in _METHODS.get(self.constraints, ()):
+            if not hasattr(self.objective, method):
+                remedy = "use NeymanPearson, or define constraint_value and constraint_gradient"
+                if self.constraints == "groups":
+                    remedy = "use GroupLossBounds"
+                raise ConfigError(
+                    f"FedSGM needs objectives with a constraint, {self._own_objective!r} has no "
+                    f"{method}(x): {remedy}"
+                )
+        if self.constraints == "mean":
+            return
+        self._sums = ConstraintSums(self.objective, self.constraints)
+        if len(self._sums.counts) != (self.groups or 1):
+            raise ConfigError(
+                f"this client has {len(self._sums.counts)} groups, the server's FedSGM has "
+                f"groups={self.groups}: give all the same"
+            )
+
+    def answers(self, w: Array) -> Payload:
+        """Return what the server asks of the constraints at w."""
+        if self.constraints == "mean":
+            return {"constraint": float(self.objective.constraint_value(w))}
+        found = {f"sum_{k}": float(value) for k, value in enumerate(self._sums.sums(w))}
+        return found | {f"count_{k}": float(n) for k, n in enumerate(self._sums.counts)}
+
+    def mixture(self, down: Payload) -> tuple[float, Array]:
+        """Return C omega_j, and what multiplies this client's sums, shape (m,)."""
+        active, weights = down["active"], down["weights"]
+        own = np.zeros(len(self._sums.counts))
+        if self.constraints == "groups":
+            own[active] = weights
+        elif self._index in active:
+            own[:] = weights[active == self._index]
+        return float(1.0 - down["sigma"] + own @ self._sums.counts), own
+
+    def mixed_gradient(self, v: Array, sigma: float, own: Array) -> Array:
+        """Return (1 - sigma) grad f_j(v) + sum_k own_k grad s_jk(v)."""
+        if not own.any():
+            return (1.0 - sigma) * self.gradient(v)
+        g = self._sums.gradient(v, own)
+        return g if sigma == 1 else (1.0 - sigma) * self.gradient(v) + g

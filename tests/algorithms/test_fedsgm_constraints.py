@@ -1,0 +1,318 @@
+"""FedSGM with several constraints: each client's own, or those of groups that clients share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import OpenRun, wire_exchange
+from problems import Limited, q6_objectives, q6_walls, two_limited
+
+from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.compressors import RandK, TopK
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import GroupLossBounds, LossBound, Quadratic
+from flower_fedcon.strategies import FedAvg, FedSGM
+
+STEPS = {"client_lr": 0.1, "local_steps": 2}
+EACH = {**STEPS, "constraints": "each"}
+TWO = {**STEPS, "constraints": "groups", "groups": 2}
+FEEDBACK = {"uplink": TopK(fraction=0.5), "downlink": TopK(fraction=0.5)}
+
+
+def two_own(*, second: float = 2.8) -> FederatedProblem:
+    """f_1 = x^2 - 4x with c_1 = x - .5, f_2 = x^2/2 + x with c_2 = 3x - second, from 1."""
+    clients = [Quadratic([[2.0]], [4.0]), Quadratic([[1.0]], [-1.0])]
+    limited = [Limited(clients[0], 1.0, 0.5), Limited(clients[1], 3.0, second)]
+    return FederatedProblem(limited, x0=np.ones(1), constraints="each")
+
+
+def two_groups(bound: list[float]) -> FederatedProblem:
+    """Group 0: 3 rows of x^2/2 on client 0, 1 row of x^2/2 - 2x on client 1; group 1: 2 of x^2."""
+    f = two_own().objectives
+    first = GroupLossBounds(f[0], [Quadratic([[1.0]], [0.0]), None], bound, counts=[3, 0])
+    losses = [Quadratic([[1.0]], [2.0]), Quadratic([[2.0]], [0.0])]
+    second = GroupLossBounds(f[1], losses, bound, counts=[1, 2])
+    return FederatedProblem([first, second], x0=np.ones(1), constraints="groups")
+
+
+def path(strategy, problem, rounds):
+    run = OpenRun(strategy, problem)
+    return [run.play().x.item() for _ in range(rounds)]
+
+
+# --- by hand -------------------------------------------------------------------------------------
+
+
+def test_hard_only_the_client_that_is_violated_most_moves_and_its_step_is_not_averaged():
+    # c = .5, .2 > .25 at most: client 1 alone, 1 - .1 - .1;  c_1 = .3: .6;  c_1 = .1: both on f:
+    # 1: .8v + .4 twice: .6 -> 1.104;  2: .9v - .1 twice: .296;  mean .7
+    strategy = FedSGM(**EACH, tolerance=0.25, switching="hard")
+    assert path(strategy, two_own(), 3) == pytest.approx([0.8, 0.6, 0.7], rel=1e-14)
+
+
+def test_soft_clients_share_sigma_by_how_near_they_are():
+    # c = .5, .4; 1 + 2 (c - .75) = .5, .3: sigma = .5, lambda = .3125, .1875, omega = .5625, .4375
+    one = two = 1.0
+    for _ in range(2):
+        one -= 0.1 * (0.25 * (2 * one - 4) + 0.3125 * 1) / 0.5625
+        two -= 0.1 * (0.25 * (two + 1) + 0.1875 * 3) / 0.4375
+    strategy = FedSGM(**EACH, tolerance=0.75, sharpness=2.0)
+    expected = 0.5625 * one + 0.4375 * two
+    assert path(strategy, two_own(second=2.6), 1) == pytest.approx([expected], rel=1e-14)
+
+
+def test_hard_groups_are_weighed_by_rows():
+    # g_1 = 1 is violated most, and only client 1 has such rows: v - .2v twice: .64, .4096
+    strategy = FedSGM(**TWO, tolerance=0.25, switching="hard")
+    assert path(strategy, two_groups([0.0, 0.0]), 2) == pytest.approx([0.64, 0.4096], rel=1e-14)
+    # g_0 = (3 * .5 - 1.5)/4 + 1: client 0 by 3/4, .81; client 1 by 1/4, v - .1(v - 2) twice: 1.19
+    found = path(strategy, two_groups([-1.0, 10.0]), 1)
+    assert found == pytest.approx([0.75 * 0.81 + 0.25 * 1.19], rel=1e-14)
+
+
+def test_soft_groups_share_sigma():
+    # at 1: g = 0 - .5, 1 - .8 = .2; 1 + (g - 1) = -.5, .2... with beta = 1, tolerance = 1.5:
+    # 1 + (g - 1.5): g = 1, 1.2 (bounds -1, -.2): sigma = .5, .7: sigma = .7
+    lam = 0.7 * np.array([0.5, 0.7]) / 1.2
+    omega = 0.3 / 2 + np.array([lam[0] * 3 / 4, lam[0] / 4 + lam[1]])
+    one = two = 1.0
+    for _ in range(2):
+        one -= 0.1 / omega[0] * (0.15 * (2 * one - 4) + lam[0] * 3 / 4 * one)
+        two -= 0.1 / omega[1] * (0.15 * (two + 1) + lam[0] / 4 * (two - 2) + lam[1] * 2 * two)
+    assert omega.sum() == pytest.approx(1, rel=1e-15)
+    strategy = FedSGM(**TWO, tolerance=1.5, sharpness=1.0)
+    expected = omega @ [one, two]
+    assert path(strategy, two_groups([-1.0, -0.2]), 1) == pytest.approx([expected], rel=1e-14)
+
+
+# --- the optimum ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("switching", ["hard", "soft"])
+def test_the_optimum_of_the_active_set_up_to_the_tolerance(switching):
+    """Four of six walls bind at the optimum, which linear algebra gives."""
+    problem = q6_walls()
+    settings = {"client_lr": 1e-3, "local_steps": 2, "tolerance": 2e-3, "switching": switching}
+    run = simulate(FedSGM(**settings, constraints="each"), problem, 3000, evaluate_every=0)
+    average = problem.evaluate(run.outputs["average"])
+    assert average["constraint"] <= 2e-3
+    for last in (run.rows[-1], average):
+        assert last["constraint"] < 8e-3
+        assert abs(last["residual"]) < 0.02
+    assert run.x == pytest.approx(problem.optimum.x, abs=1e-2)
+
+
+def test_the_theorem_holds_for_groups():
+    """w_bar is within eps of F* and of the constraints, on what is not smooth: ||w - a||."""
+    problem, optimum = circle(), np.array([0.5, 0.5])
+    for switching in ("hard", "soft"):
+        strategy = FedSGM(local_steps=2, distance=1.0, lipschitz=1.0, switching=switching,
+                          output="average", constraints="groups", groups=2)  # fmt: skip
+        history = simulate(strategy, problem, 300, evaluate_every=0)
+        best = problem.objective(optimum)
+        eps = history["tolerance"][-1]
+        assert problem.objective(history.x) - best <= eps
+        assert problem.constraint_values(history.x).max() <= eps
+
+
+class Distance:
+    """||x - a||, whose subgradients have norm 1 at most."""
+
+    def __init__(self, a):
+        self.a, self.shape = np.array(a, float), (2,)
+
+    def value(self, x):
+        return float(np.linalg.norm(x - self.a))
+
+    def gradient(self, x):
+        away = x - self.a
+        return away / max(np.linalg.norm(away), 1e-300)
+
+
+class Coordinate:
+    """x_k."""
+
+    def __init__(self, k):
+        self.k, self.shape = k, (2,)
+
+    def value(self, x):
+        return float(x[self.k])
+
+    def gradient(self, x):
+        return np.eye(2)[self.k]
+
+
+def circle() -> FederatedProblem:
+    """Towards (2, 2) on average, with x_0 <= .5 and x_1 <= .5, on two clients and on one."""
+    clients = [
+        GroupLossBounds(Distance([3, 1]), [Coordinate(0), None], 0.5, counts=[2, 0]),
+        GroupLossBounds(Distance([1, 3]), [Coordinate(0), Coordinate(1)], 0.5, counts=[1, 4]),
+    ]
+    return FederatedProblem(clients, constraints="groups")
+
+
+# --- the forms agree where they must -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, FEEDBACK, {"uplink": RandK(fraction=0.5)}], ids=str)
+@pytest.mark.parametrize("switching", ["hard", "soft"])
+def test_one_group_with_one_row_on_each_client_is_the_mean(switching, more):
+    bounds = np.linspace(-0.4, 0.4, 6)
+    means = [LossBound(f, b, Quadratic(np.eye(8), np.zeros(8)))
+             for f, b in zip(q6_objectives(), bounds, strict=True)]  # fmt: skip
+    groups = [GroupLossBounds(m.objective, [m.loss], m.bound, counts=[1]) for m in means]
+    settings = {"client_lr": 1 / 100, "local_steps": 3, "tolerance": 0.01, "switching": switching}
+    found = simulate(
+        FedSGM(**settings, **more, constraints="groups", groups=1),
+        FederatedProblem(groups, constraints="groups"), 40)  # fmt: skip
+    expected = simulate(FedSGM(**settings, **more), FederatedProblem(means), 40)
+    assert 0 < sum(expected["sigma"] > 0) < 40
+    assert found.x == pytest.approx(expected.x, rel=1e-9)
+    assert found["constraint_estimate"] == pytest.approx(expected["constraint_estimate"], abs=1e-12)
+
+
+def test_a_sharp_soft_switch_is_a_hard_one_and_idle_constraints_are_none():
+    hard, soft = (
+        simulate(FedSGM(**EACH, tolerance=0.25, **switch), two_own(), 60)
+        for switch in ({"switching": "hard"}, {"sharpness": 1e12})
+    )
+    assert set(hard["sigma"]) == {0.0, 1.0}
+    assert soft.x == pytest.approx(hard.x, rel=1e-12)
+    idle = FederatedProblem([LossBound(f, 1e6) for f in q6_objectives()], constraints="each")
+    slow = {"client_lr": 1 / 400, "local_steps": 5}
+    found = simulate(FedSGM(**slow, tolerance=0.1, constraints="each"), idle, 50)
+    expected = simulate(FedAvg(**slow), FederatedProblem(q6_objectives()), 50)
+    assert found.x == pytest.approx(expected.x, abs=1e-13)
+
+
+def test_clients_without_a_constraint_are_not_bound():
+    """x^2/2 - 3x twice: 3, unless the second client demands x <= 1."""
+    f = Quadratic([[1.0]], [3.0])
+    problem = FederatedProblem([f, LossBound(f, 1.0, Coordinate1())], constraints="each")
+    slow = FedSGM(client_lr=0.01, local_steps=1, tolerance=1e-2, constraints="each")
+    assert simulate(slow, problem, 600).x == pytest.approx([1.0], abs=1.2e-2)
+    alone = simulate(slow, FederatedProblem([f, f], constraints="each"), 600)
+    assert alone.x == pytest.approx([3.0], abs=1e-2)
+    assert np.isnan(alone["constraint_estimate"]).all()
+
+
+class Coordinate1(Coordinate):
+    """x, of one entry."""
+
+    def __init__(self):
+        self.k, self.shape = 0, (1,)
+
+    def gradient(self, x):
+        return np.ones(1)
+
+
+# --- sampling, faults, engines -------------------------------------------------------------------
+
+
+def test_a_cohort_keeps_its_own_constraints():
+    """Unseen violations in rounds with weight: (N/C - 1) per round of constraints, on average."""
+    problem = q6_walls()
+    steps = {"client_lr": 2e-3, "local_steps": 1, "tolerance": 1e-2, "switching": "hard"}
+    run = OpenRun(
+        FedSGM(**steps, constraints="each", participation=Sample(count=2)), problem, seed=3
+    )
+    unseen, switched = np.zeros(6), 0
+    for _ in range(1500):
+        own = problem.constraint_values(run.x)
+        run.play()
+        estimate, sigma, _ = run.state.switch
+        assert estimate == pytest.approx(own[run.state.used].max(), abs=1e-14)
+        switched += sigma == 1
+        unseen += (sigma == 0) & (own > 1e-2)
+    assert 100 < switched < 1400
+    assert unseen.max() <= 1.2 * 2 * switched
+
+
+def test_a_cohort_without_rows_of_a_group_leaves_it_out():
+    one = FedSGM(**TWO, tolerance=0.25, switching="hard", participation=Sample(count=1))
+    run = OpenRun(one, two_groups([0.0, 0.0]))
+    seen = set()
+    for _ in range(12):
+        x = run.x.item()
+        run.play()
+        (client,) = run.state.used
+        seen.add(int(client))
+        g = [x**2 / 2] if client == 0 else [x**2 / 2 - 2 * x, x**2]
+        assert run.state.switch.estimate == pytest.approx(max(g), rel=1e-12)
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("settings", [{**EACH, **FEEDBACK}, {**EACH, "batch_size": 3}], ids=str)
+def test_resumed_runs_and_workers_give_the_same_bytes(settings, tmp_path):
+    from flower_fedcon.problems import fair_heart
+
+    strategy = FedSGM(**settings, tolerance=1e-2, participation=Sample(count=3))
+    problem = fair_heart()
+    whole = simulate(strategy, problem, 12)
+    simulate(strategy, problem, 7, run_dir=tmp_path / "run")
+    resumed = simulate(strategy, problem, 12, run_dir=tmp_path / "run", resume=True)
+    assert resumed.x.tobytes() == whole.x.tobytes()
+    assert resumed.outputs["average"].tobytes() == whole.outputs["average"].tobytes()
+    assert simulate(strategy, problem, 12, workers=2).x.tobytes() == whole.x.tobytes()
+    assert simulate(strategy, problem, 12, engine="stacked").x.tobytes() == whole.x.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "build"),
+    [
+        (FedSGM(**EACH, tolerance=0.3), two_own),
+        (FedSGM(**TWO, tolerance=0.3), lambda: two_groups([0.0, 0.0])),
+        (FedSGM(**EACH, **FEEDBACK, tolerance=1e-2), q6_walls),
+    ],
+)
+def test_over_a_wire_the_iterates_are_the_same(strategy, build):
+    plain, wired = OpenRun(strategy, build()), OpenRun(strategy, build())
+    engine, _ = wire_exchange(wired)
+    for _ in range(6):
+        wired.round(engine)
+        assert wired.x.tobytes() == plain.play().x.tobytes()
+
+
+def test_a_client_that_lost_its_state_starts_again():
+    run = OpenRun(FedSGM(**EACH, **FEEDBACK, tolerance=1e-2), q6_walls()).play(5)
+    run.clients[2] = run.new_client(2)
+    run.play(3)
+    assert run.server.counts["lost"] == 1
+    assert np.isfinite(run.x).all()
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"constraints": "all"}, "constraints must be one of 'mean', 'each', 'groups', got 'all'"),
+        ({"constraints": "groups"}, "groups is how many constraints.*groups=None"),
+        ({"groups": 3}, "goes with constraints='groups', got constraints='mean', groups=3"),
+        ({"constraints": "groups", "groups": 0}, "groups must be a whole number >= 1, got 0"),
+        ({"constraints": "each", "aggregation": CoordinateMedian()}, "only for the mean"),
+    ],
+    ids=str,
+)
+def test_refusals(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        FedSGM(**STEPS, tolerance=0.1, **settings)
+
+
+def test_problem_and_strategy_must_mean_the_same():
+    with pytest.raises(FedConError, match=r"keeps.*mean|has each.*give FedSGM constraints='each'"):
+        simulate(FedSGM(**STEPS, tolerance=0.1), two_own(), 1)
+    with pytest.raises(FedConError, match=r"give FedSGM constraints='groups', groups=2"):
+        simulate(FedSGM(**EACH, tolerance=0.1), two_groups([0.0, 0.0]), 1)
+    with pytest.raises(FedConError, match=r"this client has 2 groups.*groups=3"):
+        simulate(FedSGM(**{**TWO, "groups": 3}, tolerance=0.1), two_groups([0.0, 0.0]), 1)
+    with pytest.raises(ConfigError, match="needs constraint_sums of every objective, client 0"):
+        FederatedProblem(two_limited().objectives, constraints="groups")
+    f = Quadratic([[1.0]], [0.0])
+    one, two = GroupLossBounds(f, [f], 0.0), GroupLossBounds(f, [f, None], 0.0)
+    with pytest.raises(ConfigError, match=r"of one shape \(m,\) on all clients.*\(1,\), \(2,\)"):
+        FederatedProblem([one, two], constraints="groups")
+    with pytest.raises(ConfigError, match="the group 1 has no rows on any client"):
+        FederatedProblem([two, two], constraints="groups")
