@@ -115,14 +115,19 @@ def own_distance(state: Any, x: Array) -> dict[str, float]:
     return {} if own is None else {"distance": float(np.linalg.norm((own - x).ravel()))}
 
 
-def pooled(answers: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, float]:
+def pooled(
+    answers: Sequence[Mapping[str, Any]], names: Sequence[str], *, each: bool = False
+) -> dict[str, float]:
     """Return what all clients have measured, pooled, in client order.
 
     A number is averaged, all clients alike. Of pairs (value, weight) the mean by weight is taken,
-    and each client's own value stands beside it under "metric/client".
+    and each client's own value stands beside it under "metric/client". With `each`, "constraint" is
+    the largest one, of the clients that have any.
 
     >>> pooled([{"mae": (0.5, 1.0)}, {"mae": (1.0, 3.0)}], ["a", "b"])
     {'mae': 0.875, 'mae/a': 0.5, 'mae/b': 1.0}
+    >>> pooled([{"constraint": -1.0}, {"constraint": 2.0}, {}], ["a", "b", "c"], each=True)
+    {'constraint': 2.0}
     """
     shared = [name for name in answers[0] if all(name in answer for answer in answers)]
     found: dict[str, float] = {}
@@ -138,4 +143,6 @@ def pooled(answers: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[s
         if len(names) <= _EACH:
             own = zip(names, pairs, strict=True)
             found |= {f"{name}/{client}": float(v) for client, (v, weight) in own if weight}
+    if each and (bound := [answer["constraint"] for answer in answers if "constraint" in answer]):
+        found["constraint"] = float(max(bound))
     return found

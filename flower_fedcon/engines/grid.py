@@ -330,12 +330,12 @@ class GridEngine(Engine):
         if missing:  # the mean over some clients is another function: better no value
             _log.warning("no objective in this record, without %s", in_words(missing))
             return {}
-        record = evaluation.pooled([answers[j] for j in sorted(answers)], self._names)
+        own = [answers[j] for j in sorted(answers)]
+        record = evaluation.pooled(own, self._names, each=self._strategy.constraints == "each")
         psi = self._strategy.regularizer
         if psi is not None and not isinstance(psi, Indicator):
             record["objective"] += psi.value(x)
-        record["violation"] = violation
-        return record
+        return {**record, "violation": violation}
 
     def _evaluation(self, content: Message | Fault) -> dict[str, Any] | Fault:
         if isinstance(content, Fault):

@@ -1,0 +1,198 @@
+"""Bounds on losses: the objectives, the problems with their optima, and what methods reach."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize, minimize_scalar
+
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import GroupLossBounds, LossBound, PrivateObjective, Quadratic
+from flower_fedcon.objectives.foreign import as_seen
+from flower_fedcon.privacy import ExampleDP
+from flower_fedcon.problems import fair_digits, fair_heart, neyman_pearson
+from flower_fedcon.problems.mismatch import oracles
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import FedProxAL, FedSGM
+
+hearts, digits = cache(fair_heart), cache(fair_digits)
+
+
+# --- the problems --------------------------------------------------------------------------------
+
+
+def test_heart_has_the_optimum_of_the_dual_problem():
+    """One hospital's bound binds: F* = max over mu of min F + mu (f_va - bound)."""
+    problem, last = hearts(bound=0.43), hearts(bound=0.43).clients[3]
+
+    def least(mu):
+        return minimize(
+            lambda x: problem.objective(x) + mu * last.constraint_value(x),
+            np.zeros(19),
+            jac=lambda x: problem.gradient(x) + mu * last.constraint_gradient(x),
+            options={"gtol": 1e-9},
+        ).fun
+
+    dual = minimize_scalar(lambda mu: -least(mu), bounds=(0, 5), method="bounded",
+                           options={"xatol": 1e-6})  # fmt: skip
+    assert problem.optimum.value == pytest.approx(-dual.fun, abs=1e-9)
+    assert problem.optimum.residual < 1e-6
+    values = problem.constraint_values(problem.optimum.x)
+    assert values.argmax() == 3
+    assert abs(values[3]) < 1e-10
+    assert problem.evaluate(problem.optimum.x)["excess"] < 1e-9
+
+
+def test_heart_has_a_least_bound():
+    problem = hearts()
+    losses = problem.constraint_values
+
+    found = minimize(
+        lambda z: z[-1], np.r_[np.zeros(19), 1.0], method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda z: z[-1] - losses(z[:-1])},
+        options={"ftol": 1e-10, "maxiter": 500})  # fmt: skip
+    assert found.fun + 0.42 == pytest.approx(0.41795, abs=1e-5)
+    with pytest.raises(FedConError, match=r"constraints up to .*looser constraints"):
+        _ = fair_heart(bound=0.41).optimum
+    free = minimize(lambda x: problem.objective(x), np.zeros(19), jac=problem.gradient).x
+    assert losses(free) + 0.42 == pytest.approx([0.360, 0.435, 0.308, 0.455], abs=1e-3)
+
+
+def test_weights_are_on_the_mean_alone():
+    even, patients = hearts(), fair_heart(weighting="examples")
+    x = np.linspace(-0.3, 0.3, 19)
+    assert patients.constraint_values(x) == pytest.approx(even.constraint_values(x), rel=1e-14)
+    assert patients.objective(x) != pytest.approx(even.objective(x), rel=1e-3)
+    rows = [f.num_examples for f in even.clients]
+    losses = even.constraint_values(x) + 0.42
+    assert patients.objective(x) == pytest.approx(np.average(losses, weights=rows), rel=1e-12)
+
+
+def test_a_class_has_its_mean_over_all_rows_of_all_clients():
+    problem, x = digits(), 0.1 * np.random.default_rng(0).standard_normal((65, 10))
+    A = np.concatenate([f.A for f in problem.clients])
+    y = np.concatenate([f.targets for f in problem.clients])
+    scores = A @ x
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y]
+    expected = [losses[y == k].mean() - 0.4 for k in range(10)]
+    assert problem.constraint_values(x) == pytest.approx(expected, rel=1e-12)
+    record = problem.evaluate(x)
+    assert record["constraint"] == pytest.approx(max(expected), rel=1e-12)
+    assert record["worst_loss"] == pytest.approx(max(expected) + 0.4, rel=1e-12)
+    by_client = fair_digits(groups="clients")
+    first = problem.clients[0]
+    own = losses[: first.num_examples].mean() - 0.4
+    assert by_client.constraint_values(x)[0] == pytest.approx(own, rel=1e-12)
+    assert (problem.constraints, by_client.constraints) == ("groups", "each")
+
+
+def test_gradients_of_the_constraints_are_those_of_their_values():
+    rng = np.random.default_rng(1)
+    for problem in (hearts(), digits(), fair_digits(groups="clients"), neyman_pearson(clients=3)):
+        x, step = rng.standard_normal((2, *problem.layout.shape)) * 0.1
+        slopes = problem._constraint_gradients(x)
+        h = 1e-6
+        change = problem.constraint_values(x + h * step) - problem.constraint_values(x - h * step)
+        expected = change / (2 * h)
+        assert (slopes * step).reshape(len(slopes), -1).sum(axis=1) == pytest.approx(
+            expected, rel=1e-5, abs=1e-8
+        )
+
+
+# --- what methods reach --------------------------------------------------------------------------
+
+
+def test_proximal_augmented_lagrangian_finds_the_optimum_of_the_fair_problem():
+    problem = hearts()
+    run = simulate(FedProxAL(penalty=100.0, coupling=0.3), problem, 170, evaluate_every=0)
+    assert run["excess"][-1] < 1e-4
+    assert run.x == pytest.approx(problem.optimum.x, abs=4e-2)
+
+
+@pytest.mark.parametrize("switching", ["hard", "soft"])
+def test_switching_keeps_every_hospital_within_the_tolerance(switching):
+    problem = hearts()
+    settings = {"client_lr": 0.1, "local_steps": 5, "tolerance": 1e-3, "switching": switching}
+    strategy = FedSGM(**settings, **oracles(FedSGM, problem), output="average")
+    run = simulate(strategy, problem, 400, evaluate_every=0)
+    assert run["constraint"][-1] <= 1e-3
+    assert abs(run["residual"][-1]) < 1.5e-3
+
+
+@pytest.mark.parametrize("switching", ["hard", "soft"])
+def test_switching_keeps_every_class_within_the_tolerance(switching):
+    problem = digits()
+    settings = {"client_lr": 0.1, "local_steps": 1, "tolerance": 0.02, "switching": switching}
+    strategy = FedSGM(**settings, **oracles(FedSGM, problem), output="average")
+    run = simulate(strategy, problem, 800, evaluate_every=0)
+    assert run["constraint"][-1] <= 0.02
+    assert run["residual"][-1] < 0.04
+    free = digits(bound=10.0)
+    assert free.optimum.value == pytest.approx(0.73944, abs=1e-5)
+    assert free.constraint_values(free.optimum.x).max() + 10 == pytest.approx(0.6946, abs=1e-3)
+
+
+# --- the objectives ------------------------------------------------------------------------------
+
+
+def test_a_bounded_objective_is_else_the_one_it_bounds():
+    f = Quadratic(2 * np.eye(2), np.ones(2))
+    bounded = LossBound(f, 0.5)
+    assert (bounded.smoothness, bounded.shape, bounded.value(np.ones(2))) == (2.0, (2,), 0.0)
+    assert not hasattr(bounded, "batch_gradient") or hasattr(f, "batch_gradient")
+
+    class Own:
+        shape = (2,)
+
+        def value(self, x):
+            x += 1
+            return 0.0
+
+        def gradient(self, x):
+            return [0.0, 0.0]
+
+    x = np.zeros(2)
+    seen = as_seen(LossBound(Own(), 0.5), FederatedProblem([f]).layout)
+    assert seen.constraint_value(x) == -0.5
+    assert x.tolist() == [0.0, 0.0]  # an objective of the user's own cannot change it
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda f: LossBound(f, np.inf), r"LossBound\(bound\) must be finite, got inf"),
+        (lambda f: LossBound(None, 1.0), r"LossBound needs an objective with value\(x\), got None"),
+        (lambda f: LossBound(f, 1.0, 7), r"needs an objective with value\(x\), got 7"),
+        (lambda f: GroupLossBounds(f, [], 1.0), "for each of m >= 1 groups.*got 0 losses and 1"),
+        (lambda f: GroupLossBounds(f, [f] * 3, [1, 2]), "got 3 losses and 2 bounds"),
+        (lambda f: GroupLossBounds(f, [f, None], 1, counts=[1, 1]), "0 where it is None, got"),
+        (lambda f: GroupLossBounds(f, [f, f], 1, counts=[1]), r"must be 2 numbers.*got \[1\]"),
+        (lambda f: GroupLossBounds(f, [f], np.nan), "holds a value that is not finite"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make(Quadratic(np.eye(1), np.zeros(1)))
+
+
+def test_private_examples_have_no_bounded_loss():
+    dp = ExampleDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    f = neyman_pearson(clients=3).objectives[0]
+    with pytest.raises(ConfigError, match="would tell the loss of private examples"):
+        LossBound(PrivateObjective(f, dp), 1.0)
+
+
+@pytest.mark.parametrize("settings", [{"bound": 0}, {"groups": "rows"}, {"l2": 0.0}], ids=str)
+def test_problems_refuse(settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        fair_digits(**settings)
+
+
+def test_no_solver_is_at_hand_beside_a_regularizer():
+    f = LossBound(Quadratic(np.eye(1), np.ones(1)), 0.5)
+    problem = FederatedProblem([f], constraints="each", regularizer=L1(0.1))
+    with pytest.raises(ConfigError, match="give optimum=, or run without F"):
+        _ = problem.optimum
