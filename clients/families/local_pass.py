@@ -10,6 +10,7 @@ from abc import abstractmethod
 from typing import ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -92,10 +93,23 @@ class LocalStepsClient(LocalPassClient[State]):
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Take K steps."""
-        added = self.correction(state, down)
-        z, corrects = added.start, added.corrects
-        for k in range(self.local_steps or 0):
-            w = self.point(z, k, down)
-            g = self.gradient(w)
-            z = self.move(z, w, added.add_to(g, w) if corrects else g)
-        return self.upload(state, down, LocalPass(added.start, z, self.local_steps or 0))
+        added, count = self.correction(state, down), self.local_steps or 0
+        z = self._all_at_once(added, count)
+        if z is None:
+            z, corrects = added.start, added.corrects
+            for k in range(count):
+                w = self.point(z, k, down)
+                g = self.gradient(w)
+                z = self.move(z, w, added.add_to(g, w) if corrects else g)
+        return self.upload(state, down, LocalPass(added.start, z, count))
+
+    def _all_at_once(self, added: Correction, count: int) -> Array | None:
+        """Return where the steps lead, if they are plain, and the objective can take them all."""
+        if self.is_the_step() or added.subgradient is not None or count == 0:
+            return None
+        take = getattr(self.objective, "gradient_steps", None)
+        if take is None:
+            return None
+        steps = Steps(added.start, self.client_lr, count, added.linear, added.shift, added.center)
+        found: Array | None = take(steps)
+        return found

@@ -21,6 +21,7 @@ from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import FedConError
+from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
@@ -86,6 +87,15 @@ class _Selected:
     def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
         """Return scale times the full gradients plus pull * (x - center)."""
         return self._stack.pulled_gradient(x, scale, center, pull, self._which)
+
+    def gradient_steps(self, steps: Steps) -> Array | None:
+        """Return where each client's next gradient steps lead; None to take them one by one."""
+        if not self._stack.takes(steps):
+            return None
+        size, rows = self._batch_size, None
+        if size is not None and size < self._stack.num_examples:
+            rows = np.stack([self._next_rows(size) for _ in range(steps.times)], axis=1)
+        return self._stack.gradient_steps(steps, self._which, rows)
 
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, drawn from its own stream as in every engine."""

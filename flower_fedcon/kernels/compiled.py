@@ -1,8 +1,9 @@
 """Gradients and Frank-Wolfe steps of many clients, compiled by numba.
 
-The clients are spread over numba's threads (NUMBA_NUM_THREADS, by default one for each core). A
-client's data are read once; NumPy reads them twice, copies each minibatch, and works on one core.
-One thread takes all of a client's sums, so that the number of threads changes no bit.
+The clients are spread over numba's threads (at most NUMBA_NUM_THREADS, by default one for each
+core), or left to one where others are busy with the cores (see `threads`). A client's data are read
+once; NumPy reads them twice, copies each minibatch, and works on one core. One thread takes all of
+a client's sums, so that the number of threads changes no bit.
 
 This module needs numba (the extra "fast"). `dispatch` decides whether it is used; NumPy finds the
 same without it, up to rounding in the gradients and bit for bit in the steps.
@@ -18,6 +19,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
 ALL_ROWS = np.empty((0, 0), np.intp)
@@ -102,6 +104,57 @@ def _add_gradients(
         _add_mean(tables[client], targets[client], own, model, gradient, factor, logistic)
 
 
+def _take_steps(
+    tables: Array,
+    targets: Array,
+    places: Array,
+    rows: Array,
+    models: Array,
+    factors: Array,
+    ridges: Array,
+    logistic: bool,
+    linear: Array,
+    center: Array,
+    shift: Any,
+    step: Any,
+    steps: int,
+) -> None:
+    """Take gradient steps of some clients on `models`, in place: a client's rows stay in the cache.
+
+    Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear, x> and
+    shift/2 ||x - center||^2.
+
+    Parameters
+    ----------
+    tables, targets, places, logistic
+        See `_add_gradients`.
+    rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step
+    models : array, shape (n, d)
+    factors, ridges : array, shape (N,)
+    linear : array, shape (n, d) or (0, 0)
+    center : array, shape (n, d), (1, d) or (0, 0)
+    """
+    every = np.arange(tables.shape[1])
+    for i in numba.prange(len(places)):
+        client, at = places[i], np.int64(i)
+        model, ridge, factor = models[at], ridges[client], factors[client]
+        gradient = np.empty(len(model), model.dtype)
+        for k in range(steps):
+            own = rows[at, k] if len(rows) else every
+            for j in range(len(model)):
+                gradient[j] = ridge * model[j]
+            if len(linear):
+                for j in range(len(model)):
+                    gradient[j] += linear[at, j]
+            if len(center):
+                middle = center[at if len(center) > 1 else 0]
+                for j in range(len(model)):
+                    gradient[j] += shift * (model[j] - middle[j])
+            _add_mean(tables[client], targets[client], own, model, gradient, factor, logistic)
+            for j in range(len(model)):
+                model[j] -= step * gradient[j]
+
+
 def _steepest(g: Array, codes: Array, tops: Array) -> None:
     for i in numba.prange(len(g)):
         largest, at = g.dtype.type(-1), 0
@@ -161,9 +214,10 @@ def _jit(function: Callable[..., None], **options: Any) -> Callable[..., None]:
 # Sums may be taken in any order, as in BLAS; non-finite values propagate.
 _add_mean = _jit(_add_mean, fastmath={"reassoc", "contract", "nsz"})
 _PARALLEL = (
-    _add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer
+    _add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer, _take_steps
 )  # fmt: skip
 _loops: list[Any] = [_jit(function, parallel=True) for function in _PARALLEL]
+_paces = Paces()
 _lock = (
     threading.Lock()
 )  # not all of numba's threading layers are safe to call from two threads at once
@@ -176,16 +230,29 @@ def _after_fork() -> None:
     """
     global _loops, _lock
     _loops, _lock = [numba.njit(function) for function in _PARALLEL], threading.Lock()
+    _paces.alone = True
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def _call(loop: int, work: int, *arguments: Any) -> None:
+    """Call a loop, on as many threads as are fastest for so many entries."""
+    with _lock, _paces.threads(loop, work):
+        _loops[loop](*arguments)
+
+
 def add_gradients(*arguments: Any) -> None:
-    """Call `_add_gradients`, which describes the arguments, one thread at a time."""
-    with _lock:
-        _loops[0](*arguments)
+    """Call `_add_gradients`, which describes the arguments."""
+    tables, places = arguments[0], arguments[2]
+    _call(0, len(places) * tables[0].size, *arguments)
+
+
+def take_steps(*arguments: Any) -> None:
+    """Call `_take_steps`, which describes the arguments."""
+    tables, places, steps = arguments[0], arguments[2], arguments[-1]
+    _call(6, steps * len(places) * tables[0].size, *arguments)
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
@@ -202,8 +269,7 @@ def steepest(g: Array) -> tuple[Array, Array]:
     tops : array, shape (n,)
     """
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
-    with _lock:
-        _loops[1](read_only(g), codes, tops)
+    _call(1, g.size, read_only(g), codes, tops)
     return codes, tops
 
 
@@ -217,16 +283,15 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
         The entry is sign(code) * magnitude, at |code| - 1.
     """
     out, number = np.empty(x.shape, x.dtype), x.dtype.type
-    with _lock:
-        _loops[2](read_only(x), codes, number(1.0 - step), number(step) * number(magnitude), out)
+    amount = number(step) * number(magnitude)
+    _call(2, x.size, read_only(x), codes, number(1.0 - step), amount, out)
     return out
 
 
 def pulled(x: Array, center: Array, pull: float) -> Array:
     """Return pull (x - center), for matrices."""
     out = np.empty(x.shape, x.dtype)
-    with _lock:
-        _loops[3](read_only(x), read_only(center), x.dtype.type(pull), out)
+    _call(3, x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
     return out
 
 
@@ -235,10 +300,8 @@ def pulled_twice(
 ) -> tuple[Array, Array]:
     """Return pull (x - center) and y + step (x - center), for matrices."""
     out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
-    with _lock:
-        _loops[4](
-            read_only(x), read_only(center), number(pull), read_only(y), number(step), out, moved
-        )
+    strength, step = number(pull), number(step)
+    _call(4, x.size, read_only(x), read_only(center), strength, read_only(y), step, out, moved)
     return out, moved
 
 
@@ -252,8 +315,7 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     u, v : array, shape (m,) and (n,)
     """
     out = np.empty(x.shape, x.dtype)
-    with _lock:
-        _loops[5](read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
+    _call(5, x.size, read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
     return out
 
 

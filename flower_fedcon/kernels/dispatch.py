@@ -54,4 +54,4 @@ def describe() -> str:
         return "none: NumPy alone"
     import numba
 
-    return f"numba {numba.__version__}, {numba.get_num_threads()} threads"
+    return f"numba {numba.__version__}, up to {numba.get_num_threads()} threads"

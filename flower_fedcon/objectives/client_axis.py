@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -55,6 +55,28 @@ def together(arrays: Sequence[Array]) -> Array:
     return np.stack(arrays)
 
 
+class Steps(NamedTuple):
+    """Gradient steps on f_j + <linear, x> + shift/2 ||x - center||^2.
+
+    Attributes
+    ----------
+    start : array, shape (clients, *shape), or of `shape` for all
+    step : float
+        What multiplies the gradients.
+    times : int
+    linear, center : array, optional
+        Shape of `start`; the origin if None.
+    shift : float
+    """
+
+    start: Array
+    step: float
+    times: int
+    linear: Array | None = None
+    shift: float = 0.0
+    center: Array | None = None
+
+
 class Stack(ABC):
     """The objectives of several clients.
 
@@ -96,6 +118,23 @@ class Stack(ABC):
         gradient *= pull
         self.add_gradient(x, gradient, scale, which)
         return gradient
+
+    def takes(self, steps: Steps) -> bool:
+        """Return whether `gradient_steps` can take these."""
+        return False
+
+    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead, all of one client's in one go.
+
+        Parameters
+        ----------
+        steps : Steps
+        which : slice, or array of int
+            The clients.
+        rows : array of int, shape (clients, steps, batch size), optional
+            The rows of each client that count in each step; all by default.
+        """
+        raise NotImplementedError
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows, of shape (clients, batch size)."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.validation import Array
 
 
@@ -73,6 +74,45 @@ class CompiledRows:
             self.logistic,
             module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
             float(pull),
+        )
+
+    def walk(
+        self, models: Array, steps: Steps, clients: Array, ridges: Array, rows: Array | None
+    ) -> None:
+        """Take gradient steps of some clients on `models`, in place.
+
+        Parameters
+        ----------
+        models : array, shape (n, *shape), C-contiguous
+        steps : Steps
+        clients : array of int, shape (n,)
+        ridges : array, shape (N,)
+        rows : array of int, shape (n, steps, batch size), optional
+            The rows of each client that count in each step; all by default.
+        """
+        module, d, number = self.module, self.tables.shape[-1], models.dtype.type
+        count, none = len(clients), module.read_only(np.empty((0, 0), models.dtype))
+        linear = center = none
+        if steps.linear is not None:
+            whole = np.broadcast_to(steps.linear, models.shape)
+            linear = module.read_only(whole.reshape(count, d))
+        if steps.shift:
+            middle = np.zeros(d, models.dtype) if steps.center is None else steps.center
+            center = module.read_only(middle.reshape(-1, d))
+        module.take_steps(
+            self.tables,
+            self.targets,
+            clients,
+            np.empty((0, 0, 0), np.intp) if rows is None else rows,
+            models.reshape(count, d),
+            self.factors,
+            ridges,
+            self.logistic,
+            linear,
+            center,
+            number(steps.shift),
+            number(steps.step),
+            steps.times,
         )
 
 

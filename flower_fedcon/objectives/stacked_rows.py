@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.objectives.client_axis import Stack, Which, per_client, places, together
+from flower_fedcon.objectives.client_axis import Stack, Steps, Which, per_client, places, together
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
 from flower_fedcon.validation import Array
 
@@ -181,6 +181,24 @@ class CompilableRows(StackedRows):
         if self._compiled is None or not self._compiled.takes(x):
             return super().batch_gradient(x, which, rows)
         return self._new(self._compiled, x, which, np.ascontiguousarray(rows))
+
+    def takes(self, steps: Steps) -> bool:
+        """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
+        if self._compiled is None or np.size(self.l2) not in (1, len(self.tables)):
+            return False
+        arrays = (steps.start, steps.linear, steps.center)
+        return self._compiled.takes(*(array for array in arrays if array is not None))
+
+    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead."""
+        clients, dtype = places(which), steps.start.dtype
+        models = np.empty((len(clients), *self.shape), dtype)
+        models[:] = steps.start
+        ridges = np.full(len(self.tables), np.reshape(self.l2, -1), dtype)
+        own = None if rows is None else np.ascontiguousarray(rows)
+        assert self._compiled is not None  # noqa: S101  (see `takes`)
+        self._compiled.walk(models, steps, clients, ridges, own)
+        return models
 
     def _new(
         self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None

@@ -1,0 +1,81 @@
+"""How many threads a compiled loop gets: one, or all, whichever is faster now.
+
+On a machine that does nothing else all cores are; where another process has a core, the loop's
+threads wait for one another, and one thread is up to nine times as fast as two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import numba
+
+_TRIALS = 3  # of each number, to begin with
+_RETRIES = 16  # calls after which the other number is tried again, times how much slower it was
+
+
+class Pace:
+    """Calls of one size of one loop: how long they took on one thread, and on all.
+
+    >>> pace = Pace()
+    >>> for _ in range(6):
+    ...     pace.note(alone := pace.alone(), 1.0 if alone else 3.0)
+    >>> [pace.alone() for _ in range(4)]
+    [True, True, True, True]
+    """
+
+    def __init__(self) -> None:
+        self._seconds = {True: deque[float](maxlen=5), False: deque[float](maxlen=5)}
+        self._since = 0  # calls since the slower number was tried
+
+    def alone(self) -> bool:
+        """Return whether the next call is to have one thread."""
+        for alone, seconds in self._seconds.items():
+            if len(seconds) < _TRIALS:
+                return alone
+        one, every = (median(seconds) for seconds in self._seconds.values())
+        faster, ratio = one <= every, max(one, every) / min(one, every)
+        self._since += 1
+        if self._since <= _RETRIES * ratio:
+            return faster
+        self._since = 0
+        return not faster
+
+    def note(self, alone: bool, seconds: float) -> None:
+        """Note how long a call took."""
+        self._seconds[alone].append(max(seconds, 1e-9))
+
+
+class Paces:
+    """The paces of all loops, by loop and size of the work.
+
+    Attributes
+    ----------
+    alone : bool
+        Whether there is one thread only.
+    """
+
+    def __init__(self) -> None:
+        self.alone = False
+        self._paces: dict[Any, Pace] = {}
+
+    @contextmanager
+    def threads(self, loop: int, work: int) -> Iterator[None]:
+        """Set the number of threads for one call, and learn how long it takes."""
+        most = numba.get_num_threads()
+        if self.alone or most == 1:
+            yield
+            return
+        pace = self._paces.setdefault((loop, work.bit_length(), most), Pace())
+        alone, began = pace.alone(), time.perf_counter()
+        numba.set_num_threads(1 if alone else most)
+        try:
+            yield
+        finally:
+            numba.set_num_threads(most)
+            pace.note(alone, time.perf_counter() - began)
