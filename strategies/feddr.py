@@ -15,7 +15,8 @@ Round, for a cohort S:
 prox(v, eta) = argmin_w psi(w) + ||w - v||^2 / (2 eta), with eta and not eta/N. Symbols: eta =
 step_size, alpha = relaxation. xtilde and xbar start at x0; xtilde is the mean of all xhat_i, also
 of those not in S: averaging the cohort's alone is another algorithm, with a floor.
-At the optimum y_i - xbar = eta grad f_i(xbar).
+At the optimum y_i - xbar = eta grad f_i(xbar). With alpha = 2, psi = 0 and everyone present this is
+FedSplit: its z_i are the xhat_i, and its step is eta = 1/sqrt(mu L).
 
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
@@ -28,6 +29,8 @@ Without the mirror a client that has lost its state is refused, which ends the r
 Source: Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for
 Nonconvex Federated Composite Optimization", NeurIPS 2021, Algorithm 1. The paper starts all
 clients in a first pass; here they enter one by one, which is reconstructed, as is re-entry.
+FedSplit is that of Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated
+optimization", NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -66,8 +69,8 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     step_size : float
         eta > 0; 1/L is a good start. Nonconvex objectives need it small.
     relaxation : float (default: 1.0)
-        alpha in (0, 2]. 2 is Peaceman-Rachford splitting, which the paper leaves out: it converges
-        for smooth and strongly convex f_i.
+        alpha in (0, 2]. 2 is Peaceman-Rachford splitting (FedSplit), which the paper leaves out: it
+        converges for smooth and strongly convex f_i.
     mirror : bool (default: True)
         Keep the clients' xhat_i on the server, so that a client can lose its state.
     local_solver : str or LocalSolver (default: "exact")

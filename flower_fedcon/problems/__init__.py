@@ -23,6 +23,7 @@ from flower_fedcon.problems.chr12a import chr12a
 from flower_fedcon.problems.cifar10 import cifar10
 from flower_fedcon.problems.counterexample import counterexample
 from flower_fedcon.problems.digits import digits
+from flower_fedcon.problems.digits_network import digits_network
 from flower_fedcon.problems.emnist import emnist
 from flower_fedcon.problems.facility import facility
 from flower_fedcon.problems.fairness import fair_digits, fair_heart
@@ -39,6 +40,7 @@ from flower_fedcon.problems.movielens import movielens
 from flower_fedcon.problems.multitask import multitask
 from flower_fedcon.problems.neyman_pearson import neyman_pearson
 from flower_fedcon.problems.quadratics import quadratics
+from flower_fedcon.problems.six_quadratics import six_quadratics
 from flower_fedcon.problems.sparse_regression import sparse_regression
 from flower_fedcon.problems.tables import tables
 
@@ -49,6 +51,7 @@ BUILDERS: dict[str, Builder] = {
     "cifar10": cifar10,
     "counterexample": counterexample,
     "digits": digits,
+    "digits_network": digits_network,
     "emnist": emnist,
     "facility": facility,
     "fair_digits": fair_digits,
@@ -65,6 +68,7 @@ BUILDERS: dict[str, Builder] = {
     "multitask": multitask,
     "neyman_pearson": neyman_pearson,
     "quadratics": quadratics,
+    "six_quadratics": six_quadratics,
     "sparse_regression": sparse_regression,
     "tables": tables,
 }
@@ -77,6 +81,7 @@ __all__ = [
     "cifar10",
     "counterexample",
     "digits",
+    "digits_network",
     "emnist",
     "facility",
     "fair_digits",
@@ -94,6 +99,7 @@ __all__ = [
     "multitask",
     "neyman_pearson",
     "quadratics",
+    "six_quadratics",
     "sparse_regression",
     "tables",
 ]

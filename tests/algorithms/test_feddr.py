@@ -66,6 +66,20 @@ def test_all_are_douglas_rachford_when_everyone_takes_part():
             assert run.play().x == pytest.approx(xbar, abs=1e-14)
 
 
+def test_with_relaxation_2_it_is_fedsplit():
+    """z_i := z_i + 2 (prox_i(2 xbar - z_i) - xbar), with xbar the mean of the z_i."""
+    problem, eta = q6(), 1 / np.sqrt(20)
+    run = OpenRun(FedDR(None, step_size=eta, relaxation=2.0), problem)
+    # The first round has no xbar yet: z_i = 2 prox_i(0) - 0.
+    z = np.array([2 * prox(f, np.zeros(8), eta) for f in problem.objectives])
+    for _ in range(40):
+        xbar = z.mean(axis=0)
+        assert run.play().x == pytest.approx(xbar, abs=1e-14)
+        stepped = [prox(f, 2 * xbar - v, eta) for f, v in zip(problem.objectives, z, strict=True)]
+        z = z + 2 * (np.array(stepped) - xbar)
+    assert distance(run.play(260)) < 1e-15
+
+
 def test_feddr_is_relaxed_splitting_of_the_composite_problem():
     problem, eta, alpha = q6_l1(), 0.1, 1.7
     problem = FederatedProblem(problem.objectives, regularizer=PSI, x0=np.ones(8))

@@ -6,9 +6,16 @@ import re
 
 import numpy as np
 import pytest
+from problems import Q6_L1_X, Q6_VALUE, q6, q6_shared, q6_walls
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.problems import facility, low_rank, quadratics, sparse_regression
+from flower_fedcon.problems import (
+    facility,
+    low_rank,
+    quadratics,
+    six_quadratics,
+    sparse_regression,
+)
 
 
 def test_nobody_in_the_half_space_is_nearer_to_the_customers():
@@ -96,3 +103,25 @@ def test_clients_alike_and_errors_in_the_operator_norm():
     assert (error["error"], error["error_operator"]) == (0.5, 0.5)
     error = problem.evaluate(np.zeros((4, 4)))
     assert (error["error"], error["error_operator"]) == (pytest.approx(np.sqrt(2)), 1.0)
+
+
+def test_the_six_quadratics_are_those_of_the_tests():
+    """With the optima that were found in another way: values, signs, and the walls that bind."""
+    for ours, theirs in (
+        (six_quadratics(), q6()),
+        (six_quadratics(shared=True), q6_shared()),
+        (six_quadratics(walls=True), q6_walls()),
+    ):
+        for f, g in zip(ours.objectives, theirs.objectives, strict=True):
+            x = np.arange(8.0)
+            assert f.value(x) == pytest.approx(g.value(x), rel=1e-14)
+        np.testing.assert_allclose(ours.optimum.x, theirs.optimum.x, atol=1e-10)
+        assert ours.constraints == theirs.constraints
+    walls = zip(six_quadratics(walls=True).objectives, q6_walls().objectives, strict=True)
+    for f, g in walls:
+        assert f.constraint_value(np.ones(8)) == pytest.approx(g.constraint_value(np.ones(8)))
+        np.testing.assert_array_equal(f.constraint_gradient(np.ones(8)), g.a)
+    assert six_quadratics().optimum.value == pytest.approx(Q6_VALUE, rel=1e-14)
+    assert six_quadratics(l1=0.6).metrics["error"](Q6_L1_X) < 2e-6
+    with pytest.raises(ConfigError, match="give one of shared, walls and l1"):
+        six_quadratics(shared=True, l1=0.1)
