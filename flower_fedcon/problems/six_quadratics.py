@@ -20,7 +20,7 @@ CLIENTS, COLUMNS = 6, 8
 class WalledQuadratic(Quadratic):
     """f with the client's own constraint c(x) = <normal, x> - level <= 0."""
 
-    def __init__(self, Q: Array, b: Array, normal: Array, level: float) -> None:  # noqa: N803
+    def __init__(self, Q: Array, b: Array, normal: Array, level: float) -> None:
         super().__init__(Q, b)
         self.normal, self.level = normal, level
 
