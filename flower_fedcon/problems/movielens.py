@@ -10,7 +10,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import MatrixCompletion
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.sets import NuclearNormBall
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.validation import Array, choice, count, positive
 
 RANK = 5
 _ENTRIES = 10**9  # of the dense model
@@ -26,6 +26,7 @@ def movielens(
     items: int = 1682,
     ratings: int = 100_000,
     seed: int = 0,
+    precision: str = "float64",
 ) -> FederatedProblem:
     """Return min sum over ratings of (X_ij - Y_ij)^2 over a nuclear-norm ball, from 0.
 
@@ -48,6 +49,9 @@ def movielens(
         Size of the synthetic set; the counts of `data`, if it is given, take their place.
     seed : int
         Seeds the synthetic set and the shuffling.
+    precision : {"float64", "float32"} (default: "float64")
+        Of the ratings and the models: in single precision a round takes half the memory, and half
+        to three quarters of the time.
 
     Source: Dadras, Prakhya, Yurtsever, "Federated Frank-Wolfe Algorithm", 2022, Figure 1(c).
 
@@ -55,6 +59,7 @@ def movielens(
     >>> problem.x0.shape, [f.num_examples for f in problem.objectives]
     ((20, 30), [60, 60, 60])
     """
+    dtype = choice("precision", precision, ("float64", "float32"))
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     ball = NuclearNormBall(positive("radius", radius))
     if not 0 <= test_fraction < 1:
@@ -70,7 +75,7 @@ def movielens(
         raise ConfigError(f"clients must be at most the {len(train)} ratings to train on")
 
     def completion(part: Array) -> MatrixCompletion:
-        return MatrixCompletion(part[:, 0] - 1, part[:, 1] - 1, part[:, 2].astype(float), shape)
+        return MatrixCompletion(part[:, 0] - 1, part[:, 1] - 1, part[:, 2].astype(dtype), shape)
 
     metrics = {"train_rmse": completion(train).rmse}
     if held_out:

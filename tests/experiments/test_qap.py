@@ -107,6 +107,11 @@ def test_movielens_file_and_synthetic(tmp_path):
     whole = sum(f.gradient(problem.x0) for f in problem.objectives)
     np.testing.assert_array_equal(whole[[0, 1, 3], [2, 0, 1]], [-10, -6, -2])
     assert BUILDERS["movielens"] is movielens
+    single = movielens(data=str(path), clients=2, precision="float32")
+    assert {f.dtype for f in single.objectives} == {np.dtype(np.float32)}
+    assert single.objective(single.x0) == pytest.approx(
+        movielens(data=str(path), clients=2).objective(single.x0), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,7 @@ def test_movielens_file_and_synthetic(tmp_path):
         (lambda: MatrixCompletion([0], [0], [1.0], (1, 1)).value(np.ones(1)), "takes x of shape"),
         (lambda: movielens(data="/nowhere/u.data"), "cannot read /nowhere"),
         (lambda: movielens(users=2, items=2, ratings=5), "at most users"),
+        (lambda: movielens(precision="float16"), "one of 'float64', 'float32', got 'float16'"),
         (lambda: movielens(test_fraction=1.0), "test_fraction"),
         (lambda: movielens(clients=10, users=3, items=3, ratings=9), "at most the 8"),
     ],
