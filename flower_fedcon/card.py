@@ -47,6 +47,8 @@ class Card:
         Whether a robust rule may take the place of the mean, and what that does; or why not.
     regularizer : str
         Whether psi must be convex, and why; "" for a method without one.
+    step_sizes : str
+        Whether a server optimizer and a schedule will do, or why not; "" without these arguments.
     release : str
         What the server needs of the uploads: their sum, or each of them.
     lost_state : str
@@ -65,6 +67,7 @@ class Card:
     participation: str
     aggregation: str
     regularizer: str
+    step_sizes: str
     release: str
     lost_state: str
     source: str
@@ -138,6 +141,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         participation=found["Participation"],
         aggregation=found["Aggregation"],
         regularizer="",
+        step_sizes="",
         release="",
         lost_state=found["Lost state"],
         source=found["Source"],
@@ -181,12 +185,26 @@ def _psi(kind: type[Any]) -> str:
     )
 
 
+def _step_sizes(kind: type[Any]) -> str:
+    """Return which server optimizers and schedules a method takes."""
+    if "server_optimizer" not in parameters(kind):
+        return ""
+    rule = f"none: {kind.needs_server_lr}" if kind.needs_server_lr else "any"
+    if not kind.needs_server_lr and kind.needs_one_length:
+        rule = f"Momentum alone: {kind.needs_one_length}"
+    why = kind.needs_constant_lr
+    lr = f"a number alone: {why}" if why else "a number or a schedule"
+    return f"server_optimizer: {rule}; client_lr: {lr}"
+
+
 def card_of(kind: type[Any]) -> Card:
     """Return a strategy class's card; a subclass without a `name` of its own has its parent's."""
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
     card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
-    card = replace(card, release=str(kind.release), regularizer=_psi(kind))
+    card = replace(
+        card, release=str(kind.release), regularizer=_psi(kind), step_sizes=_step_sizes(kind)
+    )
     if kind.needs_mean:  # said once, where it is refused
         return replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
     return card

@@ -288,8 +288,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
         hidden = {"setup", "constants", "_grid_run", "uses_num_rounds", "queries"}
-        if self.privacy is None:  # runs from before there was any can be resumed
-            hidden.add("privacy")
+        # Runs from before there were any can be resumed.
+        hidden |= {k for k in ("privacy", "server_optimizer") if getattr(self, k, None) is None}
         return {k: v for k, v in vars(self).items() if k not in hidden}
 
     def bind(self, setup: Setup) -> Self:

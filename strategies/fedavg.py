@@ -32,6 +32,7 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.optimizers import OptimizerState
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.validation import Array, nonnegative
@@ -43,6 +44,7 @@ class FedAvgState(NamedTuple):
 
     w: Array  # global model, shape of x0
     m: Array | None = None  # momentum, shape of x0; None without
+    optimizer: OptimizerState | None = None  # of server_optimizer; None without
 
 
 class FedAvg(LocalSteps[FedAvgState]):
@@ -50,14 +52,17 @@ class FedAvg(LocalSteps[FedAvgState]):
 
     Parameters
     ----------
-    client_lr : float
-        eta_c > 0; at most 1/L.
+    client_lr : float or Schedule
+        eta_c > 0; at most 1/L. A schedule of `flower_fedcon.schedules` is that of the round.
     local_steps : int
         K >= 1.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_momentum : float (default: 0.0)
         beta in [0, 1).
+    server_optimizer : ServerOptimizer, optional
+        A rule of `flower_fedcon.optimizers`: what it makes of the mean takes the place of m. It
+        moves no fixed point.
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
@@ -82,6 +87,8 @@ class FedAvg(LocalSteps[FedAvgState]):
     uplink = ("delta",)
     needs_mean = ""
     needs_convex = ""
+    needs_server_lr = ""
+    needs_constant_lr = ""
     release = Release()
     takes_sets = False
 
@@ -96,6 +103,11 @@ class FedAvg(LocalSteps[FedAvgState]):
         self.server_momentum = nonnegative("server_momentum", server_momentum)
         if self.server_momentum >= 1:
             raise ConfigError(f"server_momentum must be in [0, 1), got {server_momentum!r}")
+        if self.server_momentum and self.server_optimizer is not None:
+            raise ConfigError(
+                f"FedAvg takes server_momentum or a server_optimizer, got {server_momentum!r} and "
+                f"{self.server_optimizer!r}: leave one out"
+            )
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
 
     def initialize(self, x0: Array) -> FedAvgState:
@@ -111,11 +123,10 @@ class FedAvg(LocalSteps[FedAvgState]):
     def aggregate(self, state: FedAvgState, uploads: Uploads) -> FedAvgState:
         """Step 4."""
         m = uploads.mean("delta")
-        if not self.server_momentum:
-            return FedAvgState(w=state.w + self.server_lr * m)
-        if state.m is not None:
+        if self.server_momentum and state.m is not None:
             m = self.server_momentum * state.m + m
-        return FedAvgState(w=state.w + self.server_lr * m, m=m)
+        move, optimizer = self.server_move(m, state.optimizer)
+        return FedAvgState(state.w + move, m if self.server_momentum else None, optimizer)
 
     def model(self, state: FedAvgState) -> Array:
         """Return w."""

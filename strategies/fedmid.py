@@ -28,6 +28,8 @@ from typing import NamedTuple
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.optimizers import OptimizerState
+from flower_fedcon.schedules.base import longest
 from flower_fedcon.strategies.families.local_steps import LocalProxSteps
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -37,6 +39,7 @@ class FedMiDState(NamedTuple):
     """The server's state."""
 
     w: Array  # global model, shape of x0
+    optimizer: OptimizerState | None = None  # of server_optimizer; None without
 
 
 class FedMiD(LocalProxSteps[FedMiDState]):
@@ -46,14 +49,17 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    client_lr : float
-        eta_c > 0; at most 1/L.
+    client_lr : float or Schedule
+        eta_c > 0; at most 1/L. A schedule of `flower_fedcon.schedules` is that of the round.
     local_steps : int
         K >= 1.
     server_lr : float (default: 1.0)
         eta_s > 0.
     server_prox_only : bool (default: False)
         Take the prox on the server alone.
+    server_optimizer : ServerOptimizer, optional
+        `Momentum(...)` of `flower_fedcon.optimizers`: what it makes of the mean takes the mean's
+        place. It moves no fixed point; a step length for each entry would.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises
@@ -76,6 +82,9 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     uplink = ("delta",)
     needs_mean = ""
     needs_convex = ""
+    needs_server_lr = ""
+    needs_one_length = "its prox has one step for all entries, and w another fixed point without it"
+    needs_constant_lr = ""
     release = Release()
 
     def initialize(self, x0: Array) -> FedMiDState:
@@ -88,14 +97,15 @@ class FedMiD(LocalProxSteps[FedMiDState]):
 
     def aggregate(self, state: FedMiDState, uploads: Uploads) -> FedMiDState:
         """Step 4."""
-        w = state.w + self.server_lr * uploads.mean("delta")
+        move, optimizer = self.server_move(uploads.mean("delta"), state.optimizer)
         steps = self.unit * self.units(uploads)
-        return FedMiDState(w=self.regularizer.prox(w, self.server_lr * self.client_lr * steps))
+        length = self.server_lr * self.rate(uploads) * steps
+        return FedMiDState(self.regularizer.prox(state.w + move, length), optimizer)
 
     def longest_prox(self) -> float:
         """Return the longer of the prox steps of 2 and 4."""
-        own = 0.0 if self.server_prox_only else self.client_lr
-        return max(own, self.server_lr * self.client_lr * self.unit)  # type: ignore[no-any-return]
+        rate = longest(self.client_lr)
+        return max(0.0 if self.server_prox_only else rate, self.server_lr * rate * self.unit)
 
     def model(self, state: FedMiDState) -> Array:
         """Return w."""

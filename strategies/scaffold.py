@@ -35,6 +35,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array, choice
@@ -48,6 +49,7 @@ class ScaffoldState(NamedTuple):
     c: Array  # mean of all c_i, shape of x0
     resets: int  # how often all control variates have started again from 0
     mirror: Mirror | None  # the clients' c_i, by the name "c"
+    optimizer: OptimizerState | None = None  # of server_optimizer; None without
 
 
 class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
@@ -55,12 +57,16 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     Parameters
     ----------
-    client_lr : float
-        eta_l > 0; 1/(4 L K) is sensible.
+    client_lr : float or Schedule
+        eta_l > 0; 1/(4 L K) is sensible. A schedule of `flower_fedcon.schedules` is that of the
+        round.
     local_steps : int
         K >= 1.
     server_lr : float (default: 1.0)
         eta_g > 0.
+    server_optimizer : ServerOptimizer, optional
+        A rule of `flower_fedcon.optimizers`: what it makes of the mean takes the mean's place in x.
+        It moves no fixed point, and leaves c and the c_i alone.
     option : {"I", "II"} (default: "II")
         c_i is a gradient at the broadcast model, or the mean of the local steps' gradients.
     mirror : bool (default: True)
@@ -85,6 +91,8 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_shares = True
     uplink = ("delta", "dc")
     needs_mean = "c must stay the mean of all c_i"
+    needs_server_lr = ""
+    needs_constant_lr = ""
     release = Release("without mirror")
 
     def __init__(
@@ -115,7 +123,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
-        x = state.x + self.server_lr * uploads.mean("delta")
+        move, optimizer = self.server_move(uploads.mean("delta"), state.optimizer)
         moved = np.zeros_like(state.c)
         if state.mirror is None:
             for share in uploads.changes("dc"):
@@ -124,13 +132,14 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
             changes = self._changes(state, uploads)
             moved += uploads.shares(changes).sum(axis=0)
             state.mirror.add(uploads.clients, c=changes)
-        return state._replace(x=x, c=state.c + moved / uploads.num_clients)
+        c = state.c + moved / uploads.num_clients
+        return state._replace(x=state.x + move, c=c, optimizer=optimizer)
 
     def _changes(self, state: ScaffoldState, uploads: Uploads) -> Array:
         """Return the dc_i, stacked; by step 3 of option "II" where they are not on the wire."""
         if "dc" in self.expects(state):
             return uploads.stacked("dc")  # type: ignore[no-any-return]
-        step = self.local_steps * self.client_lr
+        step = self.local_steps * self.rate(uploads)
         changes: Array = -(state.c + uploads.stacked("delta") / step)
         return changes
 

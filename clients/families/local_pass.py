@@ -7,10 +7,12 @@ consist of the same functions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.schedules import Schedule
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -72,6 +74,16 @@ class MinimizingClient(LocalPassClient[State]):
 class LocalStepsClient(LocalPassClient[State]):
     """A client whose pass is K steps: a gradient at a `point`, and a `move` of what moves, z."""
 
+    _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
+
+    def _take(self, settings: Mapping[str, Any]) -> None:
+        """Take the settings; of a schedule the first step, until a round says which."""
+        rate = settings.get("client_lr")
+        self._schedule = rate if isinstance(rate, Schedule) else None
+        if self._schedule is not None:
+            settings = {**settings, "client_lr": self._schedule.at(1)}
+        super()._take(settings)
+
     @classmethod
     def is_the_step(cls) -> bool:
         """Return whether points and moves are others than those of gradient steps."""
@@ -93,6 +105,8 @@ class LocalStepsClient(LocalPassClient[State]):
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Take K steps."""
+        if self._schedule is not None:
+            self.client_lr = self._schedule.at(self._round)
         added, count = self.correction(state, down), self.local_steps or 0
         z = self._all_at_once(added, count)
         if z is None:

@@ -7,7 +7,7 @@ from docstrings import literal
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.registry import algorithms, client_class
 
-TOLD = ("participation", "state", "wire", "regularizer", "release", "aggregation",
+TOLD = ("participation", "state", "wire", "regularizer", "step_sizes", "release", "aggregation",
         "lost_state", "source")  # fmt: skip
 
 

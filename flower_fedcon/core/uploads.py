@@ -64,6 +64,11 @@ class Uploads:
             self._order = sorted(range(len(clients)), key=clients.__getitem__)
         self.clients = sorted(clients)
 
+    @property
+    def round(self) -> int:
+        """The round, from 1."""
+        return self._replies[0].round
+
     def __len__(self) -> int:
         return len(self.clients)
 

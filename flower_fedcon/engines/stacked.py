@@ -242,6 +242,7 @@ class StackedEngine(InProcess):
                 settled = client.on_acknowledged(state, down)
                 if settled is not state:  # from the start, perhaps, which is everyone's
                     state = self._spread_state(settled, len(numbers))
+        client._round = request.round  # which a schedule goes by
         payload, after = client.step(state, down)
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())

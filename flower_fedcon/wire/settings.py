@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon import aggregation, compressors, privacy, regularizers, sets, solvers
+from flower_fedcon import (
+    aggregation,
+    compressors,
+    optimizers,
+    privacy,
+    regularizers,
+    schedules,
+    sets,
+    solvers,
+)
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.validation import Array
 
@@ -30,7 +39,8 @@ _SCALARS = (bool, int, float, str, type(None))
 def registered() -> dict[str, type[Any]]:
     """Return the sets, regularizers, solvers and the like that may be named."""
     found: dict[str, type[Any]] = {}
-    for module in (sets, regularizers, solvers, compressors, aggregation, privacy):
+    mathematics = sets, regularizers, solvers, compressors, aggregation, optimizers, schedules
+    for module in (*mathematics, privacy):
         for name, kind in vars(module).items():
             if isinstance(kind, type) and dataclasses.is_dataclass(kind) and name[0] != "_":
                 found[name] = kind

@@ -7,9 +7,12 @@ from typing import Any, ClassVar, Self, TypeVar, Unpack
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.schedules import Schedule
+from flower_fedcon.schedules.base import at, rate_or_schedule
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import count, optional, positive
+from flower_fedcon.validation import Array, count, positive
 
 State = TypeVar("State")
 
@@ -17,9 +20,10 @@ State = TypeVar("State")
 class StepOptions(Common, total=False):
     """The arguments of `LocalSteps`."""
 
-    client_lr: float | None
+    client_lr: float | Schedule | None
     local_steps: int | None
     server_lr: float
+    server_optimizer: ServerOptimizer | None
 
 
 class OwnSteps(FedConStrategy[State]):
@@ -73,35 +77,85 @@ class LocalSteps(OwnSteps[State]):
 
     Parameters
     ----------
-    client_lr : float, optional
-        eta_c > 0; at most 1/L.
+    client_lr : float or Schedule, optional
+        eta_c > 0; at most 1/L. A schedule of `flower_fedcon.schedules` changes it from round to
+        round, where the method bears that.
     local_steps : int, optional
         K >= 1. Both may be left out where the clients have a train loop of their own.
     server_lr : float (default: 1.0)
         eta_s > 0.
+    server_optimizer : ServerOptimizer, optional
+        What the server makes of the mean change: a rule of `flower_fedcon.optimizers`. Refused by
+        methods whose server step must be `server_lr` times the mean.
     """
 
     client_lr: Any
     own_loop_decides: ClassVar[tuple[str, ...]] = ("client_lr", "local_steps")
     counts = False
+    needs_server_lr: ClassVar[str] = "its author has not said that another server step will do"
+    """Why the server must go `server_lr` times the mean; "" where an optimizer may lead."""
+    needs_one_length: ClassVar[str] = ""
+    """Why an optimizer must give all entries of the model one step length; "" if it need not."""
+    needs_constant_lr: ClassVar[str] = "its author has not said that steps may change"
+    """Why `client_lr` must stay the same; "" where a schedule will do."""
 
     def __init__(
         self,
         *,
-        client_lr: float | None = None,
+        client_lr: float | Schedule | None = None,
         local_steps: int | None = None,
         server_lr: float = 1.0,
+        server_optimizer: ServerOptimizer | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.client_lr = optional(positive, "client_lr", client_lr)
+        if client_lr is not None:
+            client_lr = rate_or_schedule("client_lr", client_lr)
+        if isinstance(client_lr, Schedule) and self.needs_constant_lr:
+            raise ConfigError(
+                f"{self.title} takes no schedule for client_lr, got {client_lr!r}: "
+                f"{self.needs_constant_lr}. Give a number"
+            )
+        self.client_lr = client_lr
         self.local_steps = None if local_steps is None else count("local_steps", local_steps)
         self.server_lr = positive("server_lr", server_lr)
+        self.server_optimizer = as_optimizer(server_optimizer)
+        why = self.needs_server_lr
+        if not why and self.server_optimizer is not None and self.server_optimizer.entrywise:
+            why = self.needs_one_length
+        if why and server_optimizer is not None:
+            raise ConfigError(
+                f"{self.title} takes no server_optimizer={server_optimizer!r}: {why}. `fedcon "
+                "info` says which methods take one"
+            )
         if (client_lr is None) != (local_steps is None) and "client_lr" in self.own_loop_decides:
             raise ConfigError(
                 f"{self.title} needs client_lr and local_steps, both or, for clients with a train "
                 f"loop of their own, neither: got {client_lr!r} and {local_steps!r}"
             )
+
+    def bind(self, setup: Setup) -> Self:
+        """Return a copy for one run."""
+        if setup.own_loops and isinstance(self.client_lr, Schedule):
+            raise ConfigError(
+                f"{self.title}: client_lr={self.client_lr!r} is for clients with an objective; a "
+                "train loop of one's own has its own schedule: give a number, or leave it out"
+            )
+        return super().bind(setup)
+
+    def rate(self, uploads: Uploads) -> float:
+        """Return the client_lr of the uploads' round."""
+        return at(self.client_lr, uploads.round)
+
+    def server_move(
+        self, mean: Array, state: OptimizerState | None
+    ) -> tuple[Array, OptimizerState | None]:
+        """Return server_lr times the mean, or what the optimizer makes of it, and its state."""
+        after: OptimizerState | None = None
+        if self.server_optimizer is not None:
+            mean, after = self.server_optimizer.direction(mean, state)
+        move: Array = self.server_lr * mean
+        return move, after
 
     def needs(self, *names: str) -> None:
         """Raise unless these arguments are given."""

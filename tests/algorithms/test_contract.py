@@ -124,7 +124,9 @@ def test_arguments_out_of_range_are_refused(name):
 def test_the_card_has_all_its_parts(name):
     parts = asdict(strategy_class(name).card())
     del parts["symbols"]  # where the code has the paper's own
-    assert bool(parts.pop("regularizer")) == ("regularizer" in parameters(strategy_class(name)))
+    takes = parameters(strategy_class(name))
+    assert bool(parts.pop("step_sizes")) == ("server_optimizer" in takes)
+    assert bool(parts.pop("regularizer")) == ("regularizer" in takes)
     assert parts.keys() == {
         "title", "summary", "problem", "update", "state", "wire", "participation", "aggregation",
         "release", "lost_state", "source",

@@ -133,7 +133,8 @@ def test_other_registered_types_travel(name):
     privacy = {"clip": 1.0, "noise_multiplier": 1.0, "target_delta": 1e-5}
     for arguments in (
         {}, {"fraction": 0.4}, {"steps": 3}, {"levels": 4}, {"bound": 1.0}, privacy,
-        {"clipping_range": 1.0},
+        {"clipping_range": 1.0}, {"initial": 0.1}, {"initial": 0.1, "rounds": 5},
+        {"initial": 0.1, "every": 2},
     ):  # fmt: skip
         with contextlib.suppress(ConfigError):
             made.append(make(name, arguments))
