@@ -72,6 +72,8 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
         eta_g > 0; in [1, sqrt N].
     mirror : bool (default: True)
         Keep a copy of every c_i on the server; sampling needs it.
+    server_optimizer : ServerOptimizer, optional
+        Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises

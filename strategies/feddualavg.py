@@ -73,6 +73,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
         Take plain gradient steps on the clients.
     distance : {"euclidean", "entropy"} (default: "euclidean")
         h; the entropy for vectors on a `Simplex`, from a start inside it.
+    server_optimizer : ServerOptimizer, optional
+        Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
 
     Raises

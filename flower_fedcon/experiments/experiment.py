@@ -36,7 +36,9 @@
 An algorithm's `regularizer` and `constraint` come from the problem; a table such as
 ``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
 the problem has, or uses another, is refused unless its table, or ``[run]`` for all of them, says
-``on_mismatch = "warn"``. Every key is checked against the signature that will receive it.
+``on_mismatch = "warn"``. Other arguments are tables alike: ``server_optimizer = {type = "Adam"}``,
+``client_lr = {type = "InverseSqrt", initial = 0.1}``. Every key is checked against the signature
+that will receive it.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from flower_fedcon.regularizers import (
     Zero,
     as_regularizer,
 )
+from flower_fedcon.runs.toml import argument, parse_toml, tabled, write_value
 from flower_fedcon.sets import (
     AffineSubspace,
     Birkhoff,
@@ -117,6 +118,20 @@ def test_layers_of_ones_own_stay_at_home():
     text, arrays = encode({"regularizer": psi})
     assert not arrays
     assert decode(text, arrays, {"regularizer": psi})["regularizer"] is psi
+
+
+FROM_FILES = [o for o in ORACLES + MATRIX_ORACLES if type(o).__name__ in (
+    "MCP", "SCAD", "SLOPE", "TotalVariation2D", "AffineSubspace", "Polyhedron", "ConvexHull",
+    "Intersection", "KNormBall", "L1Ball", "GroupLasso",
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("oracle", FROM_FILES, ids=lambda o: type(o).__name__)
+def test_a_file_can_state_oracles(oracle):
+    written = parse_toml(f"it = {write_value(tabled(oracle))}")["it"]
+    found = argument("it", written)
+    assert found == oracle
+    assert hash(found) == hash(oracle)
 
 
 SPELT_OUT = {type(o).__name__ for o in ORACLES + MATRIX_ORACLES}
