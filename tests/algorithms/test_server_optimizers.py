@@ -7,7 +7,7 @@ from harness import OpenRun, client_states, wire_exchange
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.objectives import Quadratic
+from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.optimizers import Adagrad, Adam, Momentum, Yogi
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, MCP
@@ -256,3 +256,13 @@ def test_files_and_overrides_reach_them(tmp_path):
     again = tmp_path / "again.toml"
     again.write_text(experiment.to_toml())
     assert Experiment.load(again).strategy().server_optimizer == Yogi()
+
+
+@pytest.mark.parametrize("made", [MADE[0], MADE[2]], ids=lambda made: made.title)
+def test_steps_that_a_kernel_takes_at_once_follow_the_schedule(made):
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(20, 3)) for _ in range(4)]
+    given = FederatedProblem([LeastSquares(A, A @ np.ones(3) + rng.normal(size=20)) for A in rows])
+    direct = simulate(made, given, 8).x
+    assert simulate(made, given, 8, engine="stacked").x == pytest.approx(direct, abs=1e-13)
+    assert direct != pytest.approx(simulate(made, given, 7).x, abs=1e-3)
