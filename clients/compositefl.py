@@ -63,9 +63,9 @@ class CompositeFLClient(LocalStepsClient[CompositeFLClientState]):
         length = self.server_lr * self.client_lr * self.local_steps
         return Correction(self.regularizer.prox(down["x_bar"], length), linear=state.c)
 
-    def point(self, z: Array, k: int, down: Payload) -> Array:
-        """Return z, the prox of zh."""
-        return self.regularizer.prox(z, k * self.client_lr) if k else z
+    def prox_step(self, k: int, down: Payload) -> float | None:
+        """Lead to z, the prox of zh."""
+        return k * self.client_lr if k else None
 
     def upload(
         self, state: CompositeFLClientState, down: Payload, done: LocalPass

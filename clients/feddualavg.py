@@ -27,12 +27,17 @@ class FedDualAvgClient(LocalStepsClient[None]):
         z, elapsed = down["z"], down["elapsed"]
         return Correction(self.regularizer.prox(z, elapsed) if self.server_prox_only else z)
 
-    def point(self, z: Array, k: int, down: Payload) -> Array:
-        """Return w, by the step so far."""
-        if self.server_prox_only:
-            return z
-        step = down["elapsed"] + self.client_lr * k
+    def prox_step(self, k: int, down: Payload) -> float | None:
+        """Lead to w, by the step so far."""
+        return None if self.server_prox_only else down["elapsed"] + self.client_lr * k
+
+    def prox(self, z: Array, step: float) -> Array:
+        """Return w; with a radius by the entropy on that simplex."""
         return primal_point(self.regularizer, z, step, self.simplex_radius)
+
+    def prox_weights(self) -> tuple[float, float] | None:
+        """Return those of psi, unless the prox is the entropy's."""
+        return super().prox_weights() if self.simplex_radius is None else None
 
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers import Correction
-from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -13,6 +12,7 @@ class FedMiDClient(LocalStepsClient[None]):
     """The local step of FedMiD; it keeps no state."""
 
     algorithm = "fedmid"
+    from_point = True
 
     client_lr: float
     local_steps: int | None
@@ -24,13 +24,9 @@ class FedMiDClient(LocalStepsClient[None]):
         """Begin step 2 at w."""
         return Correction(down["w"])
 
-    def point(self, z: Array, k: int, down: Payload) -> Array:
-        """Return v, the prox of where the last step led."""
-        return z if k == 0 or self.server_prox_only else self.regularizer.prox(z, self.client_lr)
-
-    def move(self, z: Array, w: Array, g: Array) -> Array:
-        """Step from v."""
-        return w - self.client_lr * g
+    def prox_step(self, k: int, down: Payload) -> float | None:
+        """Lead to v, the prox of where the last step led."""
+        return None if k == 0 or self.server_prox_only else self.client_lr
 
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""

@@ -74,6 +74,8 @@ class MinimizingClient(LocalPassClient[State]):
 class LocalStepsClient(LocalPassClient[State]):
     """A client whose pass is K steps: a gradient at a `point`, and a `move` of what moves, z."""
 
+    from_point: ClassVar[bool] = False
+    """Whether z moves on from the point."""
     _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
 
     def _take(self, settings: Mapping[str, Any]) -> None:
@@ -88,15 +90,27 @@ class LocalStepsClient(LocalPassClient[State]):
     def is_the_step(cls) -> bool:
         """Return whether points and moves are others than those of gradient steps."""
         plain = LocalStepsClient
-        return cls.point is not plain.point or cls.move is not plain.move
+        return (cls.prox_step, cls.point, cls.move) != (plain.prox_step, plain.point, plain.move)
+
+    def prox_step(self, k: int, down: Payload) -> float | None:
+        """Return the step of the prox of psi that leads to the point of step k = 0, 1, ...
+
+        None, the default, if the point is z itself.
+        """
+        return None
+
+    def prox(self, z: Array, step: float) -> Array:
+        """Return the point of z for a `prox_step`."""
+        return self.regularizer.prox(z, step)  # type: ignore[attr-defined, no-any-return]
 
     def point(self, z: Array, k: int, down: Payload) -> Array:
-        """Return where the gradient of step k = 0, 1, ... is taken: by default z itself."""
-        return z
+        """Return where the gradient of step k is taken."""
+        step = self.prox_step(k, down)
+        return z if step is None else self.prox(z, step)
 
     def move(self, z: Array, w: Array, g: Array) -> Array:
         """Return z after a step with the corrected gradient g at w."""
-        moved: Array = z - self.client_lr * g
+        moved: Array = (w if self.from_point else z) - self.client_lr * g
         return moved
 
     def counted(self, done: LocalPass) -> Payload:
@@ -108,7 +122,7 @@ class LocalStepsClient(LocalPassClient[State]):
         if self._schedule is not None:
             self.client_lr = self._schedule.at(self._round)
         added, count = self.correction(state, down), self.local_steps or 0
-        z = self._all_at_once(added, count)
+        z = self._all_at_once(added, count, down)
         if z is None:
             z, corrects = added.start, added.corrects
             for k in range(count):
@@ -117,13 +131,27 @@ class LocalStepsClient(LocalPassClient[State]):
                 z = self.move(z, w, added.add_to(g, w) if corrects else g)
         return self.upload(state, down, LocalPass(added.start, z, count))
 
-    def _all_at_once(self, added: Correction, count: int) -> Array | None:
-        """Return where the steps lead, if they are plain, and the objective can take them all."""
-        if self.is_the_step() or added.subgradient is not None or count == 0:
+    def _all_at_once(self, added: Correction, count: int, down: Payload) -> Array | None:
+        """Return where the steps lead, if the objective can take them all in one go."""
+        take, plain = getattr(self.objective, "gradient_steps", None), LocalStepsClient
+        if take is None or added.subgradient is not None or count == 0:
             return None
-        take = getattr(self.objective, "gradient_steps", None)
-        if take is None:
+        kind = type(self)
+        if kind.point is not plain.point or kind.move is not plain.move:
             return None
-        steps = Steps(added.start, self.client_lr, count, added.linear, added.shift, added.center)
-        found: Array | None = take(steps)
+        proxes = [self.prox_step(k, down) for k in range(count)]
+        weights: Any = (0.0, 0.0)
+        if any(step is not None for step in proxes):
+            weights = self.prox_weights()
+        if weights is None:
+            return None
+        start, linear, shift, center, _ = added
+        levels = [(step or 0.0, *weights) for step in proxes]
+        found: Array | None = take(
+            Steps(start, self.client_lr, levels, self.from_point, linear, shift, center)
+        )
         return found
+
+    def prox_weights(self) -> tuple[float, float] | None:
+        """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi, or the prox, is another."""
+        return self.regularizer.weights()  # type: ignore[attr-defined, no-any-return]

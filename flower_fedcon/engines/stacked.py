@@ -94,7 +94,7 @@ class _Selected:
             return None
         size, rows = self._batch_size, None
         if size is not None and size < self._stack.num_examples:
-            rows = np.stack([self._next_rows(size) for _ in range(steps.times)], axis=1)
+            rows = np.stack([self._next_rows(size) for _ in steps.levels], axis=1)
         return self._stack.gradient_steps(steps, self._which, rows)
 
     def _next_rows(self, size: int) -> Array:

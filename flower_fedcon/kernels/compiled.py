@@ -117,12 +117,15 @@ def _take_steps(
     center: Array,
     shift: Any,
     step: Any,
-    steps: int,
+    thresholds: Array,
+    divisors: Array,
+    from_point: bool,
 ) -> None:
     """Take gradient steps of some clients on `models`, in place: a client's rows stay in the cache.
 
     Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear, x> and
-    shift/2 ||x - center||^2.
+    shift/2 ||x - center||^2. The gradient of step k is taken at the model soft-thresholded at
+    thresholds[k] and divided by divisors[k]; with `from_point` the step leads on from there.
 
     Parameters
     ----------
@@ -134,25 +137,31 @@ def _take_steps(
     linear : array, shape (n, d) or (0, 0)
     center : array, shape (n, d), (1, d) or (0, 0)
     """
-    every = np.arange(tables.shape[1])
+    every, zero = np.arange(tables.shape[1]), models.dtype.type(0)
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
         model, ridge, factor = models[at], ridges[client], factors[client]
-        gradient = np.empty(len(model), model.dtype)
-        for k in range(steps):
+        point, gradient = np.empty(len(model), model.dtype), np.empty(len(model), model.dtype)
+        for k in range(len(thresholds)):
             own = rows[at, k] if len(rows) else every
+            level, divisor = thresholds[k], divisors[k]
             for j in range(len(model)):
-                gradient[j] = ridge * model[j]
+                size = abs(model[j]) - level
+                if size < zero:  # what is not a number stays so
+                    size = zero
+                point[j] = (size if model[j] >= zero else -size) / divisor
+                gradient[j] = ridge * point[j]
             if len(linear):
                 for j in range(len(model)):
                     gradient[j] += linear[at, j]
             if len(center):
                 middle = center[at if len(center) > 1 else 0]
                 for j in range(len(model)):
-                    gradient[j] += shift * (model[j] - middle[j])
-            _add_mean(tables[client], targets[client], own, model, gradient, factor, logistic)
+                    gradient[j] += shift * (point[j] - middle[j])
+            _add_mean(tables[client], targets[client], own, point, gradient, factor, logistic)
             for j in range(len(model)):
-                model[j] -= step * gradient[j]
+                start = point[j] if from_point else model[j]
+                model[j] = start - step * gradient[j]
 
 
 def _steepest(g: Array, codes: Array, tops: Array) -> None:
@@ -251,8 +260,8 @@ def add_gradients(*arguments: Any) -> None:
 
 def take_steps(*arguments: Any) -> None:
     """Call `_take_steps`, which describes the arguments."""
-    tables, places, steps = arguments[0], arguments[2], arguments[-1]
-    _call(6, steps * len(places) * tables[0].size, *arguments)
+    tables, places, steps = arguments[0], arguments[2], arguments[-2]
+    _call(6, len(steps) * len(places) * tables[0].size, *arguments)
 
 
 def steepest(g: Array) -> tuple[Array, Array]:

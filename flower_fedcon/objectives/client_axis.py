@@ -56,14 +56,19 @@ def together(arrays: Sequence[Array]) -> Array:
 
 
 class Steps(NamedTuple):
-    """Gradient steps on f_j + <linear, x> + shift/2 ||x - center||^2.
+    """Steps z := z - step g, with g = grad h(w) at w = prox of z.
+
+    h(x) = f_j(x) + <linear, x> + shift/2 ||x - center||^2.
 
     Attributes
     ----------
     start : array, shape (clients, *shape), or of `shape` for all
+        Of z.
     step : float
-        What multiplies the gradients.
-    times : int
+    levels : list of (t, l1, l2)
+        For each step: the prox is that of t (l1 ||x||_1 + l2/2 ||x||^2).
+    from_point : bool
+        Whether the steps are z := w - step g.
     linear, center : array, optional
         Shape of `start`; the origin if None.
     shift : float
@@ -71,7 +76,8 @@ class Steps(NamedTuple):
 
     start: Array
     step: float
-    times: int
+    levels: Sequence[tuple[float, float, float]]
+    from_point: bool
     linear: Array | None = None
     shift: float = 0.0
     center: Array | None = None

@@ -112,7 +112,9 @@ class CompiledRows:
             center,
             number(steps.shift),
             number(steps.step),
-            steps.times,
+            np.array([t * l1 for t, l1, _ in steps.levels], models.dtype),
+            np.array([1.0 + t * l2 for t, _, l2 in steps.levels], models.dtype),
+            steps.from_point,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.regularizers import L1, MCP, SCAD, ElasticNet, L2Squared, Zero
+from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.sets import Atom
 from flower_fedcon.validation import Array
 
@@ -57,6 +58,10 @@ class BatchedRegularizer:
     def prox(self, v: Array, step: float) -> Array:
         """Return the proximal points."""
         return self.inner.prox(v, step, batch=v.ndim - self.axes)  # type: ignore[no-any-return]
+
+    def weights(self) -> tuple[float, float] | None:
+        """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi is another."""
+        return self.inner.weights() if isinstance(self.inner, Penalty) else None
 
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""

@@ -16,7 +16,7 @@ from flower_fedcon.validation import Array, nonnegative
 
 
 @dataclass(frozen=True, eq=False)
-class _Penalty(ByValue, Regularizer):
+class Penalty(ByValue, Regularizer):
     """psi(x) = l1 ||x||_1 + l2/2 ||x||^2: what the elementwise regularizers share.
 
     The fields of a subclass are its weights, finite and >= 0; l1 may be an array.
@@ -31,6 +31,11 @@ class _Penalty(ByValue, Regularizer):
     @abstractmethod
     def _weights(self) -> tuple[float | Array, float]:
         """Return l1 and l2."""
+
+    def weights(self) -> tuple[float, float] | None:
+        """Return l1 and l2; None if l1 differs from entry to entry."""
+        l1, l2 = self._weights()
+        return None if isinstance(l1, np.ndarray) else (l1, l2)
 
     def entrywise(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Return the weights of each entry."""
@@ -80,7 +85,7 @@ class _Penalty(ByValue, Regularizer):
 
 
 @dataclass(frozen=True, eq=False)
-class Zero(_Penalty):
+class Zero(Penalty):
     """psi = 0."""
 
     def _weights(self) -> tuple[float, float]:
@@ -88,7 +93,7 @@ class Zero(_Penalty):
 
 
 @dataclass(frozen=True, eq=False)
-class L1(_Penalty):
+class L1(Penalty):
     """psi(x) = weight ||x||_1, or sum_i weight_i |x_i|, with weights >= 0.
 
     Parameters
@@ -118,7 +123,7 @@ class L1(_Penalty):
 
 
 @dataclass(frozen=True, eq=False)
-class L2Squared(_Penalty):
+class L2Squared(Penalty):
     """psi(x) = weight/2 ||x||^2, with weight >= 0.
 
     Examples
@@ -134,7 +139,7 @@ class L2Squared(_Penalty):
 
 
 @dataclass(frozen=True, eq=False)
-class ElasticNet(_Penalty):
+class ElasticNet(Penalty):
     """psi(x) = l1 ||x||_1 + l2/2 ||x||^2, with l1, l2 >= 0.
 
     Examples

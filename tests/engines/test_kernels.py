@@ -16,7 +16,11 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.kernels import passes
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Scaled
+from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.stacked_rows import StackedLeastSquares
+from flower_fedcon.registry import algorithms
+from flower_fedcon.regularizers import L1, ElasticNet
 from flower_fedcon.sets import L1Ball, Simplex
 from flower_fedcon.sets.atoms import CoordinateAtom
 from flower_fedcon.sets.compact import RankOneAtom
@@ -274,6 +278,48 @@ def test_passes_leave_what_is_no_matrix_to_numpy(always):
     x = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(passes.pulled(x, x[0], 2.0), 2 * (x - x[0]))  # a stack
     np.testing.assert_array_equal(passes.pulled(x[0], x[1], 2.0), [-6.0, -6.0, -6.0])
+
+
+@pytest.mark.parametrize("kind", ["least squares", "logistic"])
+def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
+    """With prox, drift and pull; from z and from the point; of all rows and of batches."""
+    parts = clients(kind, 4, 9, (7,), np.float64)
+    whole, rng = stack(parts), np.random.default_rng(5)
+    psi, which = ElasticNet(0.3, 0.2), np.array([0, 2, 3])
+    start, linear, center = (rng.standard_normal((3, 7)) for _ in range(3))
+    batches = rng.integers(0, 9, (3, 5, 4))
+    for rows in (None, batches):
+        for from_point in (False, True):
+            proxes = [0.0, 0.1, 0.2, 0.3, 0.4]
+            levels = [(t, 0.3, 0.2) for t in proxes]
+            steps = Steps(start, 0.05, levels, from_point, linear, 0.7, center)
+            assert whole.takes(steps)
+            found = whole.gradient_steps(steps, which, rows)
+            for i, j in enumerate(which):
+                z = start[i]
+                for k, t in enumerate(proxes):
+                    w = psi.prox(z, t)
+                    own = np.arange(9) if rows is None else rows[i, k]
+                    g = parts[j].batch_gradient(w, own) + linear[i] + 0.7 * (w - center[i])
+                    z = (w if from_point else z) - 0.05 * g
+                np.testing.assert_allclose(found[i], z, rtol=0, atol=1e-12)
+    unknown = Steps(np.full(7, np.nan), 0.05, [(0.0, 0.0, 0.0)] * 2, False)
+    assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedmid", "feddualavg", "compositefl"])
+def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
+    taken = []
+    real = StackedLeastSquares.gradient_steps
+    monkeypatch.setattr(
+        StackedLeastSquares, "gradient_steps", lambda *given: taken.append(1) or real(*given)
+    )
+    psi = {} if name in ("fedavg", "scaffold") else {"regularizer": L1(0.1)}
+    problem = FederatedProblem(clients("least squares", 4, 9, (7,), np.float64), **psi)
+    strategy = algorithms()[name](*psi.values(), client_lr=0.01, local_steps=3)
+    runs = [simulate(strategy, problem, 6, engine=engine).x for engine in ("local", "stacked")]
+    assert len(taken) == 6
+    np.testing.assert_allclose(*runs, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("one", "every"), [(1.0, 9.0), (1.6, 1.0), (1.0, 1.02)])
