@@ -213,7 +213,8 @@ def test_a_run_among_strangers_that_say_anything():
 
     calm = simulate(avg(), q6(), 1).x.tobytes()
     for _ in range(max(20, CASES // 400)):
-        history = avg().start(with_stranger(says), num_rounds=1, num_clients=6).history
+        run = avg().start(with_stranger(says), num_rounds=1, num_clients=6, timeout=1.0)
+        history = run.history
         if history.rows[-1]["cohort"] == 6:
             assert history.x.tobytes() == calm or claimed(said[-1])
 
