@@ -12,6 +12,7 @@ from flower_fedcon.validation import Array
 
 # The number of entries from which loading (a third of a second) and calling them (5 us) pays.
 WORTHWHILE: int = 2**15
+_interpreted = 0  # numbers that recursions have gone over so far
 
 
 @cache
@@ -46,6 +47,19 @@ def kernels(x: Array) -> ModuleType | None:
     if x.size < WORTHWHILE or x.dtype.char not in "fd" or not x.dtype.isnative:
         return None
     return _load()
+
+
+def scalar_loops(work: int) -> ModuleType | None:
+    """Return the compiled kernels for a recursion over `work` numbers, or None to interpret it.
+
+    Interpreted, a number costs as much as a hundred compiled; but a process that meets few of them
+    does not wait for numba. Either way finds the same bits.
+    """
+    global _interpreted
+    if _interpreted > WORTHWHILE:
+        return _load()
+    _interpreted += work
+    return _load() if _interpreted > WORTHWHILE else None
 
 
 def describe() -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 
+from flower_fedcon.kernels.dispatch import scalar_loops
+from flower_fedcon.kernels.recursions import fused
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
 from flower_fedcon.validation import Array, nonnegative
 
@@ -64,7 +66,7 @@ class TotalVariation1D(Regularizer):
         ):
             ends = [0, *(np.flatnonzero(np.diff(line)) + 1).tolist(), line.size]
             for start, stop in pairwise(ends):
-                rest = np.asarray(_denoise(target[start:stop], self.weight))
+                rest = _denoise(target[start:stop], self.weight)
                 total += float(rest @ rest)
         return norm(np.array([np.sqrt(total)]))
 
@@ -79,54 +81,19 @@ class TotalVariation1D(Regularizer):
         return TotalVariation1D(nonnegative("factor", factor) * self.weight)
 
 
-def _denoise(values: Array, level: float) -> list[float]:
-    """Return argmin over b of ||b - y||^2 / 2 + level sum |b_{i+1} - b_i|.
-
-    The derivative of the cost of the first k entries, as a function of the last of them, is kept
-    as knots x with the changes (a, b) of its slope and offset; clipping it to [-level, level]
-    gives the bounds between which the entry follows its successor.
-    """
+def _denoise(values: Array, level: float) -> Array:
+    """Return argmin over b of ||b - y||^2 / 2 + level sum |b_{i+1} - b_i|, by `fused`."""
     mean = float(values.mean(dtype=np.float64))
-    y = [float(number) - mean for number in values]  # fewer digits are lost to rounding
+    y = values.astype(np.float64) - mean  # fewer digits are lost to rounding
     n = len(y)
     if n == 1 or level == 0:
-        return [number + mean for number in y]
-    if max(map(abs, accumulate(y))) <= level:  # a far larger level would swamp y
-        return [mean] * n
-    x, a, b = [0.0] * (2 * n), [0.0] * (2 * n), [0.0] * (2 * n)
-    low, high = [0.0] * (n - 1), [0.0] * (n - 1)
-    left, right = n - 1, n
-    low[0], high[0] = y[0] - level, y[0] + level
-    x[left], x[right] = low[0], high[0]
-    a[left], b[left] = 1.0, level - y[0]
-    a[right], b[right] = -1.0, level + y[0]
-    for k in range(1, n - 1):
-        slope, offset = 1.0, -level - y[k]
-        i = left
-        while i <= right and slope * x[i] + offset <= -level:
-            slope += a[i]
-            offset += b[i]
-            i += 1
-        fall, back = -1.0, y[k] - level
-        j = right
-        while j >= i and -fall * x[j] - back >= level:
-            fall += a[j]
-            back += b[j]
-            j -= 1
-        low[k] = (-level - offset) / slope
-        high[k] = (level + back) / -fall
-        left, right = i - 1, j + 1
-        x[left], a[left], b[left] = low[k], slope, offset + level
-        x[right], a[right], b[right] = high[k], fall, back + level
-    slope, offset = 1.0, -level - y[-1]
-    i = left
-    while i <= right and slope * x[i] + offset <= 0:
-        slope += a[i]
-        offset += b[i]
-        i += 1
-    best = [0.0] * n
-    best[-1] = last = -offset / slope
-    for k in range(n - 2, -1, -1):
-        last = min(max(last, low[k]), high[k])
-        best[k] = last
-    return [number + mean for number in best]
+        return y + mean
+    if np.abs(np.cumsum(y)).max() <= level:  # a far larger level would swamp y
+        return np.full(n, mean)
+    compiled = scalar_loops(n)
+    if compiled is not None:
+        best: Array = compiled.denoise(y, float(level))
+        return best + mean
+    room = [[0.0] * (2 * n) for _ in range(3)] + [[0.0] * n for _ in range(3)]
+    fused(y.tolist(), level, *room)
+    return np.array(room[-1]) + mean

@@ -20,7 +20,7 @@ from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.objectives.stacked_rows import StackedLeastSquares
 from flower_fedcon.registry import algorithms
-from flower_fedcon.regularizers import L1, ElasticNet
+from flower_fedcon.regularizers import L1, ElasticNet, TotalVariation1D
 from flower_fedcon.sets import L1Ball, Simplex
 from flower_fedcon.sets.atoms import CoordinateAtom
 from flower_fedcon.sets.compact import RankOneAtom
@@ -335,3 +335,14 @@ def test_the_number_of_threads_costs_no_tenth_more_than_the_better_one(one, ever
         best = min(one_now, every_now)
         assert np.mean(spent[200:300]) <= 1.1 * best
         assert np.mean(spent[300:]) <= 1.1 * best
+
+
+@pytest.mark.parametrize("size", [5, 500])
+def test_recursions_find_the_same_bits_interpreted_and_compiled(monkeypatch, size):
+    rng = np.random.default_rng(size)
+    v = np.cumsum(rng.standard_normal(size)) * 0.1 + rng.standard_normal(size)
+    monkeypatch.setattr(accelerate, "_interpreted", -(10**9))
+    expected = TotalVariation1D(0.05).prox(v, 1.0).tobytes()
+    monkeypatch.setattr(accelerate, "_interpreted", 10**9)
+    monkeypatch.setattr("flower_fedcon.regularizers.variation.fused", None)  # not called
+    assert TotalVariation1D(0.05).prox(v, 1.0).tobytes() == expected
