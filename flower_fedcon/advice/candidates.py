@@ -17,7 +17,7 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.mismatch import oracles, why_mismatched
+from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
 from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import parameters
@@ -162,7 +162,9 @@ def _made(
     offered = {name: value for name, value in starts.items() if name in known and value is not None}
     required = {name: v for name, v in offered.items()
                 if known[name].default is known[name].empty or name == "schedule"}  # fmt: skip
+    required |= kept_constraints(kind, problem)
     open_ = {n: v for n, v in offered.items() if n in required or known[n].default is None}
+    open_ |= kept_constraints(kind, problem)
     given = {**oracles(kind, problem), "participation": participation}
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in {*required, *given}:

@@ -17,7 +17,7 @@ ON_MISMATCH = "error", "warn"
 
 
 def oracles(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[str, Any]:
-    """Return the arguments by which an algorithm takes the problem's set, regularizer, constraints.
+    """Return the arguments by which an algorithm takes the problem's set or regularizer.
 
     A set stands for its indicator where the algorithm has a `regularizer`; none are returned if
     the algorithm has no use for what the problem has.
@@ -28,20 +28,31 @@ def oracles(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[
     [{}, {'regularizer': L1Ball(radius=9.0)}]
     """
     known = parameters(kind)
-    found: dict[str, Any] = {}
-    if problem.has_functional_constraint and "constraints" in known:
-        if problem.constraints != kind.constraints:
-            found["constraints"] = problem.constraints
-        if problem.constraints == "groups":
-            found["groups"] = problem.groups
     if problem.constraint is not None:
         if "constraint" in known:
-            found["constraint"] = problem.constraint
-        elif "regularizer" in known and kind.takes_sets:
-            found["regularizer"] = problem.constraint
+            return {"constraint": problem.constraint}
+        if "regularizer" in known and kind.takes_sets:
+            return {"regularizer": problem.constraint}
     elif problem.regularizer is not None and "regularizer" in known:
-        found["regularizer"] = problem.regularizer
-    return found
+        return {"regularizer": problem.regularizer}
+    return {}
+
+
+def kept_constraints(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[str, Any]:
+    """Return the arguments by which an algorithm keeps the problem's functional constraints.
+
+    Empty where its defaults are the problem's, or it has no such arguments.
+
+    >>> from flower_fedcon.problems import fair_digits
+    >>> from flower_fedcon.strategies import FedSGM
+    >>> kept_constraints(FedSGM, fair_digits())
+    {'constraints': 'groups', 'groups': 10}
+    """
+    asked, known = problem.constraints, parameters(kind)
+    if not problem.has_functional_constraint or not {"constraints", "groups"} <= known.keys():
+        return {}
+    found: dict[str, Any] = {} if asked == kind.constraints else {"constraints": asked}
+    return found | ({"groups": problem.groups} if asked == "groups" else {})
 
 
 def why_mismatched(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
@@ -73,8 +84,7 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
     if used == wanted:
         return None
     facts = f"{title} uses {_names(used)}, the problem has {_names(wanted)}"
-    given = {n: v for n, v in oracles(kind, problem).items() if n not in _ARGUMENTS}
-    if given:
+    if given := oracles(kind, problem):
         ((name, value),) = given.items()
         source = "constraint" if isinstance(value, ConstraintSet) else "regularizer"
         return _told(facts, f"give {title} {name}={value!r} (problem.{source})")
@@ -84,7 +94,6 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
     return _told(facts, f"give the problem {_names(used)} too")
 
 
-_ARGUMENTS = "constraints", "groups"
 _CONSTRAINTS = {
     "mean": "the functional constraint g(x) <= 0 of the problem's objectives (constraint_value)",
     "each": "each client's own constraint (constraint_value)",
@@ -94,9 +103,8 @@ _CONSTRAINTS = {
 
 def _constraints_remedy(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str:
     """Return what keeps a problem's functional constraints."""
-    given = {n: v for n, v in oracles(type(strategy), problem).items() if n in _ARGUMENTS}
     if "constraints" in parameters(type(strategy)):
-        given.setdefault("constraints", problem.constraints)
+        given = {"constraints": problem.constraints} | kept_constraints(type(strategy), problem)
         values = ", ".join(f"{name}={value!r}" for name, value in given.items())
         return f"give {strategy.title} {values}"
     if strategy.constraints:

@@ -14,7 +14,7 @@ from flower_fedcon.objectives import GroupLossBounds, LossBound, PrivateObjectiv
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.problems import fair_digits, fair_heart, neyman_pearson
-from flower_fedcon.problems.mismatch import oracles
+from flower_fedcon.problems.mismatch import kept_constraints
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedProxAL, FedSGM
 
@@ -116,7 +116,7 @@ def test_proximal_augmented_lagrangian_finds_the_optimum_of_the_fair_problem():
 def test_switching_keeps_every_hospital_within_the_tolerance(switching):
     problem = hearts()
     settings = {"client_lr": 0.1, "local_steps": 5, "tolerance": 1e-3, "switching": switching}
-    strategy = FedSGM(**settings, **oracles(FedSGM, problem), output="average")
+    strategy = FedSGM(**settings, **kept_constraints(FedSGM, problem), output="average")
     run = simulate(strategy, problem, 400, evaluate_every=0)
     assert run["constraint"][-1] <= 1e-3
     assert abs(run["residual"][-1]) < 1.5e-3
@@ -126,7 +126,7 @@ def test_switching_keeps_every_hospital_within_the_tolerance(switching):
 def test_switching_keeps_every_class_within_the_tolerance(switching):
     problem = digits()
     settings = {"client_lr": 0.1, "local_steps": 1, "tolerance": 0.02, "switching": switching}
-    strategy = FedSGM(**settings, **oracles(FedSGM, problem), output="average")
+    strategy = FedSGM(**settings, **kept_constraints(FedSGM, problem), output="average")
     run = simulate(strategy, problem, 800, evaluate_every=0)
     assert run["constraint"][-1] <= 0.02
     assert run["residual"][-1] < 0.04
