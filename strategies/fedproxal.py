@@ -26,6 +26,11 @@ Participation: full.
 Lost state: the client begins the stage anew, at the w of the round and with the server's w_k; the
 mu_j are never lost.
 
+A shared constraint, sum_j c_j(w) <= 0, has no form here: [mu + beta sum_j c_j(w)]_+^2 is
+no sum of functions of one client each, as ADMM needs. With numbers z_j in the model, c_j(w) - z_j
+<= 0 is client j's own, and the half-space sum_j z_j <= 0 part of psi. A constraint of the server's
+is a set in psi.
+
 Source: He, Peng, Sun, "Federated Learning with Convex Global and Local Constraints", TMLR 2024,
 without constraints of the server's; the steps are reconstructed, and the local accuracy is the
 solver's.

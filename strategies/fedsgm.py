@@ -44,8 +44,8 @@ to the clients that have just built on w_t; any other gets w_{t+1} itself when i
 iterates are those of a broadcast of m_t to everybody.
 
 State: none on the client, with error feedback w and e_j; x, w and the average's sums on the server.
-Wire: 1 vector (compressed with error feedback) and 1 number down; 1 vector (compressed) and 1
-number up; of several constraints the active ones (2 numbers each) down, and 2 m numbers up.
+Wire: 1 vector (compressed with error feedback) and 1 number down (of several constraints 2 more for
+each active one); 1 vector (compressed) and 1 number (of m constraints 2 m) up.
 Participation: any; sampled, g(w_bar) <= eps holds up to the error of the estimate ghat. In the
 paper the theory is for full participation, and second-hand for hard switching under sampling. Of
 the clients' own constraints a cohort sees its own: a client is above eps, unseen, in at most

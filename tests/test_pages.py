@@ -53,6 +53,11 @@ PASTED = {
         ("toml", "report/test_report.py::test_the_page_s_blocks"),
     ],
     "docs/estimators.md": [("python", f"{GUIDES}test_estimators")],
+    "docs/fairness.md": [
+        ("python", f"{GUIDES}test_bounds_on_everybody_s_loss"),
+        ("text", f"{GUIDES}test_bounds_on_everybody_s_loss"),
+        ("python", f"{GUIDES}test_bounds_on_everybody_s_loss"),
+    ],
     "docs/experiments.md": [
         ("bash", f"{GUIDES}test_shell_block"),
         ("toml", f"{GUIDES}test_an_experiment_of_one_s_own"),

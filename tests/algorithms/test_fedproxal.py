@@ -10,7 +10,8 @@ from problems import Walled, q6_limited, two_limited, two_walls
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.regularizers import L1
+from flower_fedcon.regularizers import L1, Separable
+from flower_fedcon.sets import HalfSpace
 from flower_fedcon.strategies import FedAvg, FedProxAL
 
 
@@ -39,6 +40,36 @@ def test_clients_without_a_constraint_are_not_bound_and_psi_is_the_servers():
         problem = FederatedProblem(objectives, regularizer=psi, constraints="each")
         found = simulate(FedProxAL(psi, coupling=0.5), problem, 300).x
         assert found == pytest.approx([x], abs=1e-3)
+
+
+class Lifted:
+    """f_j of [w, z], with c_j(w) - z_j."""
+
+    def __init__(self, objective, j):
+        self.objective, self.j, self.shape = objective, j, [(1,), (2,)]
+
+    def value(self, x):
+        return self.objective.value(x[0])
+
+    def gradient(self, x):
+        return [self.objective.gradient(x[0]), np.zeros(2)]
+
+    def constraint_value(self, x):
+        return self.objective.constraint_value(x[0]) - x[1][self.j]
+
+    def constraint_gradient(self, x):
+        return [self.objective.constraint_gradient(x[0]), -np.eye(2)[self.j]]
+
+
+def test_a_shared_constraint_is_each_client_s_with_numbers_that_sum_to_0():
+    """F = (3/4) x^2 - (3/2) x, 1 if it were free, with x - .5 + 3x - 2.5 <= 0: 3/4."""
+    psi = Separable([(None, (1,)), (HalfSpace(np.ones(2), 0.0), (2,))])
+    clients = [Lifted(f, j) for j, f in enumerate(two_limited().objectives)]
+    start = [np.zeros(1), np.zeros(2)]
+    problem = FederatedProblem(clients, regularizer=psi, constraints="each", x0=start)
+    x, z = simulate(FedProxAL(psi, coupling=1.0), problem, 300).x
+    assert x == pytest.approx([0.75], abs=1e-3)
+    assert z == pytest.approx([0.25, -0.25], abs=1e-3)
 
 
 def test_which_constraint_is_meant_must_fit():
