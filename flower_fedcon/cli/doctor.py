@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import typer
+from packaging.requirements import Requirement
 
 from flower_fedcon.errors import FedConError, printable
 from flower_fedcon.experiments.console import console, say, table
@@ -25,8 +26,7 @@ GOOD, NOTED, BAD = "ok", "note", "FAILS"
 _PORTS = {9091: "ServerAppIo", 9092: "Fleet, for SuperNodes", 9093: "Control, for `flwr run`",
           9094: "ClientAppIo, of a SuperNode"}  # fmt: skip
 _COMMANDS = ("flwr", "flower-superlink", "flower-supernode")
-_EXTRAS = {"numba": "fast", "pandas": "tables", "pyarrow": "tables", "torch": "torch",
-           "plotly": "report", "flwr-datasets": "datasets", "nilearn": "fmri"}  # fmt: skip
+_WORKSHOP = ("dev", "docs")  # extras of who works on the package itself
 _SKEW = 5.0  # seconds
 _ROOM = 1e9  # bytes
 
@@ -75,8 +75,6 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """Compare what is installed with what this package's metadata requires."""
-    from packaging.requirements import Requirement  # which Flower requires
-
     own = metadata.distribution("flower-fedcon")
     yield Finding("flower-fedcon", GOOD, f"{own.version}, {Path(__file__).parents[1]}")
     for text in own.requires or ():
@@ -98,11 +96,21 @@ def _packages() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    for package, extra in _EXTRAS.items():
-        try:
-            yield Finding(package, GOOD, metadata.version(package))
-        except metadata.PackageNotFoundError:
-            yield Finding(package, NOTED, f"not installed: pip install 'flower-fedcon[{extra}]'")
+    """Look for what the extras install."""
+    own = metadata.distribution("flower-fedcon")
+    extras = [e for e in own.metadata.get_all("Provides-Extra") or () if e not in _WORKSHOP]
+    for text in own.requires or ():
+        wanted = Requirement(text)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+            continue
+        for extra in extras:
+            if not wanted.marker.evaluate({"extra": extra}):
+                continue
+            try:
+                yield Finding(wanted.name, GOOD, metadata.version(wanted.name))
+            except metadata.PackageNotFoundError:
+                remedy = f"not installed: pip install 'flower-fedcon[{extra}]'"
+                yield Finding(wanted.name, NOTED, remedy)
 
 
 def _compiler() -> Iterator[Finding]:

@@ -159,6 +159,10 @@ class Server:
             everyone, self.round, rounds, down, none, phase=CERTIFY, wanted=len(everyone)
         )
 
+    def spent(self) -> dict[str, float]:
+        """Return what privacy the rounds have cost so far; nothing where they are not private."""
+        return {} if self.private is None else self.private.record()
+
     def client_name(self, client: int) -> str:
         """Return a client's name, for messages."""
         known = 0 <= client < self.setup.num_clients

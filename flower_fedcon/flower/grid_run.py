@@ -223,7 +223,9 @@ class GridRun:
         """Take the replies of a round, ask again where needed, and apply the round."""
         self._round.take(self._engine.read(received, self._round.number))
         self._run.finish_round(self._round)
-        return self.arrays(), MetricRecord({"replies": self._server.replies})
+        return self.arrays(), MetricRecord(
+            {"replies": self._server.replies, **self._server.spent()}
+        )
 
     def evaluate_messages(self) -> list[Message]:
         """Return the messages of a federated evaluation of the current model."""

@@ -255,7 +255,7 @@ class _Legacy(Strategy):
             _log.warning("round %d is not complete: asking again", self._server.round)
             return None, {}
         self._server.finish(self._round)
-        metrics: dict[str, Scalar] = {"replies": self._server.replies}
+        metrics: dict[str, Scalar] = {"replies": self._server.replies, **self._server.spent()}
         if self._app is not None:
             self._app.settle(self._round.uploads().clients)
             metrics |= self._app.trained

@@ -292,7 +292,7 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
         "round": server.round,
         **evaluation,
         **report,
-        **({} if server.private is None else server.private.record()),
+        **server.spent(),
         "uplink_bytes": server.uplink_bytes,
         "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,

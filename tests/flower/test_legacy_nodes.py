@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from fake_grid import FakeGrid, on_grid
+from flwr.app import ConfigRecord
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -12,6 +14,7 @@ from flower_fedcon import as_legacy_strategy, simulate
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.errors import FedConError
 from flower_fedcon.flower import legacy
+from flower_fedcon.privacy import GaussianDP
 
 OK = Status(Code.OK, "")
 
@@ -99,3 +102,25 @@ def test_too_few_that_can_take_part(manager):
     manager.register(Proxy("1", 1, fail))
     with pytest.raises(FedConError, match=r"5 of 6 clients are online after 0\.1 s"):
         as_legacy_strategy(avg(), num_clients=6, timeout=0.1).initialize_parameters(manager)
+
+
+@on_grid
+@pytest.mark.usefixtures("one_thread")
+def test_what_privacy_has_been_spent_is_told_to_flower(manager):
+    """Each round's metrics hold epsilon, with this interface and with Flower's own loop."""
+    pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
+    noisy = GaussianDP(clip=1.0, noise_multiplier=1.0, target_delta=1e-5)
+    expected = simulate(avg(privacy=noisy), q6(), 2)["epsilon"]
+    strategy, found = as_legacy_strategy(avg(privacy=noisy), num_clients=6), []
+    parameters = strategy.initialize_parameters(manager)
+    for server_round in (1, 2):
+        asks = strategy.configure_fit(server_round, parameters, manager)
+        results = [(proxy, proxy.fit(ins, None, server_round)) for proxy, ins in asks]
+        parameters, metrics = strategy.aggregate_fit(server_round, results, [])
+        found.append(metrics["epsilon"])
+    assert found == expected[-2:].tolist()
+    strategy, grid = avg(privacy=noisy), FakeGrid(q6_objectives())
+    arrays = strategy.start(grid, num_rounds=0).arrays
+    sent = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+    _, metrics = strategy.aggregate_train(1, grid.send_and_receive(sent))
+    assert metrics["epsilon"] == found[0]
