@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from harness import OpenRun, wire_exchange
@@ -9,6 +11,7 @@ from problems import Limited, q6_objectives, q6_walls, two_limited
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import GroupLossBounds, LossBound, Quadratic
@@ -280,6 +283,19 @@ def test_a_client_that_lost_its_state_starts_again():
     run.play(3)
     assert run.server.counts["lost"] == 1
     assert np.isfinite(run.x).all()
+
+
+def test_a_weight_that_a_node_is_told_is_on_the_objective_alone():
+    for strategy, problem, names in (
+        (FedSGM(**EACH, tolerance=0.3), two_own(), ["sum_0"]),
+        (FedSGM(**TWO, tolerance=0.3), two_groups([0.0, 0.0]), ["sum_0", "sum_1"]),
+    ):
+        run, x = OpenRun(strategy, problem), np.array([2.0])
+        told = FedSGMClient(problem.objectives[1])
+        told.configure(replace(run.server.info, factor=2.5))
+        plain = run.clients[1]
+        assert told.objective.value(x) == 2.5 * plain.objective.value(x)
+        assert [told.answers(x)[n] for n in names] == [plain.answers(x)[n] for n in names]
 
 
 # --- refusals ------------------------------------------------------------------------------------
