@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import state_before
+from flower_fedcon.core.batches import Batches
+from flower_fedcon.core.compressing import SETTING, CompressingClient
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
@@ -63,6 +65,8 @@ class FedConClient(FlowerClient, Generic[State]):
     """The state, a NamedTuple; None for an algorithm whose clients keep none."""
     one_at_a_time: ClassVar[str] = ""
     """What keeps its step from serving all clients at once; "" if nothing does."""
+    own_memory: ClassVar[bool] = False
+    """Whether what it uploads is the difference from a memory that its server holds as well."""
     fields: ClassVar[tuple[str, ...]] = ()
     """What the server sends of the strategy: the fields that the class annotates."""
     _types: ClassVar[Mapping[str, str]] = {}  # of the fields, as they are annotated
@@ -72,8 +76,9 @@ class FedConClient(FlowerClient, Generic[State]):
     local_steps: int | None
     _run: RunInfo | None = None
     _batch_size: int | None = None
-    _batch_rng: np.random.Generator | None = None
+    _batches: Batches | None = None  # of the local pass under way
     _incarnation = 1
+    _acting: Any = None  # what takes the steps: itself, or itself with compressed uploads
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -134,13 +139,21 @@ class FedConClient(FlowerClient, Generic[State]):
         """
         return state
 
+    def received(self, before: State, after: State, down: Payload, read: Payload) -> State:
+        """Return the state after a step whose upload is compressed: the server reads `read`."""
+        return after
+
     # --- what an algorithm's step may call -----------------------------------------------------
 
     def gradient(self, v: Array) -> Array:
         """Return the gradient at `v`: full, or of the next minibatch of this local pass."""
         if self._batch_size is None:
             return self.objective.gradient(v)  # type: ignore[no-any-return]
-        return self._minibatch_gradient(v)
+        if self._batches is None:
+            private = self.policy.batches == "private"  # then no seed tells which rows
+            rng = np.random.default_rng() if private else self.rng(BATCH)
+            self._batches = Batches(self.objective, self._batch_size, rng)
+        return self._batches.gradient(v)
 
     def minimize(
         self,
@@ -199,23 +212,6 @@ class FedConClient(FlowerClient, Generic[State]):
         assert self._run is not None  # noqa: S101  (set before any step)
         return stream(self._run.seed, purpose, self._round, self._index)
 
-    def _minibatch_gradient(self, v: Array) -> Array:
-        objective, size = self.objective, self._batch_size
-        if self._batch_rng is None:
-            private = self.policy.batches == "private"  # then no seed tells which rows
-            self._batch_rng = np.random.default_rng() if private else self.rng(BATCH)
-            self._order = np.empty(0, dtype=np.intp)
-        if not hasattr(objective, "batch_gradient"):
-            return objective.stochastic_gradient(v, self._batch_rng, size)  # type: ignore[no-any-return]
-        m = int(objective.num_examples)
-        assert size is not None  # noqa: S101  (the caller's case)
-        if size >= m:
-            return objective.gradient(v)  # type: ignore[no-any-return]
-        if len(self._order) < size:  # a pass is over: what is left is less than a batch
-            self._order = self._batch_rng.permutation(m)
-        rows, self._order = self._order[:size], self._order[size:]
-        return objective.batch_gradient(v, rows)  # type: ignore[no-any-return]
-
     # --- plumbing: one request, whatever carried it --------------------------------------------
 
     def describe(self) -> ClientInfo:
@@ -244,6 +240,10 @@ class FedConClient(FlowerClient, Generic[State]):
         objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
         # Looked up once, not in each step.
+        self._acting, self.remembers = self, self.state_type is not None
+        if SETTING in run.settings:
+            self._acting = CompressingClient(self, run)
+            self.remembers = self._acting.remembers
         self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged
         self._adds = hasattr(self.objective, "add_gradient")
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
@@ -251,15 +251,15 @@ class FedConClient(FlowerClient, Generic[State]):
     def _take(self, settings: Mapping[str, Any]) -> None:
         """Take the fields that this class declares; another set is refused by name."""
         other = [f"without {name!r}" for name in self.fields if name not in settings]
-        other += [f"with {name!r}" for name in settings if name not in self.fields]
+        other += [f"with {n!r}" for n in settings if n not in self.fields and n != SETTING]
         if other:
             raise ConfigError(
                 f"the server sends the settings of {self.algorithm} {', '.join(other)}: run the "
                 "same version of flower-fedcon on server and nodes"
             )
-        for name, value in settings.items():
-            check_field(name, value, self._types.get(name, ""))
-            setattr(self, name, value)
+        for name in self.fields:
+            check_field(name, settings[name], self._types.get(name, ""))
+            setattr(self, name, settings[name])
 
     def steps_asked(self, run: RunInfo, down: Payload) -> int:
         """Return how many local steps a request asks for: `local_steps`, where there are any."""
@@ -316,35 +316,33 @@ class FedConClient(FlowerClient, Generic[State]):
             If the request is outdated, or the step fails.
         """
         versions, server_round, phase = self.versions, request.round, request.phase
+        at, acting = self._incarnation, self._acting
         if phase == CERTIFY:
             gradient = self.objective.gradient(down["x"])
             return {"gradient": gradient, **own_distance(versions.at(acknowledged), down["x"])}
-        if versions.outdated(server_round, self._incarnation):
+        if versions.outdated(server_round, at):
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")
         if request.held and client in request.held:
             if versions.held_round != server_round:
                 return None
             down = {**versions.held, **down}
-        self._round, self._index, self._batch_rng, self.work = server_round, client, None, {}
-        if self.state_type is None and phase != QUERY:
-            return self.step(None, down)[0]  # type: ignore[arg-type]
+        self._round, self._index, self._batches, self.work = server_round, client, None, {}
+        if not self.remembers and phase != QUERY:
+            return acting.step(None, down)[0]  # type: ignore[no-any-return]
         before: Any = None
         state: Any = None
-        if self.state_type is not None:
+        if self.remembers:
             before = versions.at(acknowledged)
             if given is not None or not acknowledged:  # rarely: the call is saved
-                before = state_before(self, acknowledged, down, given, versions.at)
+                before = state_before(acting, acknowledged, down, given, versions.at)
             if before is None:
                 return None
-            state = self.on_acknowledged(before, down) if acknowledged and self._follows else before
+            settles = acknowledged and self._follows
+            state = acting.on_acknowledged(before, down) if settles else before
         if phase == QUERY:
             payload, held = self.query(state, down)
-            self.versions = versions.after_query(
-                acknowledged, before, server_round, held, kept, self._incarnation
-            )
+            self.versions = versions.after_query(acknowledged, before, server_round, held, kept, at)
         else:
-            payload, after = self.step(state, down)
-            self.versions = versions.after_step(
-                acknowledged, before, server_round, after, kept, self._incarnation
-            )
+            payload, after = acting.step(state, down)
+            self.versions = versions.after_step(acknowledged, before, server_round, after, kept, at)
         return payload

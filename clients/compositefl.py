@@ -73,3 +73,13 @@ class CompositeFLClient(LocalStepsClient[CompositeFLClientState]):
         """Do step 4."""
         delta = done.end - done.start
         return {"delta": delta}, state._replace(p=done.start, delta=delta)
+
+    def received(
+        self,
+        before: CompositeFLClientState,
+        after: CompositeFLClientState,
+        down: Payload,
+        read: Payload,
+    ) -> CompositeFLClientState:
+        """Do step 2 with the delta_i that the server reads."""
+        return after._replace(delta=read["delta"])

@@ -23,6 +23,7 @@ class FedDRClient(FedConClient[FedDRClientState]):
 
     algorithm = "feddr"
     state_type = FedDRClientState
+    own_memory = True
 
     step_size: float
     relaxation: float
@@ -46,3 +47,9 @@ class FedDRClient(FedConClient[FedDRClientState]):
         delta = 2 * x - y - state.xhat
         # Not 2 x - y: this is, bit for bit, the server's copy, and rounding does not add up.
         return {"delta": delta}, FedDRClientState(y, x, state.xhat + delta)
+
+    def received(
+        self, before: FedDRClientState, after: FedDRClientState, down: Payload, read: Payload
+    ) -> FedDRClientState:
+        """Let xhat_i follow what the server reads."""
+        return after._replace(xhat=before.xhat + read["delta"])

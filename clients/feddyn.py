@@ -13,6 +13,7 @@ class FedDynClient(ControlVariateClient, MinimizingClient[ControlVariate]):
 
     algorithm = "feddyn"
     point = "theta"
+    own_memory = True
 
     alpha: float
 
@@ -27,3 +28,9 @@ class FedDynClient(ControlVariateClient, MinimizingClient[ControlVariate]):
         """Do steps 3 and 4."""
         g = state.variate - self.alpha * (done.end - done.start)
         return {"theta": done.end}, state._replace(variate=g)
+
+    def received(
+        self, before: ControlVariate, after: ControlVariate, down: Payload, read: Payload
+    ) -> ControlVariate:
+        """Do step 3 with the theta_i that the server reads."""
+        return self.upload(before, down, LocalPass(down["theta"], read["theta"]))[1]

@@ -11,6 +11,7 @@ class FiveGCSClient(ControlVariateClient):
 
     algorithm = "fivegcs"
     point = "xhat"
+    own_memory = True
 
     mu: float
     tau: float
@@ -23,3 +24,9 @@ class FiveGCSClient(ControlVariateClient):
         delta = (self.gradient(y) - mu * y) / n - u
         # Not grad F_m(y): this is, bit for bit, the server's copy.
         return {"delta": delta}, state._replace(variate=u + delta)
+
+    def received(
+        self, before: ControlVariate, after: ControlVariate, down: Payload, read: Payload
+    ) -> ControlVariate:
+        """Let u_m follow what the server reads."""
+        return after._replace(variate=before.variate + read["delta"])

@@ -59,3 +59,15 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
             x = x - self.client_lr * (self.gradient(x) - h)
         v = x - (self.client_lr / self.communication_probability) * h
         return {"v": v}, ScaffnewClientState(h, x_hat=x)
+
+    def received(
+        self,
+        before: ScaffnewClientState,
+        after: ScaffnewClientState,
+        down: Payload,
+        read: Payload,
+    ) -> ScaffnewClientState:
+        """Do step 2 with the v_i that the server reads."""
+        return after._replace(
+            x_hat=read["v"] + (self.client_lr / self.communication_probability) * before.h
+        )

@@ -25,6 +25,7 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
     algorithm = "scaffold"
     state_type = ScaffoldClientState
     keeps_gradient = True
+    own_memory = True
 
     client_lr: float | None
     local_steps: int | None
@@ -63,3 +64,18 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         if self.option == "II" and self.mirror and self.local_steps is not None:
             return {"delta": delta}, after
         return {"delta": delta, "dc": dc}, after
+
+    def received(
+        self,
+        before: ScaffoldClientState,
+        after: ScaffoldClientState,
+        down: Payload,
+        read: Payload,
+    ) -> ScaffoldClientState:
+        """Do step 3 with what the server reads."""
+        if "dc" in read:
+            return after._replace(c=before.c + read["dc"])
+        assert self.local_steps is not None  # noqa: S101  (else there is a dc)
+        step = self.local_steps * (self.client_lr or 0.0)
+        dc = -(down["c"] + read["delta"] / step)
+        return after._replace(c=before.c + dc)

@@ -2,8 +2,8 @@
 
 It is read off the module docstring of the strategy, which states the method once: a first line,
 the problem in the first indented block, the steps in the block after "Round", and the paragraphs
-that begin with "Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Lost state:" and
-"Source:".
+that begin with "Symbols:", "State:", "Wire:", "Participation:", "Aggregation:", "Compression:",
+"Lost state:" and "Source:".
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from typing import Any
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import parameters
 
-PARAGRAPHS = ("Symbols", "State", "Wire", "Participation", "Aggregation", "Lost state", "Source")
-_OPTIONAL = ("Symbols", "Aggregation")
+PARAGRAPHS = (
+    "Symbols", "State", "Wire", "Participation", "Aggregation", "Compression", "Lost state",
+    "Source",
+)  # fmt: skip
+_OPTIONAL = ("Symbols", "Aggregation", "Compression")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Card:
         Whether psi must be convex, and why; "" for a method without one.
     step_sizes : str
         Whether a server optimizer and a schedule will do, or why not; "" without these arguments.
+    compression : str
+        Which compression of uploads is right, and what it does; or why none is.
     release : str
         What the server needs of the uploads: their sum, or each of them.
     lost_state : str
@@ -68,6 +73,7 @@ class Card:
     aggregation: str
     regularizer: str
     step_sizes: str
+    compression: str
     release: str
     lost_state: str
     source: str
@@ -142,6 +148,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         aggregation=found["Aggregation"],
         regularizer="",
         step_sizes="",
+        compression=found["Compression"],
         release="",
         lost_state=found["Lost state"],
         source=found["Source"],
@@ -206,5 +213,7 @@ def card_of(kind: type[Any]) -> Card:
         card, release=str(kind.release), regularizer=_psi(kind), step_sizes=_step_sizes(kind)
     )
     if kind.needs_mean:  # said once, where it is refused
-        return replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
+        card = replace(card, aggregation=f"the mean alone: {kind.needs_mean}")
+    if kind.needs_exact:
+        card = replace(card, compression=f"none: {kind.needs_exact}")
     return card

@@ -71,6 +71,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -92,6 +93,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     name = "apdainexact"
     title = "APDA-Inexact"
     uplink = ("u",)
+    needs_exact = "its dual steps amplify errors: with error feedback it diverged"
     needs_mean = "the dual variables sum to 0 only if m is the mean of the u_i"
     release = Release(about={"u": "m"})
     needs_everyone = "the dual variables sum to 0 over all"

@@ -55,6 +55,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     local_steps : int (default: 1)
         K >= 1.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -73,6 +74,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     """
 
     name = "averagedfw"
+    needs_exact = "what is left of an upload would leave the set"
     uplink = ("delta",)
     release = Release()
 

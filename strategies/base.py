@@ -8,11 +8,13 @@ import re
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.card import Card, card_of
+from flower_fedcon.compressors import EF21, Compressor
+from flower_fedcon.core import compressing
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
@@ -25,21 +27,11 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
+from flower_fedcon.strategies.families.arguments import Common as Common
 from flower_fedcon.validation import Array, count, optional, parameters, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
-
-
-class Common(TypedDict, total=False):
-    """The keyword arguments that every strategy takes; see `FedConStrategy`."""
-
-    participation: Participation | None
-    batch_size: int | None
-    min_replies: int | None
-    aggregation: Aggregation | None
-    norm_bound: float | None
-    privacy: GaussianDP | None
 
 
 class FedConStrategy(FlowerStrategy, Generic[State]):
@@ -73,6 +65,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     privacy : GaussianDP, optional
         `flower_fedcon.privacy.GaussianDP(...)`: clients clip what they release, and the server adds
         noise to the sum. Refused by methods whose server needs each upload (`release`).
+    compression : EF21 or Compressor, optional
+        Of what clients upload: `EF21(TopK(fraction=0.1))`, say, of `flower_fedcon.compressors`.
+        Refused by methods for which it is not known to be right (`needs_exact`).
     """
 
     name: ClassVar[str]
@@ -91,6 +86,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     needs_mean: ClassVar[str] = "its author has not said that another rule will do"
     """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
+    needs_exact: ClassVar[str] = "its author has not said what compression does to it"
+    """Why uploads must not be compressed; "" where `compression` is right."""
     release: ClassVar[Release] = Release(single="its author has not said that the sum will do")
     """What the server needs of the uploads: whether their sum is enough."""
     takes_sets: ClassVar[bool] = True
@@ -125,6 +122,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         aggregation: Aggregation | None = None,
         norm_bound: float | None = None,
         privacy: GaussianDP | None = None,
+        compression: EF21 | Compressor | None = None,
     ) -> None:
         self.participation = Full() if participation is None else participation
         if not isinstance(self.participation, Participation):
@@ -154,6 +152,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         self.privacy = privacy
         if privacy is not None:
             check_argument(self)
+        self.compression = compression
+        compressing.check_argument(self)
 
     # --- what an algorithm defines -------------------------------------------------------------
 
@@ -261,6 +261,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
+        if self.compression is not None:
+            return compressing.decoded(self, name, parts)
         if set(parts) != {""}:
             raise ConfigError(f"{name!r} is made of {sorted(parts)}, expected one array")
         return parts[""]
@@ -288,8 +290,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
         hidden = {"setup", "constants", "_grid_run", "uses_num_rounds", "queries"}
-        # Runs from before there were any can be resumed.
-        hidden |= {k for k in ("privacy", "server_optimizer") if getattr(self, k, None) is None}
+        later = "privacy", "server_optimizer", "compression"  # older runs can be resumed
+        hidden |= {k for k in later if getattr(self, k, None) is None}
         return {k: v for k, v in vars(self).items() if k not in hidden}
 
     def bind(self, setup: Setup) -> Self:
@@ -309,6 +311,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         bound.constants = bound.derive()
         if self.privacy is not None:
             check_private(bound)
+        compressing.check_setup(bound)
         return bound
 
     @property
@@ -319,7 +322,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     @property
     def clients_keep_state(self) -> bool:
         """Whether clients keep a state between rounds, which they can lose."""
-        return client_class(self.name).state_type is not None
+        own = client_class(self.name).state_type is not None
+        return own or isinstance(self.compression, EF21)
 
     def settings(self) -> dict[str, Any]:
         """Return the value of each of the client's fields: a constant, or an attribute."""

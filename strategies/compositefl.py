@@ -75,6 +75,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     server_optimizer : ServerOptimizer, optional
         Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -97,6 +98,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
 
     name = "compositefl"
     uplink = ("delta",)
+    needs_exact = "its control variates amplify errors: with error feedback it diverged"
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
     needs_convex = ""
     needs_server_lr = "the clients take delta_bar from x_bar, as server_lr times the mean"

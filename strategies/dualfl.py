@@ -100,6 +100,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     mirror : bool (default: True)
         Keep the clients' states on the server; False resets all clients when one is lost.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -123,6 +124,7 @@ class DualFL(DualProximalGradient[DualFLState]):
 
     name = "dualfl"
     uplink = ("theta",)
+    needs_exact = "its duals need the local solutions themselves: compressed, it missed the optimum"
     needs_mean = "theta must stay the mean of all z_j, the dual variables"
     needs_convex = "it works on the dual problem, which holds the conjugate of psi"
     release = Release("without mirror", about={"theta": "theta"})

@@ -27,9 +27,8 @@ point to the clients' last one, K + 1 points for K gradients, and does not conve
 Symbols: mu = strong_convexity, gamma = damping, K = local_steps, psi = regularizer, q =
 weight_power, a = weight_shift.
 
-The paper keeps the sum G of the gradients and the sum W of the points apart, and sends w, G, W down
-and G, W up. P needs them only as z = gamma w_0 + (mu/2) W - G, so z alone is sent: the iterates are
-the same, for 2 vectors down and 1 up.
+The paper keeps the sums G of the gradients and W of the points apart, and sends w, G, W down and G,
+W up. P needs them only as z = gamma w_0 + (mu/2) W - G: z alone is sent, for the same iterates.
 
 State: none on the client; w and z on the server, and the sum of the points for the average.
 Wire: 2 vectors and 1 number down (2 numbers with weights); 1 vector up (2 for the average).
@@ -96,6 +95,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     output : {"last", "average"} (default: "last")
         The model: w, or the average of all points, for one more vector up.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

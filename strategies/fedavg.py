@@ -17,6 +17,8 @@ Participation: any; under heterogeneity, or with a nonsmooth psi, the fixed poin
 the algorithm.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
 v_i - w is 0, not their mean: the same only without heterogeneity.
+Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
+since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
 Source: McMahan et al. 2017; with a subgradient as the baseline (Algorithm 1) of Yuan, Zaheer and
@@ -66,6 +68,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -89,6 +92,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     needs_convex = ""
     needs_server_lr = ""
     needs_constant_lr = ""
+    needs_exact = ""
     release = Release()
     takes_sets = False
 

@@ -22,6 +22,8 @@ State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i o
 numbers).
 Wire: 1 vector down; 1 vector up.
 Participation: any.
+Compression: EF21, of Delta_i, whose memory is xhat_i: it moves by what the server reads, and xtilde
+stays the mean of the xhat_i. The fixed point is the same.
 Lost state: the client starts again from y_i = xbar and uploads against the server's copy of xhat_i
 ("mirror": N d numbers), so that xtilde stays the mean. Any y_i is a valid start: this heals.
 Without the mirror a client that has lost its state is refused, which ends the run.
@@ -76,6 +78,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -97,6 +100,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     uplink = ("delta",)
     needs_mean = "xtilde must stay the mean of all xhat_i"
     needs_convex = ""
+    needs_exact = ""
     release = Release("without mirror")
 
     def __init__(

@@ -27,6 +27,8 @@ Wire: 1 vector and 1 number down; 1 vector up.
 Participation: any (the theory is for full); with K > 1 heterogeneity leaves a floor.
 Aggregation: any rule of `flower_fedcon.aggregation`; w then solves the problem in which the rule of
 the gradients takes the place of their mean: the same only without heterogeneity.
+Compression: any. With EF21 the limit is the same; unbiased compressors alone leave a floor, since
+the z_i - z do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 3, Theorem
@@ -76,6 +78,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     server_optimizer : ServerOptimizer, optional
         Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -102,6 +105,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     needs_server_lr = "z and the step of its prox grow together, both by server_lr times the steps"
     needs_constant_lr = "the step of its prox counts local steps of one length"
     needs_convex = "its prox step grows in every round, past any that such a psi has a prox for"
+    needs_exact = ""
     release = Release()
 
     def __init__(

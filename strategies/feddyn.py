@@ -17,6 +17,8 @@ g_i = grad f_i.
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any.
+Compression: EF21, of theta_i - theta, which vanishes at the optimum: g_i, the memory, moves by what
+the server reads, and h stays the mean of the g_i. The fixed point is the same.
 Lost state: g_i comes back from the mirror, in which the server repeats step 3. Without it everybody
 starts again with g_i = h = 0 and the model as it is (a collective reset, whose number travels in
 every broadcast). A client that alone starts from g_i = 0 leaves h off forever: a wrong limit.
@@ -68,6 +70,7 @@ class FedDyn(ControlVariates[FedDynState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -87,6 +90,7 @@ class FedDyn(ControlVariates[FedDynState]):
     needs_shares = True
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
+    needs_exact = ""
     release = Release("without mirror", about={"theta": "theta"})
     constants: FedDynConstants
 

@@ -17,9 +17,9 @@ Extrapolation, with M_i = f_i(p_i) + ||x - p_i||^2/(2 gamma), the Moreau envelop
 
 L_gamma is the smoothness of the mean of the Moreau envelopes; the default takes its bound. For
 cohorts of varying size C = 1 is taken, whose alpha is right for every size. alpha = 1 is FedProx
-with mu = 1/gamma. Once M_i - inf f_i is rounding (1e-12 |inf f_i|), "polyak" goes on as
-"diversity". On quadratics the guarantee is no better than gradient descent's, as later work found.
-Symbols: gamma = step_size, alpha = extrapolation, inf f_i = infimum.
+with mu = 1/gamma. Once M_i - inf f_i is rounding (1e-12 |inf f_i|), "polyak" is "diversity". On
+quadratics the guarantee is no better than gradient descent's, as later work found. Symbols: gamma =
+step_size, alpha = extrapolation, inf f_i = infimum.
 
 State: none on the client; x on the server.
 Wire: 1 vector down; 1 vector ("polyak": and 1 number) up.
@@ -66,9 +66,7 @@ class FedExProxConstants(NamedTuple):
 
 
 class FedExProx(LocalMinimization[FedExProxState]):
-    """FedExProx, with a constant or an adaptive extrapolation.
-
-    A history has the column "extrapolation", alpha_k.
+    """FedExProx, with a constant or an adaptive extrapolation, the history's "extrapolation".
 
     Parameters
     ----------
@@ -84,6 +82,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -105,6 +104,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     name = "fedexprox"
     uplink = ("delta", "gap")
     numbers = ("gap",)
+    needs_exact = "its extrapolation is computed for exact proximal steps"
     needs_mean = "alpha is that of the mean, and would carry what is false further"
     release = Release("with a constant extrapolation")
     constants: FedExProxConstants

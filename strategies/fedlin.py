@@ -57,6 +57,7 @@ class FedLin(FedConStrategy[FedLinState]):
     client_lr : float, optional (default: None)
         eta > 0; None for 1/(6 L H), where the clients know L.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -77,6 +78,7 @@ class FedLin(FedConStrategy[FedLinState]):
 
     name = "fedlin"
     uplink = ("gradient", "delta")
+    needs_exact = "its steps are corrected by the exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     release = Release()
     needs_everyone = "g and the steps that it corrects are of the same clients"

@@ -17,6 +17,8 @@ Participation: any (the theory is for full); the fixed point is biased. The prox
 server alike, so that the fixed point is biased even for K = 1: this is the algorithm.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then that of the prox of w
 plus the rule of the v_i - w, not their mean: the same only without heterogeneity.
+Compression: any. With EF21 the fixed point is the same; unbiased compressors alone leave a floor,
+since the v_i - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
 Source: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
@@ -61,6 +63,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         `Momentum(...)` of `flower_fedcon.optimizers`: what it makes of the mean takes the mean's
         place. It moves no fixed point; a step length for each entry would.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -85,6 +88,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
     needs_server_lr = ""
     needs_one_length = "its prox has one step for all entries, and w another fixed point without it"
     needs_constant_lr = ""
+    needs_exact = ""
     release = Release()
 
     def initialize(self, x0: Array) -> FedMiDState:

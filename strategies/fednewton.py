@@ -68,6 +68,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         psi; a set stands for its indicator, any object with `prox(v, step)` will do. With `Each`
         the model is several side by side, whose objectives do not meet: Hessians are their blocks.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -88,6 +89,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
     name = "fednewton"
     uplink = ("m",)
+    needs_exact = "it is exact, by second derivatives that an error would spoil"
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
     needs_convex = "its server minimises a model that is convex only if psi is"
     release = Release("with everyone")

@@ -63,6 +63,7 @@ class FedPD(LocalMinimization[FedPDState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -83,6 +84,7 @@ class FedPD(LocalMinimization[FedPDState]):
 
     name = "fedpd"
     uplink = ("u",)
+    needs_exact = "after a skipped round client and server have no model in common; FedDR takes it"
     needs_mean = "the multipliers sum to 0 in the limit only if x_0 is the mean of the u_i"
     release = Release(about={"u": "x_0"})
     needs_everyone = "the server averages what all clients hold"

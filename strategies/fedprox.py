@@ -18,6 +18,8 @@ proportional to their numbers of examples. Under heterogeneity the fixed point i
 so the larger mu: this is the algorithm. One client alone does proximal point steps.
 Aggregation: any rule of `flower_fedcon.aggregation`; the fixed point is then where the rule of the
 v_j - w is 0, not their mean: the same only without heterogeneity.
+Compression: any, of v_j - w. With EF21 the fixed point is the same; unbiased compressors alone
+leave a floor, since the v_j - w do not vanish one by one under heterogeneity.
 Lost state: nothing to lose.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
@@ -51,6 +53,7 @@ class FedProx(LocalMinimization[FedProxState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -72,6 +75,7 @@ class FedProx(LocalMinimization[FedProxState]):
     name = "fedprox"
     uplink = ("v",)
     needs_mean = ""
+    needs_exact = ""
     release = Release(about={"v": "w"})
 
     def __init__(self, *, proximal: float, **common: Unpack[MinimizationOptions]) -> None:

@@ -88,6 +88,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -116,6 +117,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     name = "fedproxal"
     uplink = ("z", "residual", "constraint")
     numbers = ("residual", "constraint")
+    needs_exact = "its multipliers follow each client's own constraint, for exact steps"
     needs_mean = "w minimises a sum over all clients"
     needs_convex = "its multipliers are those of a convex problem"
     release = Release(single="each client has a multiplier of its own")

@@ -40,8 +40,7 @@ exact x, from x_0 = w_0, client j what compression has held back, e_j = 0 at fir
     4'. Delta_j = C_j(e_j + (w_t - v)/eta),   e_j := e_j + (w_t - v)/eta - Delta_j
     5'. x_{t+1} = x_t - eta mean_S Delta_j,   m_t = C_0(x_{t+1} - w_t),   w_{t+1} = w_t + m_t
 Every compressor must then be contractive: RandK goes without its factor d/K. The increment m_t goes
-to the clients that have just built on w_t; any other gets w_{t+1} itself when it is next asked. All
-iterates are those of a broadcast of m_t to everybody.
+to clients that have just built on w_t, others get w_{t+1}: the iterates of a broadcast of m_t.
 
 State: none on the client, with error feedback w and e_j; x, w and the average's sums on the server.
 Wire: 1 vector (compressed with error feedback) and 1 number down (of several constraints 2 more for
@@ -121,6 +120,7 @@ class FedSGM(Switching[FedSGMState]):
     uplink, downlink : Compressor, optional
         Older names of the two.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -20,6 +20,8 @@ solves: f_m(y) + ((N tau - mu)/2) ||y - xhat||^2 - <N u_m + mu xhat, y>, which n
 State: u_m on the client; x, v and a mirror of the u_m on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: cohorts of one size, uniform.
+Compression: EF21, of Delta_m, whose memory is u_m: it moves by what the server reads, and v stays
+the sum of the u_m. The fixed point is the same.
 Lost state: as in FedDyn; the server repeats step 3's update ("mirror": N d numbers), or else
 everybody starts again with u_m = v = 0 and the same xhat.
 
@@ -81,6 +83,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -103,6 +106,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     title = "5GCS"
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
+    needs_exact = ""
     release = Release("without mirror")
     constants: FiveGCSConstants
 

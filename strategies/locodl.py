@@ -84,6 +84,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
     communication_probability : float, optional
         p in (0, 1]; by default as above.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -105,6 +106,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
 
     name = "locodl"
     uplink = ("d",)
+    needs_exact = "it has its own, uplink_compressor"
     needs_mean = "the u_i and v balance only if d_bar is half the mean of the d_i"
     release = Release(single="its mirror holds what each client has sent")
     needs_everyone = "all share one coin, and y and v"

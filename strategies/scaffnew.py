@@ -17,6 +17,8 @@ of psi at x_bar. Symbols: gamma = client_lr, p = communication_probability, kapp
 State: h_i and xhat_i on the client; x_bar on the server.
 Wire: 1 vector and 1 number down; 1 vector up.
 Participation: full.
+Compression: EF21, of v_i - x_bar: the client puts the v_i that the server reads into step 2, so
+that the h_i sum to 0. The fixed point is the same.
 Lost state: h_i := 0. Step 4 carries h_i, so the sum repairs itself in one round. Uploading xhat_i
 "because the h_i sum to 0" would make the loss permanent, and the round with psi wrong.
 
@@ -64,6 +66,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server alone.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -85,6 +88,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     uplink = ("v",)
     needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
     needs_convex = "the h_i converge since the prox of a convex psi expands no distance"
+    needs_exact = ""
     release = Release(about={"v": "x_bar"})
     needs_everyone = "all share one coin"
 

@@ -17,6 +17,8 @@ of ALL c_i; by 1/|S| it would not, and cohorts of varying size would lead elsewh
 State: c_i on the client; x, c and, with a mirror, the c_i (N d numbers) on the server.
 Wire: 2 vectors down; 1 vector up (2 in option "I" or without mirror).
 Participation: any. With a mirror, option "II" sends no dc_i: it follows from what the server knows.
+Compression: EF21, of y - x and dc_i, which vanish at the optimum: c_i, the memory, moves by what
+the server reads, and c stays the mean of the c_i. The fixed point is the same.
 Lost state: c_i from the mirror; without it all start again from c = c_i = 0 (a collective reset; x
 stays). A client that alone came back with zeros would leave c off the mean of the c_i forever: on
 the tests' quadratics 0.14 to 0.24 from the optimum.
@@ -72,6 +74,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -93,6 +96,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_mean = "c must stay the mean of all c_i"
     needs_server_lr = ""
     needs_constant_lr = ""
+    needs_exact = ""
     release = Release("without mirror")
 
     def __init__(

@@ -81,6 +81,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     copies : int, optional (default: None)
         s, how many of a cohort send an entry, from 2 to c; None for c, all of them.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -101,6 +102,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
 
     name = "tamuna"
     uplink = ("x",)
+    needs_exact = "it has its own: each client sends copies / C of the entries"
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
     release = Release(single="each client sends other entries, for an h_i of its own")
     constants: TAMUNAConstants

@@ -28,6 +28,10 @@ PASTED = {
         ("bash", EXAMPLE),  # but for the other tables' tests, which its second line selects, too
         ("toml", f"{CONTRIBUTING}test_an_entry_point_is_all_it_takes"),
     ],
+    "docs/compression.md": [
+        ("python", "algorithms/test_compression.py::test_the_page_s_blocks"),
+        ("toml", "algorithms/test_compression.py::test_the_page_s_blocks"),
+    ],
     "docs/deployment.md": [
         ("python", APP),
         ("bash", APP),

@@ -8,7 +8,7 @@ from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.registry import algorithms, client_class
 
 TOLD = ("participation", "state", "wire", "regularizer", "step_sizes", "release", "aggregation",
-        "lost_state", "source")  # fmt: skip
+        "compression", "lost_state", "source")  # fmt: skip
 
 
 def block(text):

@@ -85,6 +85,6 @@ def as_compressor(value: object) -> Compressor:
     if isinstance(value, Compressor):
         return value
     raise ConfigError(
-        "a compressor is Identity(), RandK(fraction=...), TopK(fraction=...) or QSGD(levels=...), "
-        f"got {value!r}"
+        "a compressor is Identity(), RandK(fraction=...), TopK(fraction=...), QSGD(levels=...), "
+        f"Natural() or Sign(), got {value!r}"
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.errors import ConfigError, RoundError, printable
 from flower_fedcon.validation import Array
 
@@ -111,7 +112,7 @@ def admit(loss: object, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 def own_distance(state: Any, x: Array) -> dict[str, float]:
     """Return how far a client's own iterate lies from the model, if its state has one."""
-    own = getattr(state, "x", None)
+    own = getattr(state.state if isinstance(state, Remembering) else state, "x", None)
     return {} if own is None else {"distance": float(np.linalg.norm((own - x).ravel()))}
 
 

@@ -253,13 +253,13 @@ class Round:
             if client in self._restores:
                 self._drop(client, RoundError("it says again that its state is gone"))
                 continue
-            state, self._restores[client] = server.strategy.readmit(server.state, client)
+            state = server.state
+            self._restores[client] = server.readmit(client)
             server.counts["lost"] += 1
             server.audit.lost(client)
             self._ask_again = True
             _log.warning("round %d: %s has lost its state and re-enters", self.number, name)
             if state is not server.state:
-                server.state = state
                 self._rebroadcast()
                 return True
         return False
@@ -319,10 +319,12 @@ class Round:
     def uploads(self) -> Uploads:
         """Return the uploads of the phase under way."""
         server = self._server
-        setup, examples = server.setup, None
+        setup, examples, replies = server.setup, None, self._used
         if server.private is not None:
-            return server.private.uploads(self._used, self._names, self._broadcast)
+            return server.private.uploads(replies, self._names, self._broadcast)
+        if server.received is not None and self.phase == TRAIN:
+            replies = server.received.replies(replies, self._broadcast, self._restores)
         if setup.weighting == "examples" and setup.own_loops:
-            known = {c: reply.num_examples for reply in self._used for c in reply.clients}
+            known = {c: reply.num_examples for reply in replies for c in reply.clients}
             examples = [known.get(j, c.num_examples) for j, c in enumerate(setup.clients)]
-        return Uploads(self._used, setup.num_clients, server.strategy.aggregation, examples)
+        return Uploads(replies, setup.num_clients, server.strategy.aggregation, examples)

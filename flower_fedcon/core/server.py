@@ -13,12 +13,14 @@ import numpy as np
 
 from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
+from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.round import Round
+from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.payloads import payload_bytes
+from flower_fedcon.wire.payloads import Payload, payload_bytes
 from flower_fedcon.wire.settings import encode
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Server:
         How many were used in the last complete round.
     private : Private, optional
         What makes its rounds private, if anything does.
+    received : Received, optional
+        What reads its uploads, if they are compressed.
     audit : Audit
         Hears of every exchange.
     buffers : list of arrays
@@ -81,13 +85,15 @@ class Server:
         self.setup = setup
         self.strategy = strategy.bind(setup)
         self.state = self.strategy.initialize(x0)
+        known = self.strategy
+        rule = {} if known.compression is None else {SETTING: known.compression}
         self.info = RunInfo(
-            algorithm=self.strategy.name,
+            algorithm=known.name,
             seed=setup.seed,
             layout=setup.layout,
             num_clients=setup.num_clients,
-            settings=self.strategy.settings(),
-            about=self.strategy.release.about if self.strategy.privacy else {},
+            settings=known.settings() | rule,
+            about=known.release.about if known.privacy or rule else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
             preparation=setup.preparation,
@@ -96,6 +102,7 @@ class Server:
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy)
         self.private = None if self.strategy.privacy is None else Private(self.strategy)
+        self.received = Received(self.strategy) if rule else None
         self.audit = Audit()
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
@@ -139,6 +146,8 @@ class Server:
         state = self.strategy.aggregate(self.state, uploads)
         self.gate.check_state(state, self.round)
         self.state = state
+        if self.received is not None:
+            self.received.keep()
         self.replies = len(uploads)
         self.acknowledgements.used(uploads.clients, self.round)
         self.audit.applied(uploads.clients)
@@ -163,6 +172,13 @@ class Server:
         """Return what privacy the rounds have cost so far; nothing where they are not private."""
         return {} if self.private is None else self.private.record()
 
+    def readmit(self, client: int) -> Payload:
+        """Return what lets a client without state come back; the strategy's state may change."""
+        given: Payload = {}
+        if client_class(self.strategy.name).state_type is not None:  # else its memory alone
+            self.state, given = self.strategy.readmit(self.state, client)
+        return given
+
     def client_name(self, client: int) -> str:
         """Return a client's name, for messages."""
         known = 0 <= client < self.setup.num_clients
@@ -184,18 +200,23 @@ class Server:
     def snapshot(self) -> dict[str, Any]:
         """Return what a later start needs to continue from the last complete round."""
         private = {} if self.private is None else {"privacy": self.private.snapshot()}
-        return private | {
-            "run_id": self.info.run_id,
-            "incarnation": self.info.incarnation,
-            "round": self.round,
-            "state": self.state,
-            "buffers": self.buffers,
-            "acknowledged": self.acknowledgements.rounds.tolist(),
-            "uplink_bytes": self.uplink_bytes,
-            "downlink_bytes": self.downlink_bytes,
-            "counts": dict(self.counts),
-            "work": dict(self.work),
-        }
+        received = {} if self.received is None else {SETTING: self.received.snapshot()}
+        return (
+            private
+            | received
+            | {
+                "run_id": self.info.run_id,
+                "incarnation": self.info.incarnation,
+                "round": self.round,
+                "state": self.state,
+                "buffers": self.buffers,
+                "acknowledged": self.acknowledgements.rounds.tolist(),
+                "uplink_bytes": self.uplink_bytes,
+                "downlink_bytes": self.downlink_bytes,
+                "counts": dict(self.counts),
+                "work": dict(self.work),
+            }
+        )
 
     def resume(self, snapshot: Mapping[str, Any]) -> None:
         """Continue from a snapshot."""
@@ -207,3 +228,5 @@ class Server:
         self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])
         if self.private is not None:
             self.private.resume(snapshot["privacy"])
+        if self.received is not None:
+            self.received.resume(snapshot[SETTING])

@@ -61,6 +61,8 @@ class SecureGridEngine(GridEngine):
             reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
         if strategy.privacy is not None:
             reason = "its server clips each (privacy=GaussianDP): nodes may have ExampleDP instead"
+        if strategy.compression is not None:
+            reason = f"compression={strategy.compression!r} is each client's own: leave it out"
         if strategy.norm_bound is not None:
             reason = "norm_bound measures each: leave it out, clipping_range bounds their entries"
         if certificates:

@@ -43,6 +43,8 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title} has a local solver, which works on one client at a time"
     if strategy.queries:
         return f"{title} asks its clients before it trains them"
+    if strategy.compression is not None:
+        return f"{title} compresses what each client sends by draws of its own"
     if reason := client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"
     if problem.layout.layered:

@@ -54,6 +54,8 @@ class FlowerClient(NumPyClient):
 
     algorithm: ClassVar[str]
     state_type: ClassVar[type[Any] | None]
+    remembers: bool
+    """Whether anything is kept between rounds; known with the run's settings."""
     _ledger: FileLedger | None = None
     summed = 1
     """In a sum of at least how many clients the server sees the answer: 1 for the answer itself."""
@@ -168,7 +170,7 @@ class FlowerClient(NumPyClient):
                     if self._ledger is not None:
                         until_saved.enter_context(self._ledger.opened())
                     phase = request.phase
-                    remembers = self.state_type is not None or phase == QUERY or request.held
+                    remembers = self.remembers or phase == QUERY or request.held
                     store = self._store if remembers else None
                     if store is not None:
                         until_saved.enter_context(store.locked(run))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.flower.leftovers import tidy
@@ -168,7 +169,7 @@ class FileStore:
 
 def _types(state_type: type[Any] | None) -> dict[str, type[Any]]:
     own = {} if state_type is None else {state_type.__name__: state_type}
-    return {"Versions": Versions, **own}
+    return {"Versions": Versions, "Remembering": Remembering, **own}
 
 
 def _key(run: RunInfo) -> str:

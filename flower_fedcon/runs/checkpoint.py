@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import UNIFORM
 from flower_fedcon.errors import FedConError
@@ -26,7 +27,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr")
 NAME = "checkpoint"
 _COMPUTE = ("python", "flower-fedcon", "numpy", "scipy", "numba")  # what numbers depend on
-_ESSENTIAL = ("algorithm", "model", "states", "privacy")  # without them the states mean nothing
+_ESSENTIAL = (
+    "algorithm",
+    "model",
+    "states",
+    "privacy",
+    "compression",
+)  # without them the states mean nothing
 _FORM: dict[str, Any] = {
     "fingerprint": dict, "server": dict, "clients": list | None, "rows": int, "seconds": float,
     "versions": dict,
@@ -133,7 +140,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
     """Return whether a tree has the form of what `save` is given."""
     forms = (content, _FORM), (content and content.get("server"), _SERVER_FORM)
     for table, form in forms:
-        if not isinstance(table, dict) or table.keys() - {"privacy"} != form.keys():
+        if not isinstance(table, dict) or table.keys() - {"privacy", "compression"} != form.keys():
             return False
         if not all(isinstance(table[name], kind) for name, kind in form.items()):
             return False
@@ -145,6 +152,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         and all(isinstance(client, Versions) for client in clients or ())
         and _is_spent(server.get("privacy"))
+        and isinstance(server.get("compression"), Mirror | None)
         and all(map(_is_entry, content["fingerprint"].values()))
         and all(isinstance(version, str) for version in content["versions"].values())
     )
@@ -191,6 +199,7 @@ def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) 
 def _types(strategy: FedConStrategy[Any]) -> dict[str, type[Any]]:
     """Return the named tuples of an algorithm's own modules: its states are made of them."""
     found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
+    found["Remembering"] = Remembering
     for kind in (*type(strategy).__mro__, *client_class(strategy.name).__mro__):
         for name, value in vars(sys.modules[kind.__module__]).items():
             if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
+from flower_fedcon.aggregation import Aggregation
+from flower_fedcon.compressors import EF21, Compressor
+from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.validation import parameters
 
 if TYPE_CHECKING:
@@ -21,6 +25,18 @@ COMMON = {
     "min_train_nodes": "min_replies",
 }
 """Other words for arguments, from elsewhere."""
+
+
+class Common(TypedDict, total=False):
+    """The keyword arguments that every strategy takes; see `FedConStrategy`."""
+
+    participation: Participation | None
+    batch_size: int | None
+    min_replies: int | None
+    aggregation: Aggregation | None
+    norm_bound: float | None
+    privacy: GaussianDP | None
+    compression: EF21 | Compressor | None
 
 
 def names_checked(init: Callable[..., None]) -> Callable[..., None]:

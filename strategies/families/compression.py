@@ -47,6 +47,7 @@ class CompressedMessages(FedConStrategy[State]):
 
     constants: Compression
     release = Release("without compression")
+    needs_exact = "it has its own, uplink_compressor and downlink_compressor"
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class DualAveraging(OwnSteps[State]):
     """
 
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
+    needs_exact = "its rounds weigh more and more, and errors with them"
 
     def __init__(
         self,

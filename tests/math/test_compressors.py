@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flower_fedcon.compressors import QSGD, Identity, RandK, Sparse, TopK, as_compressor
+from flower_fedcon.compressors import (
+    EF21,
+    QSGD,
+    Identity,
+    Natural,
+    RandK,
+    Sign,
+    Sparse,
+    TopK,
+    as_compressor,
+)
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.wire import settings as specs
 from flower_fedcon.wire.payloads import Compact, flatten, load_array, payload_bytes
@@ -23,6 +33,8 @@ LOSSY = [
     QSGD(levels=1),
     QSGD(levels=4),
     QSGD(levels=300),
+    Natural(),
+    Sign(),
 ]
 ALL = [Identity(), *LOSSY]
 
@@ -96,7 +108,13 @@ def test_constants():
     assert QSGD(levels=2).q(9) == 1.5
     assert QSGD(levels=6).q(9) == 0.25
     assert Identity().q(9) == 0.0
-    assert [c.unbiased for c in ALL] == [True, True, True, False, False, False, True, True, True]
+    assert [c.unbiased for c in ALL] == [
+        True, True, True, False, False, False, True, True, True, True, False
+    ]  # fmt: skip
+    assert (Natural().q(9), Sign().q(9)) == (0.125, 1 / 9)
+    assert EF21(RandK(count=3)).scale(30) == 0.1
+    assert EF21(Natural()).scale(30) == 1 / 1.125
+    assert EF21(TopK(count=3)).scale(30) == EF21(Sign()).scale(30) == 1.0
     assert RandK(fraction=0.01).kept(10) == 1
     assert TopK(fraction=1.0).kept(7) == 7
 
@@ -144,6 +162,8 @@ def test_compression_pays():
     share = {c: payload_bytes({"x": c.compress(x, rng())}) / full for c in LOSSY}
     assert share[QSGD(levels=4)] < 0.13
     assert share[QSGD(levels=300)] < 0.26
+    assert share[Natural()] < 0.13
+    assert share[Sign()] < 0.02
     assert RandK(fraction=0.1).compress(x, rng()).nbytes < 0.16 * full
     assert Identity().compress(x, rng()) is x
 
@@ -277,6 +297,8 @@ def test_what_is_not_finite_is_not_compressed(c, bad):
         (lambda: TopK(count=5).compress(np.ones(4), rng()), "model of 4 entries"),
         (lambda: as_compressor("topk"), "a compressor is"),
         (lambda: as_compressor(TopK), "a compressor is"),
+        (lambda: EF21(Identity()), r"EF21\(compressor\) must be TopK.*got Identity"),
+        (lambda: EF21("topk"), "must be TopK.*got 'topk'"),
     ],
 )
 def test_settings_that_cannot_be(make, words):
@@ -290,6 +312,9 @@ def test_compressors_travel(c):
     text, arrays = specs.encode({"uplink": c})
     assert not arrays
     assert specs.decode(text, arrays)["uplink"] == c
+    if not isinstance(c, Identity):
+        text, arrays = specs.encode({"compression": EF21(c)})
+        assert specs.decode(text, arrays)["compression"] == EF21(c)
 
 
 def test_large_models_get_wide_indices():

@@ -1,0 +1,51 @@
+"""Error feedback: what a compressor leaves out is sent in a later round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flower_fedcon.compressors.base import Compressor, Identity
+from flower_fedcon.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EF21:
+    """Error feedback by a memory of each client, m_i, which its server knows as well.
+
+    From m_i = 0 a client that has x_i to send sends C(x_i - m_i) in its place; both sides then put
+    m_i := m_i + C(x_i - m_i), and take that for x_i. An x_i that settles is known exactly in the
+    end, whatever C leaves out, and under any cohorts: m_i waits while its client is not asked.
+
+    Richtarik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
+    Faster Error Feedback" (NeurIPS 2021). An unbiased C of variance q enters as C/(1 + q), which is
+    contractive.
+
+    Parameters
+    ----------
+    compressor : Compressor
+
+    Raises
+    ------
+    ConfigError
+        If it is none, or `Identity()`, which leaves nothing out.
+
+    Examples
+    --------
+    >>> from flower_fedcon.compressors import QSGD, TopK
+    >>> EF21(TopK(fraction=0.1)).scale(100), EF21(QSGD(levels=10)).scale(100)
+    (1.0, 0.5)
+    """
+
+    compressor: Compressor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.compressor, Compressor) or isinstance(self.compressor, Identity):
+            raise ConfigError(
+                "EF21(compressor) must be TopK(...), RandK(...), QSGD(...), Natural() or Sign(), "
+                f"got {self.compressor!r}"
+            )
+
+    def scale(self, size: int) -> float:
+        """Return what C is multiplied by for arrays of `size` entries: 1, or 1/(1 + q)."""
+        q = self.compressor.q(size)
+        return 1.0 / (1.0 + q) if self.compressor.unbiased else 1.0

@@ -1,0 +1,284 @@
+"""Compressed uploads: what clients send in place of an array, and what the server reads in it.
+
+A client compresses how far its upload is from what both sides know: 0 for a change, the model that
+was sent for a point, and with `EF21` a memory besides. The value that the server reads, and that a
+method calculates with on both sides, is what both know plus what was sent. A method whose uploads
+are differences from a memory of its own (`own_memory`) gets no second one.
+
+A memory is part of the client's state, and moves as that does: only if the reply was used. The
+server holds each client's memory, and not just their mean, since a cohort's mean is made of its
+members' and a client that has lost its own starts again from 0 without a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.compressors import EF21, Compressor, Identity, dense
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.protocol import Reply, RunInfo
+from flower_fedcon.core.rng import COMPRESS
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.registry import client_class
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+if TYPE_CHECKING:
+    from flower_fedcon.clients.base import FedConClient
+    from flower_fedcon.strategies.base import FedConStrategy
+
+SETTING = "compression"
+
+
+class Remembering(NamedTuple):
+    """A client's state in a run with `EF21`."""
+
+    state: Any  # the method's own; None for a method whose clients keep none
+    memory: dict[str, Array]  # m_i by the name of the upload, shape (..., *model); {} at first
+
+
+class Form(NamedTuple):
+    """How the arrays of a run are compressed."""
+
+    compressor: Compressor
+    feedback: bool  # whether there is a memory beside the method's own
+    scale: float  # of what is read
+
+    @classmethod
+    def of(cls, rule: EF21 | Compressor, size: int, own_memory: bool) -> Form:
+        """Return the form of a rule, for models of `size` entries.
+
+        Raises
+        ------
+        ConfigError
+            If it is none, or asks for more entries than there are.
+        """
+        if not isinstance(rule, EF21 | Compressor):
+            raise ConfigError(f"compression is {rule!r}, expected a compressor or EF21(...)")
+        if isinstance(rule, EF21):
+            return cls(rule.compressor, not own_memory, rule.scale(size))
+        rule.q(size)
+        return cls(rule, False, 1.0)
+
+    def moved(self, memory: Array | float, sent: Any) -> Array:
+        """Return what is read of `sent`: with a memory, that memory from then on."""
+        read: Array = dense(sent)
+        if self.scale != 1:
+            read = self.scale * read
+        return memory + read if self.feedback else read
+
+
+class CompressingClient:
+    """A client's method in a run whose uploads are compressed: the same hooks around its own.
+
+    Parameters
+    ----------
+    client : FedConClient
+    run : RunInfo
+        With the setting "compression".
+
+    Attributes
+    ----------
+    remembers : bool
+        Whether anything is kept between rounds: the method's state, or a memory.
+    """
+
+    def __init__(self, client: FedConClient[Any], run: RunInfo) -> None:
+        self._client, self._about = client, run.about
+        self.form = Form.of(run.settings[SETTING], run.layout.size, client.own_memory)
+        self._keeps = type(client).state_type is not None
+        self.remembers = self._keeps or self.form.feedback
+
+    def initialize(self, down: Payload) -> Any:
+        """Return the state of a client that receives its first broadcast."""
+        state = self._client.initialize(down) if self._keeps else None
+        return Remembering(state, {}) if self.form.feedback else state
+
+    def restore(self, down: Payload, given: Payload) -> Any:
+        """Return the state of a client that re-enters: its memory starts again from 0."""
+        state = self._client.restore(down, given) if self._keeps else None
+        return Remembering(state, {}) if self.form.feedback else state
+
+    def on_acknowledged(self, state: Any, down: Payload) -> Any:
+        """Return the state once the reply that produced it is known to be used."""
+        if not self.form.feedback:
+            return self._client.on_acknowledged(state, down)
+        if not self._keeps:
+            return state
+        return state._replace(state=self._client.on_acknowledged(state.state, down))
+
+    def step(self, state: Any, down: Payload) -> tuple[Payload, Any]:
+        """Return the compressed upload, and the state to keep if it is used."""
+        client, feedback = self._client, self.form.feedback
+        before, memory = state if feedback else (state, {})
+        payload, after = client.step(before, down)
+        kept: dict[str, Array] = {}
+        upload, read = dict(payload), dict(payload)
+        rng = client.rng(COMPRESS)
+        for name, value in payload.items():
+            if not isinstance(value, np.ndarray):
+                continue
+            center = down[self._about[name]] if name in self._about else None
+            held = memory.get(name, 0.0)
+            owed = value - held if center is None else value - center - held
+            upload[name] = self.form.compressor.compress(owed, rng)
+            kept[name] = self.form.moved(held, upload[name])
+            read[name] = kept[name] if center is None else center + kept[name]
+        if self._keeps:
+            after = client.received(before, after, down, read)
+        return upload, Remembering(after, kept) if feedback else after
+
+
+class Received:
+    """The server's side: what it reads in compressed uploads.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+        Bound to the run's setup, with `compression`.
+    """
+
+    def __init__(self, strategy: FedConStrategy[Any]) -> None:
+        setup = strategy.setup
+        self._form = form_of(strategy)
+        self._about, names = strategy.release.about, compressed(strategy)
+        zeros = np.zeros(setup.layout.shape, setup.layout.array_dtype)
+        self._mirror = Mirror()
+        if self._form.feedback:
+            self._mirror = Mirror.of(setup.num_clients, **dict.fromkeys(names, zeros))
+        self._names, self._moved = names, dict[int, Payload]()
+
+    def replies(
+        self, replies: Sequence[Reply], down: Payload, fresh: Collection[int]
+    ) -> list[Reply]:
+        """Return replies as if the clients had sent what is read; nothing changes.
+
+        Parameters
+        ----------
+        replies : sequence of Reply
+        down : dict
+            The broadcast.
+        fresh : collection of int
+            The clients that have lost their state in this round, and their memory with it.
+        """
+        self._moved, found = {}, []
+        for reply in replies:
+            payload = dict(reply.payload)
+            for name in self._names & payload.keys():
+                center = down[self._about[name]] if name in self._about else None
+                column: list[Array] = []
+                for client, sent in zip(reply.clients, payload[name], strict=True):
+                    held: Array | float = 0.0
+                    if self._form.feedback and client not in fresh:
+                        held = self._mirror[name][client]
+                    moved = self._form.moved(held, sent)
+                    self._moved.setdefault(client, {})[name] = moved
+                    column.append(moved if center is None else center + moved)
+                payload[name] = column
+            found.append(replace(reply, payload=payload))
+        return found
+
+    def keep(self) -> None:
+        """Move the memories of the clients whose replies have been applied."""
+        if self._form.feedback:
+            for client, values in self._moved.items():
+                self._mirror.put(client, **values)
+
+    def snapshot(self) -> Mirror:
+        """Return what a checkpoint holds: the memories."""
+        return self._mirror
+
+    def resume(self, mirror: Mirror) -> None:
+        """Go on from a checkpoint."""
+        self._mirror = mirror
+
+
+def form_of(strategy: FedConStrategy[Any]) -> Form:
+    """Return how a run of this strategy compresses."""
+    assert strategy.compression is not None  # noqa: S101  (the callers' case)
+    own_memory = client_class(strategy.name).own_memory
+    return Form.of(strategy.compression, strategy.setup.layout.size, own_memory)
+
+
+def compressed(strategy: FedConStrategy[Any]) -> set[str]:
+    """Return the names of the uploads that are compressed: all but numbers."""
+    return {name for name in strategy.uplink if name not in strategy.numbers}
+
+
+def decoded(strategy: FedConStrategy[Any], name: str, parts: Mapping[str, Array]) -> Any:
+    """Return a compressed upload from its arrays on the wire.
+
+    Raises
+    ------
+    ConfigError
+        If they are not what the compressor sends.
+    """
+    rule, layout = strategy.compression, strategy.setup.layout
+    compressor = rule.compressor if isinstance(rule, EF21) else rule
+    assert compressor is not None  # noqa: S101  (the caller's case)
+    return compressor.decode(parts, strategy.upload_shape(name, layout), layout.array_dtype)
+
+
+def check_argument(strategy: FedConStrategy[Any]) -> None:
+    """Raise unless `compression` is a rule that a method can bear, or None.
+
+    Raises
+    ------
+    ConfigError
+        With the reason, and the remedy where there is one.
+    """
+    rule, title = strategy.compression, strategy.title
+    if rule is None:
+        return
+    if not isinstance(rule, EF21 | Compressor) or isinstance(rule, Identity):
+        raise ConfigError(
+            "compression must be a compressor of flower_fedcon.compressors, such as "
+            "QSGD(levels=8), or error feedback with one, EF21(TopK(fraction=0.1)), or None, got "
+            f"{rule!r}"
+        )
+    if strategy.needs_exact:
+        raise ConfigError(
+            f"{title} takes no compression={rule!r}: {strategy.needs_exact}; `fedcon info` says "
+            "which methods take it"
+        )
+    if isinstance(rule, Compressor) and not rule.unbiased:
+        raise ConfigError(
+            f"compression={rule!r} alone would leave out the same again and again, for it is "
+            f"biased: give error feedback, compression=EF21({rule!r})"
+        )
+    if isinstance(rule, Compressor) and client_class(strategy.name).state_type is not None:
+        raise ConfigError(
+            f"{title} takes no compression={rule!r} alone: its errors would add up in what clients "
+            f"and server remember; give compression=EF21({rule!r}), which damps them"
+        )
+    if strategy.aggregation is not None:
+        raise ConfigError(
+            f"{title} takes aggregation={strategy.aggregation!r} only without compression, got "
+            f"{rule!r}: what is compressed is right in the mean alone, or over the rounds"
+        )
+    if strategy.privacy is not None:
+        raise ConfigError(
+            f"{title} takes privacy=... only without compression, got {rule!r}: with a memory an "
+            "upload tells of earlier rounds too, which the accountant does not count"
+        )
+
+
+def check_setup(strategy: FedConStrategy[Any]) -> None:
+    """Raise unless a strategy that is bound to a run can compress in it.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if strategy.compression is None:
+        return
+    form_of(strategy)
+    if any(client.own_loop for client in strategy.setup.clients):
+        raise ConfigError(
+            f"{strategy.title} takes no compression=... here: train loops of one's own send their "
+            "arrays as they are; give nodes an objective, such as a TorchObjective"
+        )
