@@ -128,7 +128,9 @@ class StackedRows(Table):
         scores = self._first._scores(x, self.tables.reshape(-1, d))
         values: Array = self._means(scores, clients)
         if isinstance(self.l2, np.ndarray):
-            values += 0.5 * (self.l2 * np.square(x)).reshape(clients, -1).sum(axis=1)
+            with np.errstate(over="ignore", invalid="ignore"):  # 0 times what overflows is 0
+                squares = np.where(self.l2 == 0, 0.0, self.l2 * np.square(x))
+            values += 0.5 * squares.reshape(clients, -1).sum(axis=1)
         elif self.l2:
             values += 0.5 * self.l2 * float(np.vdot(x, x))
         return values

@@ -98,6 +98,10 @@ def check_step(step: float) -> float:
     return float(step)
 
 
+LONGEST = 1.0 - 1e-12
+"""What step times modulus of weak convexity stays below: at 1 a prox divides by rounding, or 0."""
+
+
 def check_prox(psi: object, v: Array, step: float) -> float:
     """Return the step size of a prox as a float, if it is valid and `v` is finite."""
     # One pass: of what is not finite, neither is the square norm; of large numbers it may not be.

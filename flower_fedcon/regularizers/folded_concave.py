@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft
+from flower_fedcon.regularizers.base import LONGEST, Regularizer, check_prox, norm, soft
 from flower_fedcon.sets.arrays import ByValue
 from flower_fedcon.validation import Array, nonnegative, positive
 
@@ -42,7 +42,7 @@ class _FoldedConcave(ByValue, Regularizer):
             function, since psi(w) + ||w - v||^2 / (2 step) has several minimisers for some v.
         """
         step = check_prox(self, v, step)
-        if step * self.weak_convexity >= 1:
+        if step * self.weak_convexity >= LONGEST:
             raise ConfigError(
                 f"the prox of {self!r} is for steps below {1 / self.weak_convexity:g}, the inverse "
                 f"of its modulus of weak convexity, got {step:g}: take smaller steps, or a "

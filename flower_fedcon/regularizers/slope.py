@@ -9,7 +9,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, weight_or_weights
-from flower_fedcon.sets.arrays import ByValue, each
+from flower_fedcon.sets.arrays import ByValue, each, expect_floats
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -79,6 +79,7 @@ class SLOPE(ByValue, Regularizer):
         not increase, by pooling adjacent violators.
         """
         step = check_prox(self, v, step)
+        expect_floats("SLOPE", v)
         self.check_shape(v.shape[batch:])
         if step == 0:
             return v

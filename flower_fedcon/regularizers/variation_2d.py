@@ -9,8 +9,8 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.regularizers.base import Regularizer, check_prox
-from flower_fedcon.sets.arrays import each
-from flower_fedcon.validation import Array, nonnegative, positive
+from flower_fedcon.sets.arrays import each, expect_floats
+from flower_fedcon.validation import Array, check_field, nonnegative, positive
 
 _ITERATIONS, _EVERY = 200_000, 10  # of the prox: the most, and how often its gap is taken
 
@@ -58,7 +58,7 @@ class TotalVariation2D(Regularizer):
                 "the duality gap is rounding"
             )
         object.__setattr__(self, "tolerance", tolerance)
-        object.__setattr__(self, "isotropic", bool(self.isotropic))
+        check_field("TotalVariation2D(isotropic)", self.isotropic, "bool")
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models are images, or stacks of them."""
@@ -88,6 +88,7 @@ class TotalVariation2D(Regularizer):
             If the gap stays too large.
         """
         level = check_prox(self, v, step) * self.weight
+        expect_floats("TotalVariation2D", v)
         self.check_shape(v.shape[batch:])
         return each(v, v.ndim - 2, lambda image: self._denoised(image, level)) if level else v
 
@@ -97,6 +98,8 @@ class TotalVariation2D(Regularizer):
         y = v.astype(np.float64) - mean
         unit = float(np.abs(y).max())
         if unit == 0:
+            return v.copy()
+        if level < 1e-17 * unit:  # nothing would move
             return v.copy()
         y, level = y / unit, level / unit
         if level >= float(np.abs(y).sum()):  # so much flow along edges evens everything out

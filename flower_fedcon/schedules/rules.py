@@ -9,6 +9,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.schedules.base import Schedule
 from flower_fedcon.validation import count, nonnegative, positive
 
+_LEAST = 5e-324  # steps stay above 0, however many rounds there are
+
 
 @dataclass(frozen=True)
 class _Falling(Schedule):
@@ -53,7 +55,7 @@ class InverseSqrt(_Falling):
 
     def at(self, server_round: int) -> float:
         """Return initial / sqrt(t)."""
-        return self.initial / math.sqrt(server_round)
+        return max(self.initial / math.sqrt(server_round), _LEAST)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Inverse(_Falling):
 
     def at(self, server_round: int) -> float:
         """Return initial / (1 + decay (t - 1))."""
-        return self.initial / (1.0 + self.decay * (server_round - 1))
+        return max(self.initial / (1.0 + self.decay * (server_round - 1)), _LEAST)
 
 
 @dataclass(frozen=True)
@@ -171,5 +173,4 @@ class StepDecay(_Falling):
     def at(self, server_round: int) -> float:
         """Return initial factor^floor((t - 1)/every), at least smallest."""
         times = (server_round - 1) // self.every
-        least = max(self.smallest, 5e-324)  # above 0, however many rounds there are
-        return max(self.initial * self.factor**times, least)
+        return max(self.initial * self.factor**times, self.smallest, _LEAST)

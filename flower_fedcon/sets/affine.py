@@ -56,7 +56,15 @@ def unit_rows(
         )
     flat = flat / largest[:, None]
     norms = np.linalg.norm(flat, axis=1)
-    return flat / norms[:, None], levels / largest / norms
+    with np.errstate(over="ignore"):
+        scaled: Array = levels / largest / norms
+    if not np.isfinite(scaled).all():
+        i = int(np.flatnonzero(~np.isfinite(scaled))[0])
+        raise ConfigError(
+            f"{owner}({second})[{i}] = {levels[i]:g} is too large for row {i} of {first}, of "
+            f"entries up to {largest[i]:g}: scale the data"
+        )
+    return flat / norms[:, None], scaled
 
 
 class Flat(NamedTuple):
@@ -83,8 +91,10 @@ def solve_equations(owner: str, rows: Array, levels: Array) -> Flat:
     u, s, vt = np.linalg.svd(rows, full_matrices=False)
     rank = int(np.count_nonzero(s > max(rows.shape) * np.finfo(float).eps * s[0]))
     flat = Flat(vt[:rank].T @ (u[:, :rank].T @ levels / s[:rank]), vt[:rank])
-    error = float(np.abs(rows @ flat.point - levels).max())
-    if error > 1e-9 * max(1.0, float(np.abs(levels).max())):
+    errors, size = np.abs(rows @ flat.point - levels), np.abs(flat.point)
+    allowed = 1e-9 * np.maximum(np.abs(levels), np.abs(rows) @ size) + 1e-13 * size.max()
+    error = float(errors.max())
+    if (errors > allowed).any():
         raise ConfigError(
             f"{owner} is empty: its {len(rows)} equations, of rank {rank}, contradict each other "
             f"(the best point violates one by {error:.3g}): remove one"

@@ -27,6 +27,8 @@ def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
     """Return `function` of every model in a stack, stacked again; if batch = 0, of `x` itself."""
     if batch == 0:
         return function(x)
+    if x.size == 0:
+        return x.copy()
     models = x.reshape((-1, *x.shape[batch:]))
     return np.stack([function(model) for model in models]).reshape(x.shape)
 

@@ -69,7 +69,7 @@ class ConstraintSet(ABC):
     def contains(self, x: Array, tolerance: float = 1e-12) -> bool:
         """Return whether `x` is in D, to `tolerance` relative to the set's scale."""
         self.check_shape(x.shape)
-        return bool(self.excess(np.asarray(x)) <= tolerance * self.scale)
+        return bool(self.excess(np.asarray(x)) <= tolerance * self.scale + rounding_of(x))
 
     def violation(self, x: Array) -> float:
         """Return the distance from `x` to D."""
@@ -96,6 +96,11 @@ class ConstraintSet(ABC):
         ConfigError
             If they are not the arrays of an atom of this set.
         """
+
+
+def rounding_of(x: Array) -> float:
+    """Return the rounding of x itself: a set far from the origin has no nearer point."""
+    return 4 * float(np.finfo(x.dtype).eps) * float(np.abs(x).max(initial=0.0))
 
 
 class AffineAtom(Atom):

@@ -31,7 +31,7 @@ class Intersection(ConstraintSet):
         At least two.
     tolerance : float (default: 1e-6)
         In [1e-7, 1): how near a projection is to the exact one, relative to the distance that it
-        moves and the sets' scale.
+        moves and the sets' scale, which for boxes and flats is at least 1.
 
     Raises
     ------
@@ -44,7 +44,8 @@ class Intersection(ConstraintSet):
     gap sum_i <p_i, x_i - x> bounds half the square of x's distance to the exact projection, if x
     lies in all sets. Dykstra's algorithm (Boyle and Dykstra 1986) stops where x lies within 1e-11
     of all sets and the gap is below the tolerance's square. Where they have no common point the
-    corrections grow, and prove it: all common points y have <sum_i p_i, y> <= sum_i <p_i, x_i>.
+    corrections grow, and prove it. The number of cycles grows with v's distance over the sets'
+    size. All common points y have <sum_i p_i, y> <= sum_i <p_i, x_i>.
 
     Examples
     --------
@@ -119,7 +120,8 @@ class Intersection(ConstraintSet):
         raise FedConError(
             f"the projection onto {self!r} has come within {away:.3g} of all sets, after {cycles} "
             "cycles, and not to its tolerance: the sets meet in hardly a point, or at too small an "
-            "angle; widen one"
+            f"angle (widen one), or the point is too far away (its norm is {_length(v):.3g}, the "
+            f"sets' scale {self.scale:.3g}: take smaller steps)"
         )
 
     def _cycle(self, v: Array, cycles: int, reach: list[float]) -> tuple[Array, float | None]:

@@ -14,7 +14,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.sets.affine import Flat, solve_equations, unit_rows
 from flower_fedcon.sets.arrays import ByValue, each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
-from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.base import ConstraintSet, rounding_of
 from flower_fedcon.validation import Array, float_array
 
 TOLERANCE = 1e-12  # of the inequalities, relative to the size of what they compare
@@ -100,7 +100,7 @@ class Polyhedron(ByValue, ConstraintSet):
         inner, rest = rows @ free, levels - rows @ flat.point
         norms = np.linalg.norm(inner, axis=1)
         left = norms > _DEPENDENT  # the others are the same all over the flat
-        if (rest[~left] < -1e-9 * self.scale).any():
+        if (rest < -1e-9 * _compared(rows, levels, flat.point))[~left].any():
             raise self._empty()
         return _Reduced(flat, free, inner[left] / norms[left, None], rest[left] / norms[left])
 
@@ -111,6 +111,15 @@ class Polyhedron(ByValue, ConstraintSet):
         if self._equations is None:
             return found
         return max(found, float(np.abs(self._equations[1]).max()))
+
+    @cached_property
+    def _unit(self) -> float:
+        """The length that linear programs are told in: to HiGHS 1e-7 is nothing, 1e20 no bound."""
+        levels = self._inequalities[1]
+        if self._equations is not None:
+            levels = np.concatenate([levels, self._equations[1]])
+        known = np.abs(levels[levels != 0])
+        return max(float(known.min()), float(known.max()) / 1e15) if known.size else 1.0
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models have the normals' shape."""
@@ -128,6 +137,20 @@ class Polyhedron(ByValue, ConstraintSet):
             return found
         rows, levels = self._equations
         return max(found, float(np.abs(rows @ flat - levels).max()))
+
+    def contains(self, x: Array, tolerance: float = 1e-12) -> bool:
+        """Return whether `x` is in the set, to `tolerance` relative to what is compared."""
+        self.check_shape(x.shape)
+        flat = x.reshape(-1).astype(np.float64)
+        rounding = rounding_of(x) + tolerance * min(1.0, self._unit)  # at a corner x may be 0
+        rows, levels = self._inequalities
+        over = rows @ flat - levels
+        kept = bool((over <= tolerance * _compared(rows, levels, flat) + rounding).all())
+        if self._equations is None or not kept:
+            return kept
+        rows, levels = self._equations
+        off = np.abs(rows @ flat - levels)
+        return bool((off <= tolerance * _compared(rows, levels, flat) + rounding).all())
 
     def violation(self, x: Array) -> float:
         """Return the distance from `x` to the set, or 0 within rounding."""
@@ -218,15 +241,15 @@ class Polyhedron(ByValue, ConstraintSet):
         return each_atom(g, batch, vertex)
 
     def _minimiser(self, g: Array) -> Array:
-        rows, levels = self._inequalities
+        (rows, levels), unit = self._inequalities, self._unit
         equal: dict[str, Array] = {}
         if self._equations is not None:
-            equal = dict(zip(("A_eq", "b_eq"), self._equations, strict=True))
+            equal = {"A_eq": self._equations[0], "b_eq": self._equations[1] / unit}
         size = float(np.abs(g).max())
-        found = _linear_program(g / size if size else g, A_ub=rows, b_ub=levels, **equal)
+        found = _linear_program(g / size if size else g, A_ub=rows, b_ub=levels / unit, **equal)
         if found.status:
             raise FedConError(f"the linear program of a Polyhedron failed: {found.message}")
-        return self._nearest(found.x)  # HiGHS keeps to 1e-7 of the inequalities
+        return self._nearest(found.x * unit)  # HiGHS keeps to 1e-7 of the inequalities
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
@@ -234,7 +257,7 @@ class Polyhedron(ByValue, ConstraintSet):
         """Return the point, which must lie in the set."""
         self.check_shape(shape)
         value = only_array(arrays, "value", shape, dtype)
-        if self.excess(value) > 1e-6 * max(self.scale, float(np.abs(value).max())):
+        if not self.contains(value, 1e-6):
             raise ConfigError("an atom lies outside the Polyhedron")
         return DenseAtom(value)
 
@@ -265,12 +288,12 @@ def nearest_point(rows: Array, levels: Array, v: Array) -> Array | None:
     array([ 0., -1.])
     """
     x, active, u = v, [], []  # type: Array, list[int], list[float]
-    size = max(1.0, float(np.abs(levels).max(initial=0.0)), float(np.abs(v).max(initial=0.0)))
+    sizes = _compared(rows, levels, v)
     for _ in range(50 * (len(rows) + 10)):
-        over = rows @ x - levels
+        over = (rows @ x - levels) / sizes
         over[active] = -math.inf
         entering = int(over.argmax()) if over.size else 0
-        if not over.size or over[entering] <= TOLERANCE * size:
+        if not over.size or over[entering] <= TOLERANCE:
             return _polished(rows[active], levels[active], v, x)
         entered = 0.0
         while True:
@@ -296,6 +319,12 @@ def nearest_point(rows: Array, levels: Array, v: Array) -> Array | None:
         f"a projection onto a polyhedron of {len(rows)} inequalities came to no end: rounding "
         "makes them depend on each other; remove those that others imply"
     )
+
+
+def _compared(rows: Array, levels: Array, x: Array) -> Array:
+    """Return the size of what each inequality compares at x, > 0."""
+    sizes: Array = np.maximum(np.maximum(np.abs(levels), np.abs(rows) @ np.abs(x)), 1e-300)
+    return sizes
 
 
 def _split(active: Array, normal: Array) -> tuple[Array, Array]:

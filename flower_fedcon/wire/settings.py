@@ -125,4 +125,11 @@ def make(kind: Any, parameters: Mapping[str, Any]) -> Any:
     try:
         return known[kind](**parameters)
     except TypeError:
-        raise ConfigError(f"{kind} needs the parameters {', '.join(fields)}") from None
+        lacking = [
+            f.name
+            for f in dataclasses.fields(known[kind])
+            if f.init
+            and f.name not in parameters
+            and f.default is f.default_factory is dataclasses.MISSING
+        ]
+        raise ConfigError(f"{kind} needs the parameters {', '.join(lacking)}") from None

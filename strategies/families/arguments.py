@@ -11,6 +11,7 @@ from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.privacy import GaussianDP
+from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.validation import parameters
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def check_convexity(strategy: FedConStrategy[Any]) -> None:
             f"{modulus:g}): {strategy.needs_convex}. `fedcon info` says which methods take it"
         )
     longest = strategy.longest_prox()
-    if longest * modulus >= 1:
+    if longest * modulus >= LONGEST:
         raise ConfigError(
             f"{title} takes prox steps of up to {longest:g}, and {psi!r} has a prox for steps "
             f"below {1 / modulus:g} alone, the inverse of its modulus of weak convexity: take "
