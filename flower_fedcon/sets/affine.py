@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,8 +11,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.arrays import ByValue, each, expect_finite
-from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.flats import Unbounded
 from flower_fedcon.validation import Array, float_array
 
 
@@ -103,7 +102,7 @@ def solve_equations(owner: str, rows: Array, levels: Array) -> Flat:
 
 
 @dataclass(frozen=True, eq=False)
-class AffineSubspace(ByValue, ConstraintSet):
+class AffineSubspace(ByValue, Unbounded):
     """The set A x = b; equations may depend on each other. It is unbounded: projections only.
 
     Parameters
@@ -174,19 +173,3 @@ class AffineSubspace(ByValue, ConstraintSet):
             return moved.astype(model.dtype).reshape(model.shape)
 
         return each(x, batch, move)
-
-    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Raise: a linear function has no minimum here."""
-        raise self._unbounded()
-
-    def decode_atom(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
-    ) -> Atom:
-        """Raise: there are no atoms."""
-        raise self._unbounded()
-
-    def _unbounded(self) -> ConfigError:
-        return ConfigError(
-            "an AffineSubspace is unbounded, so it has no linear minimization oracle: use an "
-            "algorithm that projects, with Indicator(set) as its regularizer"
-        )

@@ -16,8 +16,28 @@ from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.validation import Array, float_array
 
 
+class Unbounded(ConstraintSet):
+    """A set with projections only."""
+
+    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
+        """Raise: a linear function has no minimum here."""
+        raise self._unbounded()
+
+    def decode_atom(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> Atom:
+        """Raise: there are no atoms."""
+        raise self._unbounded()
+
+    def _unbounded(self) -> ConfigError:
+        return ConfigError(
+            f"{type(self).__name__} is unbounded, so it has no linear minimization oracle: use an "
+            "algorithm that projects, with Indicator(set) as its regularizer"
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class _Flat(ByValue, ConstraintSet):
+class _Flat(ByValue, Unbounded):
     """The base of half-spaces and hyperplanes: a normal and an offset."""
 
     normal: Array
@@ -61,22 +81,6 @@ class _Flat(ByValue, ConstraintSet):
     def diameter_for(self, shape: tuple[int, ...]) -> float:
         """Return infinity."""
         return math.inf
-
-    def lmo(self, g: Array, *, batch: int = 0) -> Atom:
-        """Raise: a linear function has no minimum here."""
-        raise self._unbounded()
-
-    def decode_atom(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
-    ) -> Atom:
-        """Raise: there are no atoms."""
-        raise self._unbounded()
-
-    def _unbounded(self) -> ConfigError:
-        return ConfigError(
-            f"a {type(self).__name__} is unbounded, so it has no linear minimization oracle: use "
-            "an algorithm that projects, with Indicator(set) as its regularizer"
-        )
 
     def _moved(self, x: Array, batch: int, *, always: bool) -> Array:
         self.check_shape(x.shape[batch:])
