@@ -145,9 +145,7 @@ class Uploads:
         """Return the `share` of each client of the cohort, stacked as `changes` are."""
         if self._examples is None:
             return changes
-        scales = self.num_clients * np.array(self._examples)[self.clients]
-        scales /= math.fsum(self._examples)
-        return scales.reshape(-1, *[1] * (changes.ndim - 1)).astype(changes.dtype) * changes
+        return np.stack([self.share(j, c) for j, c in zip(self.clients, changes, strict=True)])
 
     def share(self, client: int, change: Array) -> Array:
         """Return a client's change of which the sum over all N clients, by N, is the mean."""

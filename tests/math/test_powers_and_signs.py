@@ -3,21 +3,10 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
+from test_compressors import rng, vectors
 
 from flower_fedcon.compressors import Natural, Sign
 from flower_fedcon.errors import ConfigError
-
-vectors = hnp.arrays(
-    np.float64,
-    hnp.array_shapes(min_dims=1, max_dims=2, max_side=8),
-    elements=st.floats(-1e6, 1e6, allow_subnormal=False),
-)
-
-
-def rng(seed=0):
-    return np.random.default_rng(seed)
 
 
 def good(c):
