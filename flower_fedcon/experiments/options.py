@@ -75,7 +75,9 @@ class TuningOptions:
     metric : str
         A column of the history. The smallest value after the last round is the best.
     level : float, optional
-        The value that is first to bring the metric to this level is the best instead.
+        The value that brings the metric to this level with the least `of` is the best instead.
+    of : str
+        A column of the history: what is spent until then, such as "uplink_bytes".
     largest : bool
         The largest value is the best.
     """
@@ -83,6 +85,7 @@ class TuningOptions:
     rounds: int | None = None
     metric: str = "residual"
     level: float | None = None
+    of: str = "round"
     largest: bool = False
 
     def __post_init__(self) -> None:
@@ -91,10 +94,12 @@ class TuningOptions:
         optional(positive, "level", self.level)
         if self.level is not None and self.largest:
             raise ConfigError("give level or largest: a level is reached from above")
+        if self.level is None and self.of != "round":
+            raise ConfigError(f"of = {self.of!r} is what is spent to reach a level: give one")
 
     @property
     def title(self) -> str:
         """What the score is called."""
         if self.level is None:
             return self.metric
-        return f"round with {self.metric} at most {self.level:g}"
+        return f"{self.of} with {self.metric} at most {self.level:g}"

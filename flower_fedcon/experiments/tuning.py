@@ -207,7 +207,8 @@ def tune(
         say(f"{done}/{len(jobs)}: {describe(points[i])}{seed_text}: {state}")
     results = [Point(*parts) for parts in zip(points, scores, errors, strict=True)]
     if not any(math.isfinite(point.score) for point in results):
-        raise ConfigError(f"every run failed; the first: {results[0].error}")
+        why = results[0].error or f"no {options.title}"
+        raise ConfigError(f"every run failed; the first: {why}")
     chosen = best(results, options)[0]
     return results, _experiment(base, experiment.source, chosen.settings)
 
@@ -220,22 +221,25 @@ def best(points: Sequence[Point], options: TuningOptions) -> list[Point]:
 
 
 def _score(played: Played, options: TuningOptions) -> float:
-    """Return a run's value of the metric, or the round in which it comes to the level.
+    """Return a run's value of the metric, or what it spends until it comes to the level.
 
-    A run that does not come there is worse than all that do, by how far it is off.
+    A run that does not come there is worse than all that do: in rounds by how far it is off. In
+    another column it may have spent less than one that does, and counts as failed.
     """
     worst = -math.inf if options.largest else math.inf
     if played.error:
         return worst
     rows = played.rows
-    if options.metric not in rows[-1]:
-        hint = why_not_recorded(options.metric, rows[-1])
-        raise ConfigError(f"unknown metric {options.metric!r}: {hint}")
+    for name in (options.metric, options.of):
+        if name not in rows[-1]:
+            hint = why_not_recorded(name, rows[-1])
+            raise ConfigError(f"unknown metric {name!r}: {hint}")
     score = float(rows[-1][options.metric])
     if options.level is not None:
         level = options.level
-        reached = (row["round"] for row in rows if row[options.metric] <= level)
-        score = next(reached, rows[-1]["round"] + score / level)
+        reached = (row[options.of] for row in rows if row[options.metric] <= level)
+        missed = rows[-1]["round"] + score / level if options.of == "round" else worst
+        score = next(reached, missed)
     return worst if math.isnan(score) else score
 
 

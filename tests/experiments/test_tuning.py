@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 
@@ -180,6 +181,28 @@ def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
     assert scores == {"a": 2.0, "b": 1.0, "c": 10.0}
 
 
+def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
+    small = [{"round": t, "residual": 4.0 - t, "uplink_bytes": 10 * t} for t in range(1, 5)]
+    large = [{"round": 1, "residual": 0.5, "uplink_bytes": 90}]
+    never = [{"round": 4, "residual": 2.0, "uplink_bytes": 4}]
+    options = TuningOptions(level=1.0, of="uplink_bytes")
+    assert [_score(Played(rows), options) for rows in (small, large, never)] == [30, 90, math.inf]
+    assert [_score(Played(rows), TuningOptions(level=1.0)) for rows in (small, large)] == [3, 1]
+
+    Path("grid.toml").write_text(with_grid(f'{GRID}level = 6.0\nof = "uplink_bytes"\n'))
+    _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert "uplink_bytes with residual at most 6" in out
+    best = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")[-1]
+    assert f"{best['uplink_bytes']:.4g}" in out
+    unreached = with_grid(f'{GRID}level = 1e-9\nof = "uplink_bytes"\n')
+    Path("grid.toml").write_text(unreached)
+    words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    assert "every run failed; the first: no uplink_bytes with residual at most 1e-09" in words
+    Path("grid.toml").write_text(unreached.replace("uplink_bytes", "uplink_byte"))
+    words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    assert "unknown metric 'uplink_byte': did you mean 'uplink_bytes'" in words
+
+
 def test_a_run_stops_at_the_level(fedcon: Command) -> None:
     Path("grid.toml").write_text(with_grid(f"{GRID}level = 6.0\n"))
     fedcon("tune", "grid.toml", "--workers", "1")
@@ -204,6 +227,7 @@ def test_a_run_stops_at_the_level(fedcon: Command) -> None:
         ("rounds = 20", "round = 10", "[tuning]: unknown key 'round'"),
         ("rounds = 20", "rounds = 0", "rounds must be a whole number >= 1"),
         ("rounds = 20", "level = 1\nlargest = true", "give level or largest"),
+        ("rounds = 20", 'of = "seconds"', "of = 'seconds' is what is spent to reach a level"),
     ],
 )
 def test_grids_in_files_are_checked(fedcon: Command, old: str, new: str, words: str) -> None:

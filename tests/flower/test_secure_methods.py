@@ -12,6 +12,7 @@ from test_release import SUMS, shown
 
 from flower_fedcon import Bernoulli, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.compressors import EF21, Natural, Sign
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.privacy import GaussianDP, SecAggPlus
 from flower_fedcon.regularizers import L1
@@ -49,6 +50,8 @@ def test_every_method_that_needs_sums_alone_has_its_iterates(case):
             FedAvg(client_lr=0.1, local_steps=1, privacy=GaussianDP(1.0, 1.0, 1e-5)),
             "its server clips each",
         ),
+        (FedAvg(client_lr=0.1, local_steps=1, compression=EF21(Sign())), "is each client's own"),
+        (FedAvg(client_lr=0.1, local_steps=1, compression=Natural()), "is each client's own"),
         (FedExProx(step_size=0.1, extrapolation="diversity"), "give extrapolation a number"),
         (Scaffold(client_lr=0.1, local_steps=1), "Scaffold: "),
         (FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1), "asks its clients before the step"),
