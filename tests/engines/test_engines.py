@@ -31,8 +31,15 @@ RUNS = {
     "FedDualAvg": {"client_lr": 0.05, "local_steps": 3, "batch_size": 4},
     "FedMiD": {"client_lr": 0.05, "local_steps": 2},
     "own_momentum": {"client_lr": 0.02, "local_steps": 2},  # of another package
+    "TAMUNA": {"client_lr": 0.05, "communication_probability": 0.5},
+    "FedExProx": {"step_size": 2.0, "extrapolation": "diversity"},
 }
-ORACLES = {"FedFW": "constraint", "own_momentum": None}  # the others: "regularizer"
+ORACLES = {  # the others: "regularizer"
+    "FedFW": "constraint",
+    "own_momentum": None,
+    "TAMUNA": None,
+    "FedExProx": None,
+}
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
