@@ -9,6 +9,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -97,6 +98,12 @@ class Layout:
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @cached_property
+    def _places(self) -> list[slice]:
+        """Where each layer is in the packed array."""
+        ends = [0, *accumulate(self.sizes)]
+        return [slice(*pair) for pair in pairwise(ends)]
+
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of the packed array."""
         return (sum(self.sizes),) if self.layered else self.shapes[0]
@@ -125,16 +132,20 @@ class Layout:
         shapes = tuple(np.shape(a) for a in arrays)
         if shapes != self.shapes:
             raise ConfigError(f"{name} has shape {shapes}, expected {self.shapes}")
-        packed = [float_array(name, a).astype(self.dtype, copy=False) for a in arrays]
-        return np.concatenate([p.ravel() for p in packed]) if self.layered else packed[0]
+        checked = (float_array(name, a) for a in arrays)
+        if not self.layered:
+            return next(checked).astype(self.dtype, copy=False)
+        packed = np.empty(self.shape, self.array_dtype)
+        for place, layer in zip(self._places, checked, strict=True):
+            packed[place] = layer.reshape(-1)
+        return packed
 
     def unpack(self, packed: Array) -> Model:
         """Return a packed array in the user's form, as views where possible."""
         if not self.layered:
             return packed
-        ends = np.cumsum(self.sizes)[:-1]
-        parts = np.split(packed, ends)
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        pairs = zip(self._places, self.shapes, strict=True)
+        return [packed[place].reshape(shape) for place, shape in pairs]
 
     def to_json(self) -> str:
         """Return the layout as JSON text, for the wire."""

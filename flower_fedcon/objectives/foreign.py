@@ -111,7 +111,8 @@ def as_seen(objective: Any, layout: Layout) -> Any:
     if isinstance(objective, PackedObjective | ForeignObjective):
         return objective
     if layout.layered:
-        return PackedObjective(objective, layout)
+        packed = getattr(objective, "packed_objective", None)  # one that knows a faster way
+        return PackedObjective(objective, layout) if packed is None else packed(layout)
     return ForeignObjective(objective) if is_foreign(objective) else objective
 
 

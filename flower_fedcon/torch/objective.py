@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
 from flower_fedcon.torch.training import as_array
@@ -85,8 +87,10 @@ class TorchObjective(Objective):
                 + ", ".join(sorted(map(str, kinds)))
             )
         self._like = named[0][1]
+        self._parameters = [p for _, p in named]  # which point at the model that is asked about
+        self._start = [p.data for p in self._parameters]
         self.layer_names = tuple(name for name, _ in named)
-        self.shape = [tuple(p.shape) for _, p in named]
+        self.shape = [tuple(p.shape) for p in self._parameters]
         self.dtype = np.dtype("float32" if kinds == {torch.float32} else "float64")
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise ConfigError("TorchObjective(data) must be (inputs, targets)")
@@ -116,8 +120,7 @@ class TorchObjective(Objective):
         within : Product, optional
             Project each layer onto its set.
         """
-        own = dict(self._module.named_parameters())
-        layers = [as_array(own[name]).copy() for name in self.layer_names]
+        layers = [as_array(tensor).copy() for tensor in self._start]
         if within is None:
             return layers
         return [part.project(w) for (part, _), w in zip(within.parts, layers, strict=True)]
@@ -175,26 +178,30 @@ class TorchObjective(Objective):
 
     def value(self, x: Any) -> float:
         """Return f(x), for a list of arrays."""
-        with torch.no_grad():
-            return self._sum(self._tensors(x), None)
+        return self._value(self._tensors(x))
 
     def gradient(self, x: Any) -> Any:
         """Return the gradient, a list of arrays."""
-        return self._value_and_gradient(x, None)[1]
+        return self.value_and_gradient(x)[1]
 
     def value_and_gradient(self, x: Any) -> tuple[float, Any]:
         """Return f(x) and the gradient at x, which share a pass."""
-        return self._value_and_gradient(x, None)
+        value, parts = self._value_and_gradient(self._tensors(x), None)
+        return value, [as_array(part) for part in parts]
 
     def batch_gradient(self, x: Any, rows: Array) -> Any:
         """Return the gradient of the mean over `rows` (integers), l2 included."""
-        return self._value_and_gradient(x, torch.as_tensor(np.asarray(rows)))[1]
+        return [as_array(part) for part in self._value_and_gradient(self._tensors(x), rows)[1]]
+
+    def packed_objective(self, layout: Layout) -> PackedObjective:
+        """Return the function of the packed vector, as the algorithms see it."""
+        return _Packed(self, layout)
 
     def outputs(self, x: Any) -> Array:
         """Return the module's outputs on all rows."""
+        self._load(self._tensors(x))
         with torch.no_grad():
-            tensors = self._tensors(x)
-            return as_array(torch.cat([self._call(tensors, i) for i, _ in self._chunks(None)]))
+            return as_array(torch.cat([self._call(index) for index, _ in self._chunks(None)]))
 
     def metrics(self, x: Any) -> dict[str, float]:
         """Return the measures at x."""
@@ -203,38 +210,50 @@ class TorchObjective(Objective):
         outputs = torch.as_tensor(self.outputs(x)).to(self._like.device)
         return {k: float(m(outputs, self._targets)) for k, m in self._measures.items()}
 
-    def _value_and_gradient(self, x: Any, rows: Tensor | None) -> tuple[float, list[Array]]:
-        tensors = [t.requires_grad_() for t in self._tensors(x)]
-        totals = [torch.zeros_like(t) for t in tensors]
+    def _value(self, model: Sequence[Tensor]) -> float:
+        self._load(model)
+        with torch.no_grad():
+            return self._sum(None)
+
+    def _value_and_gradient(
+        self, model: Sequence[Tensor], rows: Array | None
+    ) -> tuple[float, list[Tensor]]:
+        self._load(model)
+        totals: list[Tensor | None] = [None] * len(model)
 
         def pull_back(part: Tensor) -> None:
-            parts = torch.autograd.grad(part, tensors, allow_unused=True)
-            for total, g in zip(totals, parts, strict=True):
+            parts = torch.autograd.grad(part, self._parameters, allow_unused=True)
+            for i, g in enumerate(parts):
+                before = totals[i]
                 if g is not None:
-                    total += g
+                    totals[i] = g if before is None else before + g
 
-        value = self._sum(tensors, rows, pull_back)
+        value = self._sum(None if rows is None else torch.as_tensor(np.asarray(rows)), pull_back)
+        found = [
+            torch.zeros_like(w) if t is None else t for t, w in zip(totals, model, strict=True)
+        ]
         if self.l2:
-            totals = [t + self.l2 * w.detach() for t, w in zip(totals, tensors, strict=True)]
-        return value, [as_array(total) for total in totals]
+            found = [t + self.l2 * w for t, w in zip(found, model, strict=True)]
+        return value, found
 
-    def _sum(
-        self,
-        tensors: Sequence[Tensor],
-        rows: Tensor | None,
-        each: Callable[[Tensor], None] | None = None,
-    ) -> float:
+    def _load(self, model: Sequence[Tensor]) -> None:
+        """Have the module evaluated at a model: no copy, and less than `functional_call` costs."""
+        for parameter, tensor in zip(self._parameters, model, strict=True):
+            parameter.data = tensor
+
+    def _sum(self, rows: Tensor | None, each: Callable[[Tensor], None] | None = None) -> float:
         """Return f over rows, part by part; `each` sees the parts of the mean loss."""
         value = 0.0
         for index, share in self._chunks(rows):
-            part = self._loss(self._call(tensors, index), self._targets[index])
+            part = self._loss(self._call(index), self._targets[index])
             if share != 1.0:
                 part = part * share
             value += float(part.detach())
             if each is not None:
                 each(part)
-        squares = sum(float((t.detach() ** 2).sum()) for t in tensors) if self.l2 else 0.0
-        return value + 0.5 * self.l2 * squares
+        if not self.l2:
+            return value
+        return value + 0.5 * self.l2 * sum(float((p.data**2).sum()) for p in self._parameters)
 
     def _chunks(self, rows: Tensor | None) -> Iterator[tuple[Any, float]]:
         """Yield which rows are taken together, and their share of all."""
@@ -244,9 +263,8 @@ class TorchObjective(Objective):
             part: Any = slice(first, last)
             yield (part if rows is None else rows[part]), (last - first) / m
 
-    def _call(self, tensors: Sequence[Tensor], index: Any) -> Tensor:
-        named = dict(zip(self.layer_names, tensors, strict=True))
-        out: Tensor = torch.func.functional_call(self._module, named, (self._inputs[index],))
+    def _call(self, index: Any) -> Tensor:
+        out: Tensor = self._module(self._inputs[index])
         return out
 
     def _tensors(self, x: Any) -> list[Tensor]:
@@ -257,3 +275,43 @@ class TorchObjective(Objective):
                 f"{[np.shape(a) for a in x] if isinstance(x, list | tuple) else type(x).__name__}"
             )
         return [torch.tensor(a, dtype=like.dtype, device=like.device) for a in x]
+
+
+class _Packed(PackedObjective):
+    """A `TorchObjective` as a function of the packed vector, of which its tensors are views."""
+
+    _writes: bool | None = None  # whether the module changes its parameters; None until it is seen
+
+    def value(self, x: Array) -> float:
+        """Return f(x)."""
+        return float(self._at(x, self._objective._value))
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient, packed."""
+        return self.value_and_gradient(x)[1]
+
+    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
+        """Return f(x) and the packed gradient."""
+        return self._value_and_gradient(x, None)
+
+    @property
+    def batch_gradient(self) -> Callable[[Array, Array], Array]:
+        """The gradient over rows, packed."""
+        return lambda x, rows: self._value_and_gradient(x, rows)[1]
+
+    def _value_and_gradient(self, x: Array, rows: Array | None) -> tuple[float, Array]:
+        ask = self._objective._value_and_gradient
+        value, parts = self._at(x, lambda model: ask(model, rows))
+        packed = as_array(torch.cat([part.reshape(-1) for part in parts]))
+        return value, packed.astype(x.dtype, copy=False)
+
+    def _at(self, x: Array, ask: Callable[[Sequence[Tensor]], Any]) -> Any:
+        """Return the answer at x, of which a module that writes to its parameters gets a copy."""
+        like, layout = self._objective._like, self._layout
+        shared = self._writes is False and x.flags.writeable  # else PyTorch warns
+        flat = torch.from_numpy(x if shared else x.copy()).to(like.device, like.dtype)
+        parts = zip(torch.split(flat, list(layout.sizes)), layout.shapes, strict=True)
+        answer = ask([part.view(shape) for part, shape in parts])
+        if self._writes is None:
+            self._writes = not torch.equal(flat, torch.from_numpy(x.copy()).to(flat))
+        return answer

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from loops import by_loops
 
 from flower_fedcon import FederatedProblem, client_app, simulate
 from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives import SoftmaxRegression
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L2Ball, NuclearNormBall
@@ -160,6 +163,50 @@ def test_minibatches_follow_one_rule():
     layered = simulate(strategy, FederatedProblem([f]), 5).x[0]
     plain = simulate(strategy, FederatedProblem([g]), 5).x
     assert pytest.approx(plain, abs=1e-12) == layered.T
+
+
+class Clamped(nn.Linear):
+    """A layer that keeps its own weights small, behind autograd's back."""
+
+    def forward(self, rows):
+        self.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(rows)
+
+
+@pytest.mark.parametrize("module", [network(), network(torch.float64), Clamped(6, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_packed_function_is_that_of_the_layers(module, dtype):
+    f = TorchObjective(module, LOSS, data(), l2=0.1, chunk=7)
+    layout = Layout.of([layer.astype(dtype) for layer in f.start()])
+    packed, x = f.packed_objective(layout), layout.pack(f.start())
+    x += np.random.default_rng(0).normal(size=x.shape).astype(dtype)
+    before, rows = x.copy(), np.array([3, 1, 4])
+    x.flags.writeable = False
+    for _ in range(2):  # the second time it may share the memory of x
+        assert packed.value(x) == f.value(layout.unpack(before.copy()))
+        assert_gradient(layout, packed.gradient(x), f.gradient(layout.unpack(before.copy())))
+        batch = f.batch_gradient(layout.unpack(before.copy()), rows)
+        assert_gradient(layout, packed.batch_gradient(x, rows), batch)
+        assert x.tobytes() == before.tobytes()
+        x = x.copy()
+
+
+def assert_gradient(layout, found, layers):
+    assert found.dtype == layout.array_dtype
+    assert found.tobytes() == layout.pack(layers).tobytes()
+
+
+def test_evaluating_moves_neither_the_start_nor_an_earlier_answer():
+    f = TorchObjective(network(), LOSS, data())
+    start, x = f.start(), [layer + 1 for layer in f.start()]
+    first = f.gradient(x)
+    kept = [g.copy() for g in first]
+    f.gradient(f.start())
+    there = pickle.loads(pickle.dumps(f))
+    assert all(map(np.array_equal, f.start(), start))
+    assert all(map(np.array_equal, there.start(), start))
+    assert all(map(np.array_equal, first, kept))
+    assert there.value(x) == f.value(x) != f.value(start)
 
 
 def test_layers_by_name():
