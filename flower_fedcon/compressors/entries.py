@@ -84,6 +84,11 @@ class RandK(_Entries):
 
     scaled: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.scaled, bool):
+            raise ConfigError(f"RandK(scaled) must be True or False, got {self.scaled!r}")
+
     @property
     def unbiased(self) -> bool:
         """Whether the entries are scaled."""

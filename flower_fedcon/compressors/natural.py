@@ -77,7 +77,10 @@ class Natural(Compressor):
         largest = float(wide.max(initial=0.0))
         top = int(np.frexp(largest)[1]) if largest else 0  # 2^top is above all entries
         if top >= np.finfo(x.dtype).maxexp:
-            raise ConfigError("Natural cannot round x: the power of two above it overflows")
+            raise ConfigError(
+                "Natural cannot round x: the power of two above it overflows. If the run diverges, "
+                "take smaller steps"
+            )
         # Below 2^least all is rounded to 0 or 2^least; else down to 2^floor or up to twice that.
         least = top - _LEVELS + 1
         floor = np.frexp(wide)[1] - 1

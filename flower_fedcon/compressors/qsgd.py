@@ -54,7 +54,10 @@ class QSGD(Compressor):
         with np.errstate(over="ignore"):
             scale = float(np.linalg.norm(wide.reshape(-1)))
         if not math.isfinite(scale):
-            raise ConfigError("QSGD cannot quantise x: its norm overflows")
+            raise ConfigError(
+                "QSGD cannot quantise x: its norm overflows. If the run diverges, take smaller "
+                "steps"
+            )
         # Rounding up with a probability equal to the fraction makes the mean exact.
         position = np.abs(wide) * (self.levels / scale if scale else 0.0)
         level = np.floor(position)

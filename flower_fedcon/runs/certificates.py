@@ -28,8 +28,8 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     """Ask every client for its gradient at the model, and return the certificates.
 
     kkt : ||x - prox(x - grad F(x), 1)||, the proximal-gradient residual; 0 at a solution
-    fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set; at least F(x) - F* for
-        convex F
+    fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set that has a linear
+        minimization oracle; at least F(x) - F* for convex F
     consensus : the root mean square of ||x_i - x||, where clients have iterates of their own
 
     Not part of a round: no state changes, and no bytes are counted.
@@ -44,11 +44,12 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     elif isinstance(psi, Indicator):
         constraint = psi.constraint
     if gradient is None:
-        gap = {} if constraint is None else {"fw_gap": math.nan}
+        none = constraint is None or constraint.without_oracle
+        gap = {} if none else {"fw_gap": math.nan}
         return {"kkt": math.nan, **gap}
     psi = Zero() if psi is None else psi
     found = {"kkt": psi.prox_residual(x, gradient)}
-    if constraint is not None:
+    if constraint is not None and not constraint.without_oracle:
         vertex = constraint.lmo(gradient).dense()
         found["fw_gap"] = float(np.vdot(gradient, x - vertex))
     distances = [float(a["distance"]) for a in answers.values() if "distance" in a]

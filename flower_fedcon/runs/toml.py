@@ -21,12 +21,21 @@ from flower_fedcon.wire import settings
 def parse_value(text: str) -> Any:
     """Return a TOML value, or the text itself where it is none.
 
+    Raises
+    ------
+    ConfigError
+        If it begins like a table or a list, and is none.
+
     >>> parse_value("1e-3"), parse_value("{sample = 3}"), parse_value("ray")
     (0.001, {'sample': 3}, 'ray')
     """
     try:
         tables = parse_toml(f"value = {text}")
-    except ConfigError:
+    except ConfigError as error:
+        if text.lstrip().startswith(("{", "[")):  # no text that anybody means
+            raise ConfigError(
+                f"{text!r} is {error}: write numbers as 0.2 or 1e-3, and texts in quotes"
+            ) from None
         return text
     return tables["value"] if len(tables) == 1 else text
 

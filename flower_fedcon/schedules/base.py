@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import positive
 
 
@@ -34,7 +35,14 @@ def rate_or_schedule(name: str, value: Any) -> float | Schedule:
     >>> rate_or_schedule("client_lr", 1)
     1.0
     """
-    return value if isinstance(value, Schedule) else positive(name, value)
+    if isinstance(value, Schedule):
+        return value
+    if isinstance(value, str) or callable(value):
+        raise ConfigError(
+            f"{name} must be a number > 0 or a schedule of flower_fedcon.schedules, such as "
+            f"InverseSqrt(0.1), got {value!r}"
+        )
+    return positive(name, value)
 
 
 def longest(rate: float | Schedule) -> float:

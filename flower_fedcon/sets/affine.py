@@ -15,6 +15,16 @@ from flower_fedcon.sets.flats import Unbounded
 from flower_fedcon.validation import Array, float_array
 
 
+def check_normals(name: str, A: Array, shape: tuple[int, ...]) -> None:
+    """Raise unless models have the shape of a set's normals."""
+    if shape != A.shape[1:]:
+        wanted = ", ".join(("m", *map(str, shape)))
+        raise ConfigError(
+            f"{name} has normals of shape {A.shape[1:]}, the model {shape}: give it an array of "
+            f"shape ({wanted})"
+        )
+
+
 def unit_rows(
     owner: str, matrix: object, offsets: object, names: Sequence[str]
 ) -> tuple[Array, Array]:
@@ -143,10 +153,7 @@ class AffineSubspace(ByValue, Unbounded):
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models have the normals' shape."""
-        if shape != self.A.shape[1:]:
-            raise ConfigError(
-                f"AffineSubspace has normals of shape {self.A.shape[1:]}, the model {shape}"
-            )
+        check_normals("AffineSubspace", self.A, shape)
 
     def excess(self, x: Array) -> float:
         """Return the distance."""

@@ -15,6 +15,14 @@ from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array, float_array, positive
 
 
+def unbounded(name: str) -> str:
+    """Return why an unbounded set has no linear minimization oracle, and what to do."""
+    return (
+        f"{name} is unbounded, so it has no linear minimization oracle: use an algorithm that "
+        "projects, with Indicator(set) as its regularizer, or bound it"
+    )
+
+
 class ConstraintSet(ABC):
     """A closed convex set D of models (vectors, or arrays of any shape seen as vectors).
 
@@ -33,6 +41,11 @@ class ConstraintSet(ABC):
     @abstractmethod
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return a vertex s of D that minimises <g, s>; ties go to the lowest index."""
+
+    @property
+    def without_oracle(self) -> str:
+        """Why there is no linear minimization oracle, and what to do; "" where there is one."""
+        return ""
 
     @abstractmethod
     def excess(self, x: Array) -> float:
@@ -165,6 +178,11 @@ class _Moved(ByValue, ConstraintSet):
     def _affine(self) -> tuple[float, float | Array]:
         """The factor and the shift."""
         raise NotImplementedError
+
+    @property
+    def without_oracle(self) -> str:
+        """Why the inner set has no linear minimization oracle."""
+        return self.inner.without_oracle
 
     @property
     def scale(self) -> float:

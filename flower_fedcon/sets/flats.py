@@ -12,7 +12,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.arrays import ByValue, each, expect_finite
 from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.base import ConstraintSet, unbounded
 from flower_fedcon.validation import Array, float_array
 
 
@@ -21,19 +21,18 @@ class Unbounded(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Raise: a linear function has no minimum here."""
-        raise self._unbounded()
+        raise ConfigError(self.without_oracle)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
         """Raise: there are no atoms."""
-        raise self._unbounded()
+        raise ConfigError(self.without_oracle)
 
-    def _unbounded(self) -> ConfigError:
-        return ConfigError(
-            f"{type(self).__name__} is unbounded, so it has no linear minimization oracle: use an "
-            "algorithm that projects, with Indicator(set) as its regularizer"
-        )
+    @property
+    def without_oracle(self) -> str:
+        """That it is unbounded."""
+        return unbounded(type(self).__name__)
 
 
 @dataclass(frozen=True, eq=False)

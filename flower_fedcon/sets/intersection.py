@@ -158,16 +158,18 @@ class Intersection(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Raise: vertices of the sets are none of their intersection."""
-        raise self._only_projections()
+        raise ConfigError(self.without_oracle)
 
     def decode_atom(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], dtype: np.dtype[np.generic]
     ) -> Atom:
         """Raise: there are no atoms."""
-        raise self._only_projections()
+        raise ConfigError(self.without_oracle)
 
-    def _only_projections(self) -> ConfigError:
-        return ConfigError(
+    @property
+    def without_oracle(self) -> str:
+        """That there are projections only."""
+        return (
             "an Intersection has no linear minimization oracle: use an algorithm that projects, "
             "with Indicator(set) as its regularizer, or a Polyhedron"
         )

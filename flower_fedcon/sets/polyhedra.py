@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.affine import Flat, solve_equations, unit_rows
+from flower_fedcon.sets.affine import Flat, check_normals, solve_equations, unit_rows
 from flower_fedcon.sets.arrays import ByValue, each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
-from flower_fedcon.sets.base import ConstraintSet, rounding_of
+from flower_fedcon.sets.base import ConstraintSet, rounding_of, unbounded
 from flower_fedcon.validation import Array, float_array
 
 TOLERANCE = 1e-12  # of the inequalities, relative to the size of what they compare
@@ -123,10 +123,7 @@ class Polyhedron(ByValue, ConstraintSet):
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models have the normals' shape."""
-        if shape != self.A.shape[1:]:
-            raise ConfigError(
-                f"Polyhedron has normals of shape {self.A.shape[1:]}, the model {shape}"
-            )
+        check_normals("Polyhedron", self.A, shape)
 
     def excess(self, x: Array) -> float:
         """Return the largest distance from a half-space or plane whose side x is not on."""
@@ -224,15 +221,17 @@ class Polyhedron(ByValue, ConstraintSet):
                                b_eq=np.zeros(rows.shape[1]), bounds=bounds)  # fmt: skip
         return bool(told.status == 0)
 
+    @property
+    def without_oracle(self) -> str:
+        """That it is unbounded, if it is."""
+        return "" if self._bounded else unbounded("the Polyhedron")
+
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return a vertex that minimises <g, s>, by a linear program (HiGHS, dual simplex)."""
         self.check_shape(g.shape[batch:])
         expect_finite(self, g)
-        if not self._bounded:
-            raise ConfigError(
-                "the Polyhedron is unbounded, so it has no linear minimization oracle: add "
-                "inequalities that bound it, or use an algorithm that projects"
-            )
+        if self.without_oracle:
+            raise ConfigError(self.without_oracle)
 
         def vertex(one: Array) -> DenseAtom:
             found = self._minimiser(one.reshape(-1).astype(np.float64))

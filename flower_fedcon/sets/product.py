@@ -167,6 +167,11 @@ class Product(ByValue, ConstraintSet):
         """Return the distance from `x` to the set."""
         return math.hypot(*(part.violation(layer) for part, layer in self._layers(x)))
 
+    @property
+    def without_oracle(self) -> str:
+        """Why the first of the parts without a linear minimization oracle has none."""
+        return next((part.without_oracle for part, _ in self.parts if part.without_oracle), "")
+
     def diameter_for(self, shape: tuple[int, ...]) -> float:
         """Return the diameter."""
         self.check_shape(shape)

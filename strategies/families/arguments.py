@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from flower_fedcon.aggregation import Aggregation
@@ -47,16 +48,37 @@ def names_checked(init: Callable[..., None]) -> Callable[..., None]:
     def checked(self: FedConStrategy[Any], *args: Any, **given: Any) -> None:
         kind = type(self)
         if kind.__init__ is checked:  # and not one that a subclass's calls
-            known = parameters(kind)
-            for name in given:
-                if name not in known:
-                    hint = nearest(name, known, kind.other_names())
-                    raise ConfigError(f"{kind.__name__} has no argument {name!r}: {hint}")
+            _check_names(kind, args, given)
         init(self, *args, **given)
         if kind.__init__ is checked:
             check_convexity(self)
 
     return checked
+
+
+def _check_names(
+    kind: type[FedConStrategy[Any]], args: Sequence[Any], given: Mapping[str, Any]
+) -> None:
+    """Raise for an argument of an unknown name, one too many without a name, or a missing one."""
+    known, title = parameters(kind), kind.__name__
+    for name in given:
+        if name not in known:
+            hint = nearest(name, known, kind.other_names())
+            raise ConfigError(f"{title} has no argument {name!r}: {hint}")
+    own = signature(kind.__init__).parameters.values()
+    in_place = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    if len(args) > len(in_place):
+        raise ConfigError(
+            f"{title} takes {' and '.join(in_place) or 'no argument'} without a name, got "
+            f"{args[len(in_place)]!r} too: write {title}(name=...), with a name of {list(known)}"
+        )
+    missing = [
+        name
+        for name, p in known.items()
+        if p.default is p.empty and name not in given and name not in in_place[: len(args)]
+    ]
+    if missing:
+        raise ConfigError(f"{title} needs {', '.join(missing)}: `fedcon info {title}` says what")
 
 
 def check_convexity(strategy: FedConStrategy[Any]) -> None:

@@ -32,6 +32,10 @@ State = TypeVar("State", bound=HasIterates)
 def with_oracle(title: str, constraint: object) -> ConstraintSet:
     """Return `constraint` if it is a set, which has a linear minimization oracle; else raise."""
     if isinstance(constraint, ConstraintSet):
+        if constraint.without_oracle:
+            raise ConfigError(
+                f"{title} steps to vertices of its set, and {constraint.without_oracle}"
+            )
         return constraint
     raise ConfigError(
         f"{title} needs a constraint set with a linear minimization oracle (flower_fedcon.sets), "
