@@ -20,7 +20,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, count, positive
 
 _log = logging.getLogger("flwr")
-ENGINES = ("local", "stacked", "ray")
+ENGINES = ("local", "stacked", "jax", "ray")
 
 
 def simulate(
@@ -50,12 +50,15 @@ def simulate(
     problem : FederatedProblem
     num_rounds : int
         >= 0.
-    engine : {"local", "stacked", "ray"} (default: "local")
+    engine : {"local", "stacked", "jax", "ray"} (default: "local")
         "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates
         are the same. "stacked" holds clients with objectives of one type and shape in arrays and
         serves them in one pass: the fastest for many clients, with the same cohorts, batches and
         bytes, and the same iterates up to the rounding of sums. What cannot be stacked (local
-        solvers, queries, objectives of one's own) runs as with "local", and a line says so.
+        solvers, queries, objectives of one's own) runs as with "local", and a line says so. "jax"
+        compiles what can be stacked, with the extra `jax`: the rounds between two records are one
+        loop, on JAX's default device. What cannot be compiled runs as with "stacked", and a line
+        says why.
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.
@@ -184,13 +187,20 @@ def hold(
     engine: str, workers: int | None, strategy: FedConStrategy[Any], problem: FederatedProblem
 ) -> Engine:
     """Return what holds the clients on this machine."""
-    if engine == "stacked":
+    if engine in ("stacked", "jax"):
         from flower_fedcon.engines import stacked
 
+        kind = _jax_engine() if engine == "jax" else None
         reason = stacked.why_not_stackable(strategy, problem)
-        if reason is None:
+        if reason is not None:
+            _log.warning('engine="%s": %s; running on the local engine', engine, reason)
+        elif kind is None:
             return stacked.StackedEngine(problem)
-        _log.warning('engine="stacked": %s; running on the local engine', reason)
+        elif (reason := kind.why_not_traceable(strategy, problem)) is None:
+            return kind.JaxEngine(problem)  # type: ignore[no-any-return]
+        else:
+            _log.warning('engine="jax": %s; running on the stacked engine', reason)
+            return stacked.StackedEngine(problem)
     if workers is not None and workers > 1:
         if any(map(is_private, problem.objectives)):
             raise ConfigError(
@@ -201,3 +211,23 @@ def hold(
 
         return WorkersEngine(problem, workers)
     return LocalEngine(problem)
+
+
+def _jax_engine() -> Any:
+    """Return the module of the engine that compiles rounds.
+
+    Raises
+    ------
+    ConfigError
+        If JAX is not installed.
+    """
+    try:
+        import jax  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            'engine="jax" needs JAX: pip install "flower-fedcon[jax]", or take engine="stacked", '
+            "which finds the same iterates"
+        ) from None
+    from flower_fedcon.engines import jax as module
+
+    return module

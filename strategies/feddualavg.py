@@ -131,7 +131,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""
-        return float(self.server_lr * self.client_lr * r * self.unit)
+        steps: float = self.server_lr * self.client_lr * r * self.unit
+        return steps
 
     def initialize(self, x0: Array) -> FedDualAvgState:
         """Start at the dual point of x0, e_0 = 0."""

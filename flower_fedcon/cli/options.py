@@ -27,7 +27,7 @@ Set = Annotated[
         help="Replace an entry of the file, such as algorithm.client_lr=0.1; may be repeated.",
     ),
 ]
-_Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked or ray.")]
+_Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked, jax or ray.")]
 _RunDir = Annotated[
     Path | None, typer.Option(help="Folder for the results; by default a new runs/<file name>.")
 ]

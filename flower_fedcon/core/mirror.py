@@ -45,16 +45,23 @@ class Mirror:
     def put(self, clients: int | Sequence[int], **values: Array) -> None:
         """Replace the values of one client, or of some, stacked."""
         for name, value in values.items():
-            self._rows[name][clients] = value
+            self._own(name)[clients] = value
 
     def add(self, clients: Sequence[int], **changes: Array) -> None:
         """Add to values of some clients: for each name, a change for each of them, stacked."""
         for name, change in changes.items():
-            rows = self._rows[name]
+            rows = self._own(name)
             if len(clients) == len(rows):
                 rows += change
             else:
                 rows[clients] += change
+
+    def _own(self, name: str) -> Array:
+        """Return rows that may change: a copy of those that an engine has given to read."""
+        rows = self._rows[name]
+        if not rows.flags.writeable:
+            rows = self._rows[name] = rows.copy()
+        return rows
 
     def rows(self, name: str, clients: Sequence[int]) -> Array:
         """Return the rows of some clients, ascending, to read."""

@@ -15,6 +15,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
 
 if TYPE_CHECKING:
+    from flower_fedcon.core.server import Server
     from flower_fedcon.problems.federated import FederatedProblem
 
 
@@ -57,6 +58,13 @@ class Engine(ABC):
     @abstractmethod
     def evaluate(self, x: Array) -> Record:
         """Return the record of a model: "objective" and what else is measured."""
+
+    advances: ClassVar[bool] = False
+    """Whether it may do several rounds at once."""
+
+    def advance(self, server: Server, rounds: int) -> int:
+        """Do up to so many rounds by itself; return how many, 0 if the next is to be asked for."""
+        return 0
 
     def observe(self, round_: Round) -> None:  # noqa: B027  (most have no use for it)
         """Learn from a complete round who gave a usable reply, and who did not and why."""

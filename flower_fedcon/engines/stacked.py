@@ -58,7 +58,7 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     return None
 
 
-class _Selected:
+class Selected:
     """The objective of the clients that are being served."""
 
     def __init__(self, run: RunInfo) -> None:
@@ -142,20 +142,25 @@ class StackedEngine(InProcess):
             self._group_of[group.clients] = number
             self._place[group.clients] = np.arange(len(group.clients))
 
+        self._objective = Selected(run)
+        self._client = self._serving(self._objective, run)
+        self._incarnation, self._axes = run.incarnation, len(shape)
+        self._models = max(1, _AT_ONCE // max(1, run.layout.size))
+        kind = self._client.state_type
+        self._states = None if kind is None else States(kind, n, self._axes)
+
+    def _serving(self, objective: Any, run: RunInfo) -> Any:
+        """Return a client object that takes its gradients, of all clients, from `objective`."""
         own: dict[str, Any] = {}
         if "batch_size" in run.settings:
             own["batch_size"] = None  # here the objective draws the batches
         views = {"constraint": BatchedSet, "regularizer": BatchedRegularizer}
         for name, view in views.items():
             if run.settings.get(name) is not None:
-                own[name] = view(run.settings[name], len(shape))
-        self._objective = _Selected(run)
-        self._client = client_class(run.algorithm)(self._objective)
-        self._client.configure(replace(run, settings={**run.settings, **own}))
-        self._incarnation, self._axes = run.incarnation, len(shape)
-        self._models = max(1, _AT_ONCE // max(1, run.layout.size))
-        kind = self._client.state_type
-        self._states = None if kind is None else States(kind, n, self._axes)
+                own[name] = view(run.settings[name], len(run.layout.shape))
+        client = client_class(run.algorithm)(objective)
+        client.configure(replace(run, settings={**run.settings, **own}))
+        return client
 
     # --- a round ---------------------------------------------------------------------------------
 

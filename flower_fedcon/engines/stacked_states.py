@@ -98,6 +98,32 @@ class States:
         kind = int(self._kind[slot, client])
         return None if not acknowledged or kind == 0 else self._read(slot, kind, client)
 
+    def everyone(self, acknowledged: Array) -> Any:
+        """Return all clients' states that the server refers to as one, its arrays stacked.
+
+        None if one is missing, or they differ in more than their arrays' entries.
+        """
+        used = confirms(acknowledged, self._pending_round)
+        slot = self._slot ^ used
+        kind = np.where(slot, self._kind[1], self._kind[0])
+        here = used | ((acknowledged == self._round) & (acknowledged > 0))
+        if not every(here & (kind == kind[0])) or kind[0] == 0:
+            return None
+        rows = slice(0, self._num_clients)
+        if every(slot == slot[0]):
+            return self._read(int(slot[0]), int(kind[0]), rows)
+        first, second = (self._read(s, int(kind[0]), rows) for s in (0, 1))
+        pairs = zip(first, second, strict=True)
+        return self._type(*(_chosen(slot, a, b) for a, b in pairs))
+
+    def settle(self, state: Any, acknowledged: Array) -> None:
+        """Hold all clients' states, stacked, as acknowledged in these rounds."""
+        self._alike = 0
+        self._slot.fill(0)
+        self._pending_round.fill(0)
+        self._round[:] = acknowledged
+        self._write(0, slice(0, self._num_clients), state)
+
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server has handed back."""
         self._write(int(self._slot[clients[0]]), rows, state)
@@ -182,6 +208,13 @@ def as_rows(places: Array) -> Which:
     """Return ascending places as a slice if none is left out."""
     first, last = int(places[0]), int(places[-1])
     return slice(first, last + 1) if last - first + 1 == len(places) else places
+
+
+def _chosen(slot: Array, first: Any, second: Any) -> Any:
+    """Return the first or the second value of each client."""
+    if not isinstance(first, np.ndarray):
+        return first
+    return np.where(slot.reshape(-1, *[1] * (first.ndim - 1)), second, first)
 
 
 def _may_replace(place: Array, value: Array, others: Iterable[Any]) -> bool:

@@ -65,7 +65,8 @@ def play(
         reason = why_not_stackable(experiment.strategy(index), problem)
         if reason is not None:
             say(f"{label}: {reason}; running on the local engine")
-    # Ray's log stays on; so does the stacked engine's where nothing above said why it is not used.
+    # The logs of Ray and JAX stay on; so does the stacked engine's where nothing above said why it
+    # is not used.
     silent = run.engine == "local" or (stacked and bool(label))
     shown = progress(label, plan.num_rounds, plan.callbacks) if label else nullcontext()
     try:

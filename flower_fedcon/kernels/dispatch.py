@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 
+from flower_fedcon.arrays import known
 from flower_fedcon.validation import Array
 
 # The number of entries from which loading (a third of a second) and calling them (5 us) pays.
@@ -44,7 +45,7 @@ def kernels(x: Array) -> ModuleType | None:
     None without numba, with NUMBA_DISABLE_JIT=1, for arrays of fewer than `WORTHWHILE` entries,
     and for dtypes other than float32 and float64 in the machine's byte order.
     """
-    if x.size < WORTHWHILE or x.dtype.char not in "fd" or not x.dtype.isnative:
+    if x.size < WORTHWHILE or x.dtype.char not in "fd" or not x.dtype.isnative or not known(x):
         return None
     return _load()
 

@@ -125,6 +125,10 @@ class Stack(ABC):
         self.add_gradient(x, gradient, scale, which)
         return gradient
 
+    def uncompiled(self) -> None:
+        """Take each gradient in one pass, without compiled kernels."""
+        return
+
     def takes(self, steps: Steps) -> bool:
         """Return whether `gradient_steps` can take these."""
         return False

@@ -37,6 +37,10 @@ class Table(Stack):
     ) -> Array:
         """Return scale times the gradients of these clients without l2, in the model's shape."""
 
+    def uncompiled(self) -> None:
+        """Take each gradient in one pass, without compiled kernels."""
+        self._entries = 1
+
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
         parts = self._parts(which)
@@ -150,6 +154,11 @@ class CompilableRows(StackedRows):
     def _compile(self, factors: Any) -> None:
         """Prepare the compiled form, in which `factors` multiply the clients' gradients."""
         self._compiled = compiled_rows(self.tables, self.targets, factors, self.logistic)
+
+    def uncompiled(self) -> None:
+        """Take each gradient in one pass, without compiled kernels."""
+        super().uncompiled()
+        self._compiled = None
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""

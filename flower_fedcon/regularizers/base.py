@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.arrays import expect_finite
 from flower_fedcon.validation import Array, float_array, nonnegative
@@ -95,7 +97,7 @@ def check_step(step: float) -> float:
     """Return `step` as a float if it is finite and >= 0."""
     if not 0 <= step < math.inf:
         raise ConfigError(f"step must be finite and >= 0, got {step!r}")
-    return float(step)
+    return step if type(step) is float or not known(step) else float(step)
 
 
 LONGEST = 1.0 - 1e-12
@@ -117,9 +119,11 @@ def norm(x: Array) -> float:
 
 def soft(v: Array, level: float | Array) -> Array:
     """Return sign(v) max(|v| - level, 0), in the dtype of `v` for a Python float."""
-    clipped: Array = np.asarray(np.maximum(v, -level))
+    clipped: Any = np.maximum(v, -level)
+    if not isinstance(clipped, np.ndarray):
+        clipped = np.asarray(clipped)
     np.minimum(clipped, level, out=clipped)
-    return np.subtract(v, clipped, out=clipped)
+    return np.subtract(v, clipped, out=clipped)  # type: ignore[no-any-return]
 
 
 def weight_or_weights(name: str, value: object) -> float | Array:

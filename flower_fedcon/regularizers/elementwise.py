@@ -62,9 +62,9 @@ class Penalty(ByValue, Regularizer):
             self.check_shape(v.shape[batch:])
             if step:
                 v = soft(v, (step * l1).astype(v.dtype, copy=False))
-        elif level := step * l1:
+        elif l1 and (level := step * l1):
             v = soft(v, level)
-        return v / (1.0 + step * l2) if step * l2 else v
+        return v / (1.0 + step * l2) if l2 and step * l2 else v
 
     def subgradient(self, x: Array) -> Array:
         """Return l1 sign(x) + l2 x, with sign(0) = 0."""

@@ -176,16 +176,18 @@ class Run:
             ledger.keep(private, self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
-        for server_round in range(server.round + 1, plan.num_rounds + 1):
+        while server.round < plan.num_rounds:
             if private is not None and private.exhausted and history.rows:
                 history.stopped = True
                 break
             began = ended if self._engine.wall_clock else time.perf_counter()
-            round_ = server.begin()
-            self.finish_round(round_)
-            ended = time.perf_counter()
+            round_: Round | None = None
+            if not self._engine.advances or not self._engine.advance(server, self._ahead()):
+                round_ = server.begin()
+                self.finish_round(round_)
+            server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began
-            if plan.after_round is not None:
+            if plan.after_round is not None and round_ is not None:
                 plan.after_round(round_)
             stop = private is not None and private.exhausted
             due = stop or (plan.evaluate_every and server_round % plan.evaluate_every == 0)
@@ -211,6 +213,17 @@ class Run:
             if stop:
                 history.stopped = server_round < plan.num_rounds
                 break
+
+    def _ahead(self) -> int:
+        """Return how many rounds there are to the next that is looked at."""
+        plan, done = self.plan, self.server.round
+        if plan.after_round is not None:
+            return 0
+        stops = [plan.num_rounds]
+        for every in (plan.evaluate_every, plan.checkpoint_every):
+            if every:
+                stops.append(done - done % every + every)
+        return min(stops) - done
 
     def finish_round(self, round_: Round) -> None:
         """Ask until a round has what it needs, and apply it."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.layout import array_bytes
 from flower_fedcon.validation import Array
@@ -146,6 +147,11 @@ class CoordinateAtom(Atom):
             return array_bytes(self.code.shape, _CODE)
         return _CODE_BYTES
 
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes on the wire, each atom in a message of its own."""
+        return self.shape[0] * _CODE_BYTES
+
     @classmethod
     def sum(cls, atoms: Sequence[Any]) -> Array:
         """Return the sum of several atoms, added in order, as a new array."""
@@ -164,7 +170,7 @@ class CoordinateAtom(Atom):
 
     def total(self) -> Array:
         """Return the sum over the clients, from one signed count for each entry."""
-        codes = np.asarray(self.code)
+        codes: Any = self.code
         size = math.prod(self.shape[1:])
         counts = np.bincount(np.abs(codes) - 1, weights=np.sign(codes), minlength=size)
         return (self.magnitude * counts).astype(self.dtype, copy=False).reshape(self.shape[1:])
@@ -197,7 +203,8 @@ class CoordinateAtom(Atom):
             return
         # In the dtype of `out`, as the dense form would be; `flat` works for every memory layout.
         number = out.dtype.type
-        amount = number(step) * number(self.magnitude)
+        amount: Any = step if not known(step) else number(step)
+        amount = amount * number(self.magnitude)
         if isinstance(code, np.ndarray):
             codes = code.reshape(-1)
             index = np.arange(codes.size) * (out.size // codes.size) + np.abs(codes) - 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.sets.arrays import expect_finite, only_array, rows, size_of
@@ -58,12 +59,14 @@ class L1Ball(ConstraintSet):
         if not np.isfinite(total).all():
             expect_finite(self, x)  # else the sum overflowed
         outside = total > self.radius
-        if not outside.any():
+        if known(outside) and not outside.any():
             return x.copy()
         shrunk = simplex_projection(magnitude, self.radius)
         np.copysign(shrunk, flat, out=shrunk)
         shrunk += 0.0  # turns -0 into 0
-        return (shrunk if outside.all() else np.where(outside, shrunk, flat)).reshape(x.shape)
+        if not (known(outside) and outside.all()):
+            shrunk = np.where(outside, shrunk, flat)
+        return shrunk.reshape(x.shape)
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
@@ -82,7 +85,7 @@ class L1Ball(ConstraintSet):
             best = np.abs(flat).argmax(axis=1)  # a NaN, if there is one
             tops = flat[np.arange(len(best)), best]
             codes = np.where(tops > 0, -1, 1) * (best + 1)
-        if np.count_nonzero(np.isfinite(tops)) < tops.size:
+        if not np.count_nonzero(np.isfinite(tops)) == tops.size:
             expect_finite(self, g)
         return CoordinateAtom(codes.reshape(g.shape[:batch]), self.radius, g.shape, g.dtype)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.arrays import expect_finite, expect_floats, only_array, rows, size_of
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
@@ -41,7 +42,7 @@ def simplex_projection(v: Array, radius: float) -> Array:
     expect_floats("a projection", v)
     # Relative to the largest entry, so that a small radius is not lost beside large entries.
     below = v - v.max(axis=-1, keepdims=True)
-    if v.shape[-1] <= _SORT_UP_TO:
+    if v.shape[-1] <= _SORT_UP_TO or not known(v):
         level = _level(below, radius)
     else:
         levels = [_filtered_level(row, radius) for row in below.reshape(-1, v.shape[-1])]

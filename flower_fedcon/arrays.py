@@ -1,0 +1,22 @@
+"""Arrays whose entries are not known yet.
+
+The mathematics of this package calls NumPy, and NumPy asks an array that is not its own what a
+function means for it. An engine that compiles rounds passes such arrays through the same lines, and
+notes what is done to them. A condition on their entries is taken to be true, and tested once the
+entries are there. Where either case is usual, a line asks here whether they are known.
+"""
+
+from __future__ import annotations
+
+
+class Traced:
+    """An array, or a number, whose value is not known while the operations on it are noted."""
+
+
+def known(value: object) -> bool:
+    """Return whether a value can be looked at.
+
+    >>> known(1.5)
+    True
+    """
+    return not isinstance(value, Traced)

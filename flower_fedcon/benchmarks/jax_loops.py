@@ -1,0 +1,80 @@
+"""The yardstick of the compiled engine: algorithms as one would write them with JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax, vmap
+
+
+def least_squares_gradient(A: Any, b: Any, x: Any) -> Any:
+    """Return the gradient of ||A x - b||^2 / (2 rows)."""
+    return (A @ x - b) @ A / len(b)
+
+
+@partial(jax.jit, static_argnames=("steps", "rounds"))
+def fedavg(A: Any, b: Any, *, rate: float, steps: int, rounds: int) -> Any:
+    """Return w after a number of rounds on the clients' least squares; A has shape (N, rows, d)."""
+
+    def local(A: Any, b: Any, w: Any) -> Any:
+        v = w
+        for _ in range(steps):
+            v = v - rate * least_squares_gradient(A, b, v)
+        return v - w
+
+    def one(w: Any, _: None) -> Any:
+        deltas = vmap(local, in_axes=(0, 0, None))(A, b, w)
+        return w + deltas.mean(axis=0), None
+
+    return lax.scan(one, jnp.zeros(A.shape[-1]), length=rounds)[0]
+
+
+@partial(jax.jit, static_argnames=("steps", "rounds"))
+def scaffold(A: Any, b: Any, *, rate: float, steps: int, rounds: int) -> Any:
+    """Return x after a number of rounds of Scaffold, option II."""
+    n, _, d = A.shape
+
+    def local(A: Any, b: Any, c_i: Any, x: Any, c: Any) -> Any:
+        y = x
+        for _ in range(steps):
+            y = y - rate * (least_squares_gradient(A, b, y) + (c - c_i))
+        delta = y - x
+        return delta, -(c + delta / (steps * rate))
+
+    def one(state: Any, _: None) -> Any:
+        x, c, own = state
+        deltas, changes = vmap(local, in_axes=(0, 0, 0, None, None))(A, b, own, x, c)
+        return (x + deltas.mean(axis=0), c + changes.sum(axis=0) / n, own + changes), None
+
+    start = (jnp.zeros(d), jnp.zeros(d), jnp.zeros((n, d)))
+    return lax.scan(one, start, length=rounds)[0][0]
+
+
+@partial(jax.jit, static_argnames=("rounds",))
+def fedfw(A: Any, b: Any, *, radius: float, penalty: float, rounds: int) -> Any:
+    """Return x_bar after a number of rounds of FedFW over the l1 ball."""
+    n, _, d = A.shape
+
+    def local(A: Any, b: Any, x: Any, x_bar: Any, eta: Any, weight: Any) -> Any:
+        g = least_squares_gradient(A, b, x) / n + weight * (x - x_bar)
+        j = jnp.abs(g).argmax()
+        s = jnp.where(g[j] > 0, -radius, radius)
+        return ((1 - eta) * x).at[j].add(eta * s), j, s
+
+    def one(state: Any, t: Any) -> Any:
+        x_bar, x = state
+        eta, weight = 2 / (t + 1), penalty * (t + 1) ** 0.5
+        each = vmap(local, in_axes=(0, 0, 0, None, None, None))
+        x, j, s = each(A, b, x, x_bar, eta, weight)
+        x_bar = ((1 - eta) * x_bar).at[j].add(eta / n * s)
+        return (x_bar, x), None
+
+    start = (jnp.zeros(d), jnp.zeros((n, d)))
+    return lax.scan(one, start, jnp.arange(1.0, rounds + 1.0))[0][0]
+
+
+LOOPS: dict[str, Callable[..., Any]] = {"FedAvg": fedavg, "Scaffold": scaffold, "FedFW": fedfw}

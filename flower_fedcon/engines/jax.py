@@ -1,0 +1,372 @@
+"""In process, with the rounds between two records compiled by JAX.
+
+It is the stacked engine, and does with NumPy what is not a plain round: the first round, in which
+mistakes in the settings show, first contacts, and a round in which something is not finite, which
+then ends or goes on as in every engine. The other rounds are traced once, from the same lines of
+strategy and client, and run as one compiled loop; cohorts and batches are drawn here, from the
+same streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.audit import Audit
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.protocol import Reply, Request, RunInfo
+from flower_fedcon.engines.stacked import Selected, StackedEngine
+from flower_fedcon.engines.traced import TracedArray
+from flower_fedcon.engines.tracing import Rebuild, RoundTracer, numbers_that_change, parts
+from flower_fedcon.objectives.stacked import key
+from flower_fedcon.schedules import Schedule
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.core.server import Server
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.strategies.base import FedConStrategy
+
+_log = logging.getLogger("flwr")
+_DRAWN = 2**21  # numbers of clients and rows that are drawn ahead for one block
+_SECONDS = 0.5  # that a block may take: a signal or a checkpoint waits for its end
+_FIRST = 64  # rounds in the first block
+_FAILED = 10  # rounds in a row that may turn out to be no plain ones
+_OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__) if file)
+
+
+def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
+    """Return why the rounds of a run that can be stacked cannot be compiled; None if they may.
+
+    What only tracing a round can show, the engine says in its first block.
+    """
+    title = strategy.title
+    if isinstance(strategy.participation, Bernoulli):
+        return "cohorts of Bernoulli(p) differ in size from round to round"
+    if strategy.privacy is not None:
+        return f"{title} with privacy adds noise to each sum"
+    if isinstance(getattr(strategy, "client_lr", None), Schedule):
+        return "client_lr is a schedule"
+    if len({key(objective) for objective in problem.objectives}) > 1:
+        return "the clients' objectives differ in type or shape"
+    return None
+
+
+class _GivenRows(Selected):
+    """The objective of a traced round: its rows are given, or counted where they are not yet."""
+
+    rows: TracedArray | None = None
+    asked = 0  # how many batches a round takes
+    size = 0
+    gradient_steps = None  # type: ignore[assignment]  # steps are traced one by one
+
+    def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
+        """Choose the clients to serve."""
+        super().select(stacked, which, clients, server_round)
+        self.asked = 0
+
+    def _next_rows(self, size: int) -> Any:
+        self.asked, self.size = self.asked + 1, size
+        if self.rows is None:  # the number of batches is still to be found
+            return TracedArray(jax.numpy.zeros((len(self._clients), size), int))
+        return self.rows[self.asked - 1]
+
+
+class _Block(NamedTuple):
+    """Compiled rounds."""
+
+    run: Callable[..., Any]
+    varies: list[bool]  # which parts of the server's state are traced
+    fixed: list[Any]  # the others
+    batches: tuple[int, int]  # how many a round takes, and their size; (0, 0) without
+    capacity: int  # rounds that are drawn ahead at most
+    up: int
+    down: int
+
+
+class JaxEngine(StackedEngine):
+    """All clients in arrays, and the rounds between two records compiled by JAX."""
+
+    advances = True
+
+    def open(self, run: RunInfo) -> None:
+        """Stack the objectives, and make the client objects."""
+        super().open(run)
+        self._given = _GivenRows(run)
+        self._tracing_client = self._serving(self._given, run)
+        self._block: _Block | None = None
+        self._length, self._refused = _FIRST, False
+        self._skips, self._failed = False, 0  # the next round; how many have just failed
+        self._returned: Any = None  # the server's state as the last block left it
+        self._on_device: list[Any] = []  # its parts that are traced
+        self._client_arrays: dict[str, Any] | None = None  # newer than the stacked states
+        self._client_form: Any = None
+        self._rounds: Any = None  # of the clients' states there
+
+    # --- what the stacked engine does ------------------------------------------------------------
+
+    def answer(self, request: Request) -> list[Reply]:
+        """Return the replies of the cohort."""
+        self._settle()
+        return super().answer(request)
+
+    def save(self) -> list[Versions]:
+        """Return the clients' states, for a checkpoint."""
+        self._settle()
+        return super().save()
+
+    def load(self, states: Sequence[Versions]) -> None:
+        """Give the clients the states of a checkpoint."""
+        self._client_arrays = None
+        super().load(states)
+
+    def _settle(self) -> None:
+        """Give the stacked states what the last block has left."""
+        if self._client_arrays is None or self._states is None:
+            return
+        arrays = {name: np.asarray(value) for name, value in self._client_arrays.items()}
+        self._states.settle(self._client_form._replace(**arrays), self._rounds)
+        self._client_arrays = None
+
+    # --- blocks of rounds ------------------------------------------------------------------------
+
+    def advance(self, server: Server, rounds: int) -> int:
+        """Do up to so many rounds, as one compiled loop.
+
+        Returns
+        -------
+        int
+            How many were done; 0 if the next has to be asked for, as one of the stacked engine.
+        """
+        if not rounds or self._refused or self._skips or not self._is_plain(server):
+            self._skips = False
+            return 0
+        began, new = time.perf_counter(), False
+        with jax.enable_x64(True):
+            if not self._take_over(server):
+                return 0
+            if self._block is None:
+                new = True
+                self._block = self._compiled(server, rounds)
+                if self._block is None:
+                    return 0
+            done = self._play(server, self._block, min(rounds, self._length, self._block.capacity))
+        if not new:
+            faster = time.perf_counter() - began < _SECONDS / 2
+            self._length = self._length * 2 if faster else max(1, self._length // 2)
+        return done
+
+    def _is_plain(self, server: Server) -> bool:
+        """Return whether the coming rounds are like the last one."""
+        if type(server.audit) is not Audit:
+            self._refuse("an audit log notes every exchange")
+            return False
+        rounds = server.acknowledgements.rounds
+        return bool(rounds.all()) if self._states is not None else server.round > 0
+
+    def _take_over(self, server: Server) -> bool:
+        """Have the states of server and clients on the device; return whether that can be."""
+        if server.state is not self._returned:
+            found = parts(server.state)[0]
+            block = self._block
+            if block is not None:
+                fixed = [x for v, x in zip(block.varies, found, strict=False) if not v]
+                if len(found) != len(block.varies) or fixed != block.fixed:
+                    self._block = block = None
+            if block is not None:
+                self._on_device = [x for v, x in zip(block.varies, found, strict=True) if v]
+        if self._states is not None and self._client_arrays is None:
+            form = self._states.everyone(server.acknowledgements.rounds)
+            if form is None:
+                return False
+            if self._client_form is not None and _fixed(form) != _fixed(self._client_form):
+                self._block = None
+            arrays = {n: v for n, v in form._asdict().items() if isinstance(v, np.ndarray)}
+            self._client_form = form
+            self._client_arrays = {n: jax.numpy.asarray(v) for n, v in arrays.items()}
+            self._rounds = server.acknowledgements.rounds
+        return True
+
+    def _compiled(self, server: Server, rounds: int) -> _Block | None:
+        """Trace a round; return the loop over it, or None, and say why, if that cannot be."""
+        try:
+            return self._traced(server, rounds)
+        except Exception as error:  # of mathematics that was written for NumPy
+            what = str(error).partition("\n")[0] or type(error).__name__
+            self._refuse(f"{server.strategy.title}: {what}{_place(error)}")
+            return None
+
+    def _refuse(self, reason: str) -> None:
+        """Compile nothing in this run, and say why."""
+        self._refused = True
+        _log.warning('engine="jax": %s; running on the stacked engine', reason)
+
+    def _traced(self, server: Server, rounds: int) -> _Block:
+        strategy, n = server.strategy, server.setup.num_clients
+        tracer = RoundTracer(
+            strategy,
+            self._tracing_client,
+            self._given,
+            self._groups[0].stack,
+            self._axes,
+            server.setting_bytes,
+        )
+        found, rebuild = parts(server.state)
+        size = n if not server.setup.sampled else len(strategy.cohort(server.round + 1))
+        cohort = np.arange(size) if server.setup.sampled else None
+        counted: list[Any] = []
+
+        def probe(values: Sequence[Any]) -> list[Any]:
+            state = rebuild(iter([_traced_or_number(v) for v in values]))
+            seen = tracer(state, self._traced_clients(self._client_arrays), data, cohort, None)
+            counted[:] = [seen.up, seen.down]
+            return seen.state
+
+        data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
+        varies = numbers_that_change(probe, found)
+        fixed = [x for v, x in zip(varies, found, strict=True) if not v]
+        batches = (self._given.asked, self._given.size)
+        drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
+        capacity = rounds if not drawn else max(1, min(rounds, 4096, _DRAWN // drawn))
+        loop = jax.jit(self._loop(tracer, varies, fixed, rebuild))
+        self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
+
+        def run(carry: Any, given: Any, count: int) -> Any:
+            return loop(carry, data, given, count)
+
+        return _Block(run, varies, fixed, batches, capacity, *counted)
+
+    def _traced_clients(self, arrays: Any) -> Any:
+        if self._states is None:
+            return None
+        return self._client_form._replace(**{n: TracedArray(v) for n, v in arrays.items()})
+
+    def _loop(
+        self, tracer: RoundTracer, varies: list[bool], fixed: list[Any], rebuild: Rebuild
+    ) -> Callable[..., Any]:
+        """Return the loop over a number of rounds, which ends early after one that does not hold.
+
+        Its carry is the number of rounds begun, whether all hold, and the states.
+        """
+
+        def once(carry: Any, data: Any, given: Any) -> Any:
+            count, _, state, clients = carry
+            here = {
+                name: lax.dynamic_index_in_dim(drawn, count, keepdims=False)
+                for name, drawn in given.items()
+            }
+            traced, numbers = iter(state), iter(fixed)
+            values = [_traced_or_number(next(traced if v else numbers)) for v in varies]
+            seen = tracer(
+                rebuild(iter(values)),
+                self._traced_clients(clients),
+                data,
+                here.get("cohort"),
+                here.get("rows"),
+            )
+            after = [x for v, x in zip(varies, seen.state, strict=True) if v]
+            return count + 1, seen.holds, after, seen.clients
+
+        def loop(carry: Any, data: Any, given: Any, count: Any) -> Any:
+            return lax.while_loop(
+                lambda c: (c[0] < count) & c[1],
+                lambda c: once(c, data, given),
+                (0, True, *carry),
+            )
+
+        return loop
+
+    def _play(self, server: Server, block: _Block, count: int) -> int:
+        """Do a number of rounds; stop before one that does not hold."""
+        first = server.round + 1
+        cohorts = [server.everyone] * count
+        given: dict[str, Any] = {}
+        if server.setup.sampled:
+            cohorts = [server.strategy.cohort(first + i) for i in range(count)]
+            given["cohort"] = np.zeros((block.capacity, len(cohorts[0])), np.intp)
+            given["cohort"][:count] = cohorts
+        batches, size = block.batches
+        if batches:
+            shape = (block.capacity, batches, len(cohorts[0]), size)
+            given["rows"] = np.zeros(shape, np.intp)
+            for i, cohort in enumerate(cohorts):
+                given["rows"][i] = self._rows(np.array(cohort), first + i, batches, size)
+        clients = self._client_arrays or {}
+        start = (self._on_device, clients)
+        begun, holds, state, clients = block.run(start, given, count)
+        if not holds:  # that round is the stacked engine's: it names what is wrong
+            count = int(begun) - 1
+            self._failed = 1 if count else self._failed + 1
+            self._skips = count > 0
+            if self._failed > _FAILED:
+                self._refuse("what a compiled round assumes, such as finite values, does not hold")
+            if count == 0:
+                return 0
+            _, _, state, clients = block.run(start, given, count)
+        self._on_device = state
+        if self._states is not None:
+            self._client_arrays = clients
+        self._apply(server, block, state, cohorts[:count])
+        return count
+
+    def _rows(self, clients: Array, server_round: int, batches: int, size: int) -> Array:
+        """Return the rows of each batch, drawn as the stacked engine draws them."""
+        self._objective.select(self._groups[0].stack, clients, clients, server_round)
+        return np.stack([self._objective._next_rows(size) for _ in range(batches)])
+
+    def _apply(
+        self, server: Server, block: _Block, state: list[Any], cohorts: list[list[int]]
+    ) -> None:
+        """Tell the server what the rounds have led to."""
+        count, first = len(cohorts), server.round + 1
+        traced, numbers = iter(state), iter(block.fixed)
+        values = [_on_host(next(traced), self._axes) if v else next(numbers) for v in block.varies]
+        server.state = self._returned = parts(server.state)[1](iter(values))
+        server.round, server.cohort = first + count - 1, cohorts[-1]
+        server.replies = len(cohorts[-1])
+        server.uplink_bytes += count * block.up
+        server.downlink_bytes += count * block.down
+        if not server.setup.sampled:
+            server.acknowledgements.used(cohorts[-1], server.round)
+        else:
+            rounds = server.acknowledgements.rounds.copy()
+            for i, cohort in enumerate(cohorts):
+                rounds[cohort] = first + i
+            server.acknowledgements.rounds = rounds
+        self._rounds = server.acknowledgements.rounds
+
+
+def _traced_or_number(value: Any) -> Any:
+    arrays = isinstance(value, jax.Array | np.ndarray)
+    return TracedArray(jax.numpy.asarray(value)) if arrays else value
+
+
+def _on_host(value: Any, axes: int) -> Any:
+    """Return an array of NumPy, or a number; what has more axes than a model is to be read."""
+    if value.ndim:
+        return np.asarray(value) if value.ndim > axes else np.array(value)
+    return float(value) if value.dtype.kind == "f" else int(value)
+
+
+def _place(error: BaseException) -> str:
+    """Return which line of a strategy, client or of its mathematics an error comes from."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OTHERS)
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def _fixed(state: Any) -> list[Any]:
+    """Return what of a client's state is no array, and of the arrays their types."""
+    return [(v.shape, v.dtype) if isinstance(v, np.ndarray) else v for v in state]

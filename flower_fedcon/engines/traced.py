@@ -1,0 +1,269 @@
+"""Arrays of JAX that the package's mathematics takes for NumPy's.
+
+NumPy hands every function of a `TracedArray` to it (`__array_ufunc__`, `__array_function__`), which
+calls JAX's function of the same name. JAX's arrays never change; what NumPy changes in place, such
+as `x *= 2` or `np.tanh(x, out=x)`, gives this object another array to hold, and what it is a view
+of too. A condition is taken to be true, and noted: it is part of what a round returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flower_fedcon.arrays import Traced
+from flower_fedcon.errors import FedConError
+
+_FLAGS = SimpleNamespace(c_contiguous=True, carray=True, writeable=True)
+_conditions: list[Any] = []
+_MOST = 10_000
+
+
+class NotTraceableError(FedConError):
+    """Mathematics that looks at values, or does what JAX has no function for."""
+
+
+def conditions() -> list[Any]:
+    """Return what the mathematics has assumed since the last call, each a JAX bool."""
+    found = [*_conditions]
+    _conditions.clear()
+    return found
+
+
+class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
+    """An array, or without axes a number, that stands for a value of JAX.
+
+    Parameters
+    ----------
+    value : jax.Array
+    write : callable, optional
+        Where this is a view: takes the new value into what it is a view of.
+    """
+
+    def __init__(self, value: Any, write: Callable[[Any], None] | None = None) -> None:
+        self.value, self._write = value, write
+
+    # --- what it is --------------------------------------------------------------------------
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """An array to who asks by isinstance; without axes the number that NumPy would return."""
+        if self.value.ndim:
+            return np.ndarray
+        return float if self.value.dtype.kind == "f" else int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape."""
+        return tuple(self.value.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return int(self.value.ndim)
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return int(self.value.size)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the entries."""
+        dtype: np.dtype[Any] = np.dtype(self.value.dtype)
+        return dtype
+
+    @property
+    def T(self) -> TracedArray:  # noqa: N802
+        """The transpose."""
+        return TracedArray(self.value.T)
+
+    flags = _FLAGS
+    base = None
+
+    def __len__(self) -> int:
+        return int(self.value.shape[0])
+
+    def __repr__(self) -> str:
+        return f"<traced {self.dtype} of shape {self.shape}>"
+
+    # --- what cannot be known yet --------------------------------------------------------------
+
+    def assume(self) -> None:
+        """Note that all entries of this condition have to be true."""
+        if len(_conditions) > _MOST:
+            raise NotTraceableError("the mathematics loops until a condition holds")
+        _conditions.append(jnp.all(self.value != 0))
+
+    def __bool__(self) -> bool:
+        if self.value.ndim:
+            raise NotTraceableError("the mathematics takes an array for a condition")
+        self.assume()
+        return True
+
+    def _looked_at(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotTraceableError("the mathematics asks for a value, which a trace does not have")
+
+    __float__ = __int__ = __index__ = __complex__ = _looked_at
+    __array__ = item = tolist = _looked_at
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotTraceableError("the mathematics goes through an array entry by entry")
+
+    # --- entries -------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> TracedArray:
+        index = plain(index)
+
+        def write(value: Any) -> None:
+            self._hold(self.value.at[index].set(value))
+
+        return TracedArray(self.value[index], write)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        entries = jnp.asarray(plain(value)).astype(self.value.dtype)
+        self._hold(self.value.at[plain(index)].set(entries))
+
+    def _hold(self, value: Any) -> None:
+        """Hold another value of the same shape and type, as an array changed in place does."""
+        self.value = value
+        if self._write is not None:
+            self._write(value)
+
+    def reshape(self, *shape: Any, **kwargs: Any) -> TracedArray:
+        """Return a view of another shape."""
+        new = shape[0] if len(shape) == 1 else shape
+        own = self.value.shape
+        return TracedArray(self.value.reshape(new), lambda value: self._hold(value.reshape(own)))
+
+    def ravel(self) -> TracedArray:
+        """Return a view with one axis."""
+        return self.reshape(-1)
+
+    def swapaxes(self, first: int, second: int) -> TracedArray:
+        """Return it with two axes exchanged."""
+        return TracedArray(self.value.swapaxes(first, second))
+
+    def copy(self, order: str = "C") -> TracedArray:
+        """Return an array of its own."""
+        return TracedArray(self.value)
+
+    def astype(self, dtype: Any, copy: bool = True, **kwargs: Any) -> TracedArray:
+        """Return it with another type of entries; itself if it has that type and may be."""
+        if not copy and self.dtype == np.dtype(dtype):
+            return self
+        return TracedArray(self.value.astype(dtype))
+
+    # --- NumPy's functions ---------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        kept = {k: plain(v) for k, v in kwargs.items() if k in ("axis", "keepdims", "dtype")}
+        if method == "__call__":
+            result = _of_jax(ufunc)(*map(plain, inputs), **kept)
+        elif method == "reduce" and ufunc.__name__ in _REDUCTIONS:
+            kept.setdefault("axis", 0)
+            result = getattr(jnp, _REDUCTIONS[ufunc.__name__])(plain(inputs[0]), **kept)
+        else:
+            raise NotTraceableError(f"np.{ufunc.__name__}.{method} has no counterpart in JAX")
+        return _into(kwargs.get("out"), result)
+
+    def __array_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        own = _OWN.get(function)
+        if own is not None:
+            return own(*args, **kwargs)
+        out = kwargs.get("out")
+        ignored = ("out", "casting", "subok", "order", "copy")
+        options = {k: plain(v) for k, v in kwargs.items() if k not in ignored}
+        result = _of_jax(function)(*map(plain, args), **options)
+        return _into(out if out is None or isinstance(out, tuple) else (out,), result)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(self: TracedArray, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        options = {k: plain(v) for k, v in kwargs.items()}
+        found = getattr(jnp, name)(self.value, *map(plain, args), **options)
+        return _into(None if out is None else (out,), found)
+
+    call.__name__ = name
+    call.__doc__ = f"Return what NumPy's method `{name}` does."
+    return call
+
+
+for _name in (
+    "all", "any", "argmax", "argmin", "argsort", "clip", "cumsum", "diagonal", "dot", "max", "mean",
+    "min", "prod", "repeat", "squeeze", "std", "sum", "take", "trace", "transpose", "var",
+):  # fmt: skip
+    setattr(TracedArray, _name, _method(_name))
+
+_REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
+_REDUCTIONS |= {"logical_and": "all", "logical_or": "any"}
+
+
+def plain(value: Any) -> Any:
+    """Return what JAX takes: the values of traced arrays, also within tuples and lists."""
+    kind = type(value)
+    if kind is TracedArray:
+        return value.value
+    if kind is tuple or kind is list:
+        return kind([plain(v) for v in value])
+    return value
+
+
+def wrapped(result: Any) -> Any:
+    """Return what a function of JAX returns with its arrays as traced arrays."""
+    if isinstance(result, jax.Array):
+        return TracedArray(result)
+    if isinstance(result, tuple | list):
+        return type(result)([wrapped(part) for part in result])
+    return result
+
+
+def _into(out: Any, result: Any) -> Any:
+    """Return a result; where NumPy would write it into an array, that array then holds it."""
+    if out is None:
+        return wrapped(result)
+    (target,) = out
+    if type(target) is not TracedArray:
+        raise NotTraceableError("the mathematics writes into an array that is not traced")
+    if not target.ndim:  # a number, which does not change
+        return wrapped(result)
+    result = jnp.broadcast_to(result, target.shape)
+    target._hold(result.astype(target.value.dtype))
+    return target
+
+
+def _of_jax(function: Any) -> Callable[..., Any]:
+    """Return JAX's function of the same name."""
+    linear = getattr(function, "__module__", "").startswith("numpy.linalg")
+    found = getattr(jnp.linalg if linear else jnp, function.__name__, None)
+    if found is None:
+        raise NotTraceableError(f"np.{function.__name__} has no counterpart in JAX")
+    return found  # type: ignore[no-any-return]
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    return wrapped(jnp.bincount(plain(x), plain(weights), minlength=minlength, length=minlength))
+
+
+def _broadcast_to(array: Any, shape: tuple[int, ...], subok: bool = False) -> Any:
+    return wrapped(jnp.broadcast_to(plain(array), shape))
+
+
+def _result_type(*values: Any) -> np.dtype[Any]:
+    return np.result_type(*(v.dtype if type(v) is TracedArray else v for v in values))
+
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    np.bincount: _bincount,
+    np.broadcast_to: _broadcast_to,
+    np.result_type: _result_type,
+    np.shape: lambda array: array.shape,
+    np.ndim: lambda array: array.ndim,
+}

@@ -1,0 +1,273 @@
+"""One round as a function of arrays: the strategy's and the client's own lines, traced by JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.wire.payloads import payload_bytes
+
+if TYPE_CHECKING:
+    from flower_fedcon.clients.base import FedConClient
+    from flower_fedcon.strategies.base import FedConStrategy
+
+Rebuild = Callable[[Iterator[Any]], Any]
+
+
+def parts(tree: Any) -> tuple[list[Any], Rebuild]:
+    """Return the arrays and numbers that a state is made of, and what makes a state of such ones.
+
+    Raises
+    ------
+    NotTraceableError
+        If it holds anything else.
+    """
+    if tree is None or isinstance(tree, bool | str):
+        return [], lambda _: tree
+    if isinstance(tree, np.ndarray | float | int | np.number):
+        return [tree], next
+    if isinstance(tree, Mirror):
+        found, rebuild = parts(tree.to_tree())
+        return found, lambda values: Mirror(**rebuild(values))
+    if isinstance(tree, tuple | list):
+        each = [parts(value) for value in tree]
+        make = type(tree)._make if hasattr(tree, "_make") else type(tree)
+        return [p for found, _ in each for p in found], lambda v: make([r(v) for _, r in each])
+    if isinstance(tree, dict):
+        found, rebuild = parts(list(tree.values()))
+        return found, lambda values: dict(zip(tree, rebuild(values), strict=True))
+    raise NotTraceableError(f"its state holds a {type(tree).__name__}")
+
+
+class Round(NamedTuple):
+    """What tracing a round has shown.
+
+    Attributes
+    ----------
+    state : list
+        The parts of the server's next state: JAX arrays, and numbers that do not change.
+    clients : dict of array
+        All clients' next states, by field.
+    holds : jax.Array
+        Whether everything in the round is finite, and what was assumed is true.
+    up, down : int
+        Bytes.
+    """
+
+    state: list[Any]
+    clients: dict[str, Any]
+    holds: Any
+    up: int
+    down: int
+
+
+class RoundTracer:
+    """The round of one run, for cohorts of one size.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+        Bound.
+    client : FedConClient
+        Serves all clients, with `objective`.
+    objective : object
+        What `client` takes gradients of; with `rows` to set before a round.
+    stack : Stack
+        The clients' objectives.
+    axes : int
+        Number of axes of the model.
+    setting_bytes : int
+        What each client is sent beside the broadcast.
+    """
+
+    def __init__(
+        self,
+        strategy: FedConStrategy[Any],
+        client: FedConClient[Any],
+        objective: Any,
+        stack: Stack,
+        axes: int,
+        setting_bytes: int,
+    ) -> None:
+        self._strategy, self._client, self._objective = strategy, client, objective
+        self._axes, self._setting_bytes = axes, setting_bytes
+        self._num_clients = strategy.setup.num_clients
+        self.data = _arrays(stack)
+        self._stack = stack
+
+    def __call__(
+        self,
+        state: Any,
+        client_state: Any,
+        data: Mapping[str, Any],
+        cohort: Any,
+        rows: Any,
+    ) -> Round:
+        """Trace a round from a state of traced arrays.
+
+        Parameters
+        ----------
+        state : NamedTuple
+            The server's.
+        client_state : NamedTuple or None
+            All clients', its arrays stacked.
+        data : dict of jax.Array
+            In place of `self.data`.
+        cohort : jax.Array of int, or None for everyone
+        rows : jax.Array of int, shape (gradients, cohort, batch size), or None
+        """
+        strategy, client, n = self._strategy, self._client, self._num_clients
+        conditions()
+        clients: Any = list(range(n)) if cohort is None else TracedArray(cohort)
+        which = slice(0, n) if cohort is None else clients
+        self._objective.select(_with(self._stack, data), which, clients, 0)
+        self._objective.rows = None if rows is None else TracedArray(rows)
+        down = strategy.broadcast(state)
+        sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
+        if strategy.sends_personal:
+            # Of the whole cohort at once; who looks at the last round ends the trace.
+            everyone: Any = np.arange(n) if cohort is None else clients
+            last: Any = TracedArray(jnp.asarray(0))
+            own = strategy.personal(state, everyone, last)
+            sent += sum(self._own_bytes(value, len(clients)) for value in own.values())
+            down = down | own
+        mine: Any = None
+        if client_state is not None:
+            mine = _map(client_state, lambda value: value if cohort is None else value[clients])
+            mine = client.on_acknowledged(mine, down)
+            mine = _map(mine, lambda value: self._spread(value, len(clients)))
+        payload, after = client.step(mine, down)
+        columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
+        if columns.keys() != set(strategy.expects(state)):
+            raise NotTraceableError(f"its clients upload {sorted(columns)}")
+        self._admit(columns)
+        up = sum(map(column_bytes, columns.values()))
+        uploads = Uploads([Reply(clients, 0, columns)], n, strategy.aggregation)
+        found, _ = parts(strategy.aggregate(state, uploads))
+        for value in found:
+            _assume_finite(value)
+        kept = {}
+        if client_state is not None:
+            kept = self._kept(client_state, after, cohort, len(clients))
+        holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
+        state_parts = [v.value if type(v) is TracedArray else v for v in found]
+        return Round(state_parts, kept, holds, up, sent)
+
+    def _own_bytes(self, value: Any, count: int) -> int:
+        """Return the bytes of a value that each client is sent, its own."""
+        if isinstance(value, np.ndarray) and value.ndim > self._axes:
+            return count * payload_bytes({"": value[0]})
+        return count * payload_bytes({"": value})
+
+    def _spread(self, value: Any, count: int) -> Any:
+        """Return a value of one model's shape repeated for each client."""
+        if isinstance(value, np.ndarray) and value.ndim == self._axes:
+            return np.broadcast_to(value, (count, *value.shape))
+        return value
+
+    def _admit(self, columns: Mapping[str, Any]) -> None:
+        """Assume of the uploads what the gate asks of them."""
+        bound = self._strategy.norm_bound
+        for name, column in columns.items():
+            if isinstance(column, Atom):
+                continue
+            if type(column) is not TracedArray or not column.ndim:
+                raise NotTraceableError(f"its clients upload {name!r}, which is no array")
+            _assume_finite(column)
+            if bound is not None:  # close to it the gate decides
+                axes = tuple(range(1, column.ndim))
+                squares = (column * column).sum(axis=axes)
+                (squares < bound * bound * (1 - 1e-6)).assume()
+
+    def _kept(self, before: Any, after: Any, cohort: Any, count: int) -> dict[str, Any]:
+        """Return all clients' states, by field, after those of the cohort have changed."""
+        kept = {}
+        for name, old, new in zip(before._fields, before, after, strict=True):
+            if type(old) is not TracedArray:
+                if type(new) is TracedArray or new != old:
+                    raise NotTraceableError(f"its clients' {name!r} changes and is no array")
+                continue
+            value = self._spread(new, count)
+            if type(value) is not TracedArray or value.dtype != old.dtype:
+                raise NotTraceableError(f"its clients' {name!r} is an array in some rounds only")
+            kept[name] = value.value if cohort is None else old.value.at[cohort].set(value.value)
+        return kept
+
+
+def _map(state: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a NamedTuple with a function of each array."""
+    return state._make([function(v) if isinstance(v, np.ndarray) else v for v in state])
+
+
+def _assume_finite(value: Any) -> None:
+    """Assume that a traced array is finite; its sum is not if an entry is not."""
+    if type(value) is TracedArray and value.ndim and value.dtype.kind == "f":
+        TracedArray(jnp.isfinite(value.value.sum())).assume()
+
+
+def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the arrays of a stack of objectives, by name."""
+    found = {}
+    for name, value in vars(stack).items():
+        if isinstance(value, np.ndarray):
+            found[prefix + name] = value
+        elif isinstance(value, Stack):
+            found |= _arrays(value, f"{prefix}{name}.")
+    return found
+
+
+def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
+    """Return a stack with traced arrays in the place of its own."""
+    new = copy(stack)
+    for name, value in vars(stack).items():
+        if isinstance(value, np.ndarray):
+            setattr(new, name, TracedArray(data[prefix + name]))
+        elif isinstance(value, Stack):
+            setattr(new, name, _with(value, data, f"{prefix}{name}."))
+    new.uncompiled()
+    return new
+
+
+def numbers_that_change(
+    trace: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any]
+) -> list[bool]:
+    """Return which parts of the server's state have to be traced: arrays, and numbers that change.
+
+    Parameters
+    ----------
+    trace : callable
+        From the parts of a state, those that are not traced as Python numbers, to the next.
+    values : sequence
+        The parts of a state.
+    """
+    varies = [isinstance(value, np.ndarray) for value in values]
+    while True:
+        found: list[Any] = []
+
+        def once(given: list[Any], varies: Sequence[bool] = varies, out: Any = found) -> Any:
+            left = iter(given)
+            out[:] = trace([next(left) if v else x for v, x in zip(varies, values, strict=True)])
+            return 0
+
+        jax.eval_shape(once, [x for v, x in zip(varies, values, strict=True) if v])
+        if len(found) != len(values):
+            raise NotTraceableError("its state has another form after a round")
+        more = [
+            v or isinstance(new, jax.Array) or new != old
+            for v, old, new in zip(varies, values, found, strict=True)
+        ]
+        if more == varies:
+            return varies
+        varies = more

@@ -1,0 +1,358 @@
+"""The compiled engine: the local engine's iterates, bytes and errors."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from test_contract import rules
+from test_stacked import COUNTED, KINDS, STACKS, made, objectives
+
+from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.regularizers import L1, ElasticNet, Indicator, L2Squared
+from flower_fedcon.schedules import InverseSqrt
+from flower_fedcon.sets import Box, L1Ball, L2Ball, LInfBall, Simplex
+from flower_fedcon.strategies import CompositeFL, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD
+
+jax = pytest.importorskip("jax")
+from flower_fedcon.engines.jax import JaxEngine, why_not_traceable  # noqa: E402
+from flower_fedcon.engines.traced import NotTraceableError, TracedArray  # noqa: E402
+
+COMPILED = [
+    "cfedda", "compositefl", "fastfedda", "fedavg", "feddualavg", "fedfw", "fedfwplus", "fedmid",
+    "scaffold",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def done(monkeypatch) -> list[int]:
+    """The numbers of rounds that were compiled."""
+    found: list[int] = []
+    advance = JaxEngine.advance
+
+    def counted(self, server, rounds):
+        found.append(advance(self, server, rounds))
+        return found[-1]
+
+    monkeypatch.setattr(JaxEngine, "advance", counted)
+    return found
+
+
+def same(
+    strategy: Any, problem: FederatedProblem, rounds: int = 30, tolerance: float = 1e-10
+) -> Any:
+    """Assert that it agrees with the local engine, and return the history."""
+    expected, found = (
+        simulate(strategy, problem, rounds, engine=e, seed=3, evaluate_every=10)
+        for e in ("local", "jax")
+    )
+    assert found.x.dtype == expected.x.dtype
+    scale = max(1.0, float(np.abs(expected.x).max()))
+    assert np.abs(expected.x).max() > 1e-3
+    assert np.abs(found.x - expected.x).max() <= tolerance * scale
+    for row, other in zip(expected.rows, found.rows, strict=True):
+        assert {k: row[k] for k in COUNTED} == {k: other[k] for k in COUNTED}
+    return found
+
+
+def taken(name: str) -> list[Any]:
+    return [rule for rule in rules(name) if not isinstance(rule, Bernoulli)]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_same_iterates_as_local(name, done):
+    """Everyone, and cohorts: then a client that keeps state is met once before."""
+    for rule in taken(name):
+        done.clear()
+        same(*made(name, objectives("least squares"), participation=rule))
+        assert sum(done) == 29 if rule == Full() else sum(done) > 15
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_objective(kind, done):
+    same(*made("scaffold", objectives(kind)))
+    assert sum(done) == 29
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_same_minibatches_as_local(name, done):
+    """Five rows of twelve: a permutation is drawn anew within a round."""
+    more = {"gradient": "stochastic"} if name.startswith("fedfw") else {}
+    for rule in taken(name):
+        done.clear()
+        same(*made(name, objectives("least squares"), batch_size=5, participation=rule, **more))
+        assert sum(done) > 15
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_single_precision(name, done):
+    strategy, problem = made(name, objectives("least squares", dtype=np.float32))
+    assert same(strategy, problem, 20, 1e-4).x.dtype == np.float32
+    assert sum(done) == 19
+
+
+@pytest.mark.parametrize("name", [name for name in STACKS if name not in COMPILED])
+def test_what_cannot_be_compiled_says_why_and_runs_stacked(name, caplog, done):
+    strategy, problem = made(name, objectives("least squares"))
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = simulate(strategy, problem, 6, engine="jax").x
+    lines = [r.message for r in caplog.records if "running on the stacked engine" in r.message]
+    assert len(lines) == 1
+    assert lines[0].startswith(f'engine="jax": {strategy.title}: ')
+    assert sum(done) == 0
+    assert found.tobytes() == simulate(strategy, problem, 6, engine="stacked").x.tobytes()
+
+
+def test_reasons_that_are_known_before():
+    problem = FederatedProblem(objectives("least squares"))
+    steps: dict[str, Any] = {"client_lr": 0.1, "local_steps": 1}
+    assert why_not_traceable(FedAvg(**steps), problem) is None
+    drawn = why_not_traceable(FedAvg(participation=Bernoulli(0.5), **steps), problem)
+    assert drawn == "cohorts of Bernoulli(p) differ in size from round to round"
+    falling = FedAvg(client_lr=InverseSqrt(0.1), local_steps=1)
+    assert why_not_traceable(falling, problem) == "client_lr is a schedule"
+    mixed = FederatedProblem([*objectives("least squares"), *objectives("quadratic")])
+    reason = why_not_traceable(FedAvg(**steps), mixed)
+    assert reason == "the clients' objectives differ in type or shape"
+
+
+SETS = [L1Ball(1.5), Box(-0.3, 0.4), Box(np.zeros(6), np.ones(6)), Simplex(2.0), L2Ball(1.0),
+        LInfBall(0.5)]  # fmt: skip
+
+
+@pytest.mark.parametrize("constraint", SETS, ids=repr)
+def test_sets(constraint, done):
+    """Their oracles in FedFW, their projections as the prox of FedMiD."""
+    start = constraint.project(np.full(6, 0.1))
+    problem = FederatedProblem(objectives("least squares"), constraint=constraint, x0=start)
+    for rule in (Full(), Sample(count=3)):
+        same(FedFW(constraint, penalty=0.5, participation=rule), problem, 12)
+    psi = Indicator(constraint)
+    problem = FederatedProblem(objectives("least squares"), regularizer=psi, x0=start)
+    same(FedMiD(psi, client_lr=0.2, local_steps=2), problem)
+    assert 0 not in done[1:2]
+
+
+@pytest.mark.parametrize(
+    "psi", [L2Squared(0.2), ElasticNet(0.1, 0.2), L1(np.linspace(0, 0.3, 6))], ids=repr
+)
+def test_regularizers(psi, done):
+    problem = FederatedProblem(objectives("least squares"), regularizer=psi)
+    same(FedDualAvg(psi, client_lr=0.05, local_steps=3), problem)
+    same(CompositeFL(psi, client_lr=0.05, local_steps=3), problem)
+    assert sum(done) > 50
+
+
+def test_server_momentum(done):
+    problem = FederatedProblem(objectives("least squares"))
+    same(FedAvg(client_lr=0.05, local_steps=3, server_momentum=0.5), problem)
+    assert sum(done) == 29
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "then"), [("jax", "local"), ("local", "jax"), ("jax", "jax")])
+@pytest.mark.parametrize("name", ["fedfw", "compositefl"])
+def test_one_engine_goes_on_with_the_run_of_another(name, first, then, tmp_path):
+    for rule in (Full(), Sample(fraction=0.5)) if first != then else (Full(),):
+        strategy, problem = made(name, objectives("least squares"), participation=rule)
+        whole = simulate(strategy, problem, 30)
+        folder = tmp_path / type(rule).__name__
+        options: dict[str, Any] = {"run_dir": folder, "checkpoint_every": 7, "evaluate_every": 10}
+        simulate(strategy, problem, 19, engine=first, **options)
+        rest = simulate(strategy, problem, 30, engine=then, resume=True, **options)
+        assert rest.x == pytest.approx(whole.x, abs=1e-10)
+        for column in COUNTED:
+            assert rest.rows[-1][column] == whole.rows[-1][column]
+
+
+def test_a_run_is_resumed_to_the_same_bytes(tmp_path):
+    """A block may be cut anywhere."""
+    strategy, problem = made("scaffold", objectives("logistic"), batch_size=5)
+    whole = simulate(strategy, problem, 40, engine="jax", evaluate_every=0)
+    simulate(strategy, problem, 17, engine="jax", evaluate_every=0, run_dir=tmp_path / "a")
+    rest = simulate(strategy, problem, 40, engine="jax", run_dir=tmp_path / "a", resume=True)
+    assert rest.x.tobytes() == whole.x.tobytes()
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_run_that_diverges_ends_as_with_local(done):
+    """In the same round, by the same error."""
+    problem = FederatedProblem([Quadratic(np.eye(2) * 4.0, np.ones(2)) for _ in range(3)])
+    strategy = FedAvg(client_lr=50.0, local_steps=5)
+    told = []
+    for engine in ("local", "jax"):
+        with pytest.raises(FedConError) as caught:
+            simulate(strategy, problem, 400, engine=engine, evaluate_every=0)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "round " in told[0]
+    assert sum(done) > 10
+
+
+def test_an_upload_that_is_too_long_is_dropped_as_with_local(done, caplog):
+    """In the rounds in which it is; the others are compiled."""
+    problem = FederatedProblem(
+        [Quadratic(np.eye(1), np.array([b])) for b in (1.0, 2.0, 30.0)], x0=np.array([20.0])
+    )
+    strategy = FedAvg(client_lr=0.1, local_steps=1, norm_bound=1.85)
+    expected, found = (
+        simulate(strategy, problem, 40, engine=e, evaluate_every=8) for e in ("local", "jax")
+    )
+    assert expected["dropped"][-1] > 0
+    assert expected["dropped"][-1] == found["dropped"][-1]
+    assert found.x == pytest.approx(expected.x, abs=1e-12)
+    assert 0 < sum(done) < 40
+
+
+def test_conditions_that_never_hold_are_not_tried_forever(done, caplog):
+    problem = FederatedProblem([Quadratic(np.eye(1), np.array([b])) for b in (1.0, 2.0, 90.0)])
+    strategy = FedAvg(client_lr=0.1, local_steps=1, norm_bound=2.0)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = simulate(strategy, problem, 40, engine="jax").x
+    assert found.tobytes() == simulate(strategy, problem, 40, engine="stacked").x.tobytes()
+    assert "what a compiled round assumes" in caplog.text
+    assert sum(done) == 0
+    assert len(done) == 40
+
+
+def test_without_jax_the_extra_is_named(monkeypatch):
+    plain = builtins.__import__
+
+    def missing(name, *args, **kwargs):
+        if name == "jax":
+            raise ImportError(name)
+        return plain(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    problem = FederatedProblem(objectives("quadratic"))
+    with pytest.raises(ConfigError, match=r'pip install "flower-fedcon\[jax\]"'):
+        simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 2, engine="jax")
+
+
+# --- what surrounds it ----------------------------------------------------------------------------
+
+
+def test_the_user_s_jax_stays_as_it_is():
+    before = jax.numpy.ones(2).dtype
+    simulate(*made("fedavg", objectives("quadratic")), 5, engine="jax", evaluate_every=0)
+    assert jax.numpy.ones(2).dtype == before == np.float32
+
+
+def test_callbacks_and_certificates_see_the_same(done):
+    strategy, problem = made("scaffold", objectives("least squares"))
+    runs = [
+        simulate(strategy, problem, 20, engine=e, evaluate_every=5, certificates=True)
+        for e in ("local", "jax")
+    ]
+    for name in ("objective", "kkt", "consensus"):
+        if name in runs[0].rows[-1]:
+            assert runs[1][name] == pytest.approx(runs[0][name], rel=1e-9, abs=1e-12)
+    assert sum(done) == 19
+    found = simulate(
+        strategy, problem, 20, engine="jax", evaluate_every=3, callbacks=[lambda r: r["round"] == 6]
+    )
+    assert found.rows[-1]["round"] == 6
+    found.x += 1.0  # it is the caller's
+
+
+def test_an_audit_log_notes_every_exchange(tmp_path, caplog, done):
+    strategy, problem = made("fedavg", objectives("quadratic"))
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        simulate(strategy, problem, 5, engine="jax", run_dir=tmp_path / "a", audit=True)
+    assert "an audit log notes every exchange; running on the stacked engine" in caplog.text
+    assert sum(done) == 0
+
+
+def test_a_mirror_does_not_change_what_it_was_given_to_read():
+    given = np.zeros((2, 3))
+    given.flags.writeable = False
+    mirror = Mirror(c=given, d=given)
+    mirror.add([1], c=np.ones((1, 3)))
+    mirror.put(0, d=np.ones(3))
+    assert mirror["c"].tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert mirror["d"].tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert not given.any()
+
+
+# --- arrays that are traced -----------------------------------------------------------------------
+
+
+def traced(function: Any, *arrays: Any) -> Any:
+    """Return what a function of NumPy's arrays gives when it is compiled."""
+    with jax.enable_x64(True):
+        compiled = jax.jit(lambda *a: function(*map(TracedArray, a)).value)
+        return np.asarray(compiled(*arrays))
+
+
+def in_place(x: Any, y: Any) -> Any:
+    z = x - y
+    z *= 2
+    np.tanh(z, out=z)
+    z.reshape(-1)[1] = 7.0
+    z[1:, :2] -= y[1:, :2]
+    column = z[:, 0]
+    column += 1.0
+    z[np.array([0, 1]), np.array([2, 2])] += np.array([10.0, 20.0])
+    return z
+
+
+def reductions(x: Any, y: Any) -> Any:
+    level = x.max(axis=-1, keepdims=True) - np.add.reduce(y, axis=-1, keepdims=True)
+    counts = np.bincount(np.abs(x).argmax(axis=0), np.sign(y[0]), 4)
+    norm = np.linalg.norm(y, axis=-1)
+    return np.concatenate([np.where(x > level, x, y).sum(axis=1), counts, norm / (1 + x.sum())])
+
+
+@pytest.mark.parametrize("function", [in_place, reductions])
+def test_numpy_s_lines_do_what_they_do_with_numpy_s_arrays(function):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 3)), rng.standard_normal((2, 3))
+    found = traced(function, x.copy(), y.copy())
+    assert found == pytest.approx(function(x, y), abs=1e-14)
+
+
+def test_what_a_trace_cannot_know():
+    for function in (float, int, list, lambda x: np.asarray(x), lambda x: bool(x), np.unwrap):
+        with pytest.raises(NotTraceableError), jax.enable_x64(True):
+            jax.jit(lambda x, f=function: f(TracedArray(x)) and 0)(np.ones(3))
+
+
+def test_it_takes_the_place_of_numpy_s_array_and_numbers():
+    x = TracedArray(jax.numpy.ones((2, 3)))
+    assert isinstance(x, np.ndarray)
+    assert isinstance(x.sum(), float)
+    assert not isinstance(x.sum(), np.ndarray)
+    assert isinstance(x.argmax(), int)
+    assert x.T.shape == (3, 2)
+
+
+def test_local_and_compiled_fedfw_by_hand():
+    """One client, f = (x - 3)^2 / 2 on [-1, 1]: the vertex 1 from round 1 on."""
+    problem = FederatedProblem(
+        [LeastSquares(np.eye(1), np.array([3.0]))], constraint=L1Ball(1.0), x0=np.zeros(1)
+    )
+    found = simulate(FedFW(problem.constraint, penalty=1.0), problem, 9, engine="jax").x
+    assert found == pytest.approx([1.0], abs=1e-15)
+
+
+def test_fastfedda_by_its_weights_of_steps_runs_stacked(caplog):
+    """Its weights are numbers of the round."""
+    problem = FederatedProblem(objectives("least squares"), regularizer=L1(0.1))
+    strategy = FastFedDA(
+        L1(0.1), strong_convexity=0.1, damping=30.0, local_steps=2, weight_power=1.0
+    )
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = simulate(strategy, problem, 6, engine="jax").x
+    assert "running on the stacked engine" in caplog.text
+    assert found.tobytes() == simulate(strategy, problem, 6, engine="stacked").x.tobytes()
