@@ -85,7 +85,8 @@ class L1Ball(ConstraintSet):
             best = np.abs(flat).argmax(axis=1)  # a NaN, if there is one
             tops = flat[np.arange(len(best)), best]
             codes = np.where(tops > 0, -1, 1) * (best + 1)
-        if not np.count_nonzero(np.isfinite(tops)) == tops.size:
+        finite = np.count_nonzero(np.isfinite(tops)) == tops.size
+        if not finite:
             expect_finite(self, g)
         return CoordinateAtom(codes.reshape(g.shape[:batch]), self.radius, g.shape, g.dtype)
 
