@@ -16,7 +16,7 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from flower_fedcon.benchmarks import flower, in_process, oracles, paths
+from flower_fedcon.benchmarks import compiled, flower, in_process, oracles, paths
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.kernels import dispatch
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "growth": in_process.growth,
     "memory": in_process.memory,
     "path": paths.path,
+    "compiled": compiled.compiled,
     "projections": oracles.projections,
     "nuclear": oracles.nuclear,
     "completion": oracles.completion,
@@ -37,8 +38,8 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "ray": flower.ray,
     "flower": flower.flower,
 }
-ON_REQUEST = ("completion", "long", "curves", "ray", "flower", "path")
-"""The benchmarks that take more than a minute, or need an extra (path: tables)."""
+ON_REQUEST = ("completion", "long", "curves", "ray", "flower", "path", "compiled")
+"""The benchmarks that take more than a minute, or need an extra (path: tables; compiled: jax)."""
 
 
 def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Result]:

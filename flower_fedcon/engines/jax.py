@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -24,9 +22,16 @@ from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
-from flower_fedcon.engines.stacked import Selected, StackedEngine
+from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.tracing import Rebuild, RoundTracer, numbers_that_change, parts
+from flower_fedcon.engines.tracing import (
+    GivenRows,
+    Rebuild,
+    RoundTracer,
+    numbers_that_change,
+    parts,
+    place,
+)
 from flower_fedcon.objectives.stacked import key
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
@@ -41,7 +46,6 @@ _DRAWN = 2**21  # numbers of clients and rows that are drawn ahead for one block
 _SECONDS = 0.5  # that a block may take: a signal or a checkpoint waits for its end
 _FIRST = 64  # rounds in the first block
 _FAILED = 10  # rounds in a row that may turn out to be no plain ones
-_OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__) if file)
 
 
 def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
@@ -59,26 +63,6 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     if len({key(objective) for objective in problem.objectives}) > 1:
         return "the clients' objectives differ in type or shape"
     return None
-
-
-class _GivenRows(Selected):
-    """The objective of a traced round: its rows are given, or counted where they are not yet."""
-
-    rows: TracedArray | None = None
-    asked = 0  # how many batches a round takes
-    size = 0
-    gradient_steps = None  # type: ignore[assignment]  # steps are traced one by one
-
-    def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
-        """Choose the clients to serve."""
-        super().select(stacked, which, clients, server_round)
-        self.asked = 0
-
-    def _next_rows(self, size: int) -> Any:
-        self.asked, self.size = self.asked + 1, size
-        if self.rows is None:  # the number of batches is still to be found
-            return TracedArray(jax.numpy.zeros((len(self._clients), size), int))
-        return self.rows[self.asked - 1]
 
 
 class _Block(NamedTuple):
@@ -101,7 +85,7 @@ class JaxEngine(StackedEngine):
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make the client objects."""
         super().open(run)
-        self._given = _GivenRows(run)
+        self._given = GivenRows(run)
         self._tracing_client = self._serving(self._given, run)
         self._block: _Block | None = None
         self._length, self._refused = _FIRST, False
@@ -202,7 +186,7 @@ class JaxEngine(StackedEngine):
             return self._traced(server, rounds)
         except Exception as error:  # of mathematics that was written for NumPy
             what = str(error).partition("\n")[0] or type(error).__name__
-            self._refuse(f"{server.strategy.title}: {what}{_place(error)}")
+            self._refuse(f"{server.strategy.title}: {what}{place(error)}")
             return None
 
     def _refuse(self, reason: str) -> None:
@@ -355,16 +339,6 @@ def _on_host(value: Any, axes: int) -> Any:
     if value.ndim:
         return np.asarray(value) if value.ndim > axes else np.array(value)
     return float(value) if value.dtype.kind == "f" else int(value)
-
-
-def _place(error: BaseException) -> str:
-    """Return which line of a strategy, client or of its mathematics an error comes from."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_OTHERS)
-    ]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _fixed(state: Any) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.engines.stacked import Selected
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.sets.atoms import Atom
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 Rebuild = Callable[[Iterator[Any]], Any]
+_OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__) if file)
 
 
 def parts(tree: Any) -> tuple[list[Any], Rebuild]:
@@ -49,6 +53,26 @@ def parts(tree: Any) -> tuple[list[Any], Rebuild]:
         found, rebuild = parts(list(tree.values()))
         return found, lambda values: dict(zip(tree, rebuild(values), strict=True))
     raise NotTraceableError(f"its state holds a {type(tree).__name__}")
+
+
+class GivenRows(Selected):
+    """The objective of a traced round: its rows are given, or counted where they are not yet."""
+
+    rows: TracedArray | None = None
+    asked = 0  # how many batches a round takes
+    size = 0
+    gradient_steps = None  # type: ignore[assignment]  # steps are traced one by one
+
+    def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
+        """Choose the clients to serve."""
+        super().select(stacked, which, clients, server_round)
+        self.asked = 0
+
+    def _next_rows(self, size: int) -> Any:
+        self.asked, self.size = self.asked + 1, size
+        if self.rows is None:  # the number of batches is still to be found
+            return TracedArray(jnp.zeros((len(self._clients), size), int))
+        return self.rows[self.asked - 1]
 
 
 class Round(NamedTuple):
@@ -271,3 +295,13 @@ def numbers_that_change(
         if more == varies:
             return varies
         varies = more
+
+
+def place(error: BaseException) -> str:
+    """Return which line of a strategy, client or of its mathematics an error comes from."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OTHERS)
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -12,17 +12,26 @@ from test_contract import rules
 from test_stacked import COUNTED, KINDS, STACKS, made, objectives
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon.benchmarks.in_process import small_clients
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.regularizers import L1, ElasticNet, Indicator, L2Squared
 from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.sets import Box, L1Ball, L2Ball, LInfBall, Simplex
-from flower_fedcon.strategies import CompositeFL, FastFedDA, FedAvg, FedDualAvg, FedFW, FedMiD
+from flower_fedcon.strategies import (
+    CompositeFL,
+    FastFedDA,
+    FedAvg,
+    FedDualAvg,
+    FedFW,
+    FedMiD,
+    Scaffold,
+)
 
 jax = pytest.importorskip("jax")
+from flower_fedcon.benchmarks.jax_loops import LOOPS  # noqa: E402
 from flower_fedcon.engines.jax import JaxEngine, why_not_traceable  # noqa: E402
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray  # noqa: E402
 
 COMPILED = [
     "cfedda", "compositefl", "fastfedda", "fedavg", "feddualavg", "fedfw", "fedfwplus", "fedmid",
@@ -285,56 +294,22 @@ def test_a_mirror_does_not_change_what_it_was_given_to_read():
     assert not given.any()
 
 
-# --- arrays that are traced -----------------------------------------------------------------------
-
-
-def traced(function: Any, *arrays: Any) -> Any:
-    """Return what a function of NumPy's arrays gives when it is compiled."""
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedFW"])
+def test_the_benchmark_s_yardstick_is_the_same_algorithm(name):
+    problem = small_clients(4, 6, rows=5)
+    A, b = (np.stack([getattr(f, key) for f in problem.objectives]) for key in ("A", "b"))
+    steps: dict[str, Any] = {"client_lr": 0.1, "local_steps": 2}
+    strategy = {
+        "FedAvg": lambda: FedAvg(**steps),
+        "Scaffold": lambda: Scaffold(**steps),
+        "FedFW": lambda: FedFW(problem.constraint, penalty=0.5),
+    }[name]()
+    settings = {"radius": 1.0, "penalty": 0.5} if name == "FedFW" else {"rate": 0.1, "steps": 2}
+    if name != "FedFW":
+        problem = FederatedProblem(problem.objectives)
     with jax.enable_x64(True):
-        compiled = jax.jit(lambda *a: function(*map(TracedArray, a)).value)
-        return np.asarray(compiled(*arrays))
-
-
-def in_place(x: Any, y: Any) -> Any:
-    z = x - y
-    z *= 2
-    np.tanh(z, out=z)
-    z.reshape(-1)[1] = 7.0
-    z[1:, :2] -= y[1:, :2]
-    column = z[:, 0]
-    column += 1.0
-    z[np.array([0, 1]), np.array([2, 2])] += np.array([10.0, 20.0])
-    return z
-
-
-def reductions(x: Any, y: Any) -> Any:
-    level = x.max(axis=-1, keepdims=True) - np.add.reduce(y, axis=-1, keepdims=True)
-    counts = np.bincount(np.abs(x).argmax(axis=0), np.sign(y[0]), 4)
-    norm = np.linalg.norm(y, axis=-1)
-    return np.concatenate([np.where(x > level, x, y).sum(axis=1), counts, norm / (1 + x.sum())])
-
-
-@pytest.mark.parametrize("function", [in_place, reductions])
-def test_numpy_s_lines_do_what_they_do_with_numpy_s_arrays(function):
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, 3)), rng.standard_normal((2, 3))
-    found = traced(function, x.copy(), y.copy())
-    assert found == pytest.approx(function(x, y), abs=1e-14)
-
-
-def test_what_a_trace_cannot_know():
-    for function in (float, int, list, lambda x: np.asarray(x), lambda x: bool(x), np.unwrap):
-        with pytest.raises(NotTraceableError), jax.enable_x64(True):
-            jax.jit(lambda x, f=function: f(TracedArray(x)) and 0)(np.ones(3))
-
-
-def test_it_takes_the_place_of_numpy_s_array_and_numbers():
-    x = TracedArray(jax.numpy.ones((2, 3)))
-    assert isinstance(x, np.ndarray)
-    assert isinstance(x.sum(), float)
-    assert not isinstance(x.sum(), np.ndarray)
-    assert isinstance(x.argmax(), int)
-    assert x.T.shape == (3, 2)
+        expected = np.asarray(LOOPS[name](A, b, rounds=20, **settings))
+    assert simulate(strategy, problem, 20).x == pytest.approx(expected, abs=1e-12)
 
 
 def test_local_and_compiled_fedfw_by_hand():
