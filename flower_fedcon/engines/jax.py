@@ -211,7 +211,8 @@ class JaxEngine(StackedEngine):
 
         def probe(values: Sequence[Any]) -> list[Any]:
             state = rebuild(iter([_traced_or_number(v) for v in values]))
-            seen = tracer(state, self._traced_clients(self._client_arrays), data, cohort, None)
+            clients = self._traced_clients(self._client_arrays)
+            seen = tracer(state, clients, data, jax.numpy.asarray(1), cohort, None)
             counted[:] = [seen.up, seen.down]
             return seen.state
 
@@ -224,8 +225,8 @@ class JaxEngine(StackedEngine):
         loop = jax.jit(self._loop(tracer, varies, fixed, rebuild))
         self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
 
-        def run(carry: Any, given: Any, count: int) -> Any:
-            return loop(carry, data, given, count)
+        def run(carry: Any, given: Any, first: int, count: int) -> Any:
+            return loop(carry, data, given, first, count)
 
         return _Block(run, varies, fixed, batches, capacity, *counted)
 
@@ -242,7 +243,7 @@ class JaxEngine(StackedEngine):
         Its carry is the number of rounds begun, whether all hold, and the states.
         """
 
-        def once(carry: Any, data: Any, given: Any) -> Any:
+        def once(carry: Any, data: Any, given: Any, first: Any) -> Any:
             count, _, state, clients = carry
             here = {
                 name: lax.dynamic_index_in_dim(drawn, count, keepdims=False)
@@ -254,16 +255,17 @@ class JaxEngine(StackedEngine):
                 rebuild(iter(values)),
                 self._traced_clients(clients),
                 data,
+                first + count,
                 here.get("cohort"),
                 here.get("rows"),
             )
             after = [x for v, x in zip(varies, seen.state, strict=True) if v]
             return count + 1, seen.holds, after, seen.clients
 
-        def loop(carry: Any, data: Any, given: Any, count: Any) -> Any:
+        def loop(carry: Any, data: Any, given: Any, first: Any, count: Any) -> Any:
             return lax.while_loop(
                 lambda c: (c[0] < count) & c[1],
-                lambda c: once(c, data, given),
+                lambda c: once(c, data, given, first),
                 (0, True, *carry),
             )
 
@@ -286,7 +288,7 @@ class JaxEngine(StackedEngine):
                 given["rows"][i] = self._rows(np.array(cohort), first + i, batches, size)
         clients = self._client_arrays or {}
         start = (self._on_device, clients)
-        begun, holds, state, clients = block.run(start, given, count)
+        begun, holds, state, clients = block.run(start, given, first, count)
         if not holds:  # that round is the stacked engine's: it names what is wrong
             count = int(begun) - 1
             self._failed = 1 if count else self._failed + 1
@@ -295,7 +297,7 @@ class JaxEngine(StackedEngine):
                 self._refuse("what a compiled round assumes, such as finite values, does not hold")
             if count == 0:
                 return 0
-            _, _, state, clients = block.run(start, given, count)
+            _, _, state, clients = block.run(start, given, first, count)
         self._on_device = state
         if self._states is not None:
             self._client_arrays = clients

@@ -136,6 +136,7 @@ class RoundTracer:
         state: Any,
         client_state: Any,
         data: Mapping[str, Any],
+        number: Any,
         cohort: Any,
         rows: Any,
     ) -> Round:
@@ -149,6 +150,8 @@ class RoundTracer:
             All clients', its arrays stacked.
         data : dict of jax.Array
             In place of `self.data`.
+        number : jax.Array
+            The round's.
         cohort : jax.Array of int, or None for everyone
         rows : jax.Array of int, shape (gradients, cohort, batch size), or None
         """
@@ -156,7 +159,8 @@ class RoundTracer:
         conditions()
         clients: Any = list(range(n)) if cohort is None else TracedArray(cohort)
         which = slice(0, n) if cohort is None else clients
-        self._objective.select(_with(self._stack, data), which, clients, 0)
+        now: Any = TracedArray(number)
+        self._objective.select(_with(self._stack, data), which, clients, now)
         self._objective.rows = None if rows is None else TracedArray(rows)
         down = strategy.broadcast(state)
         sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
@@ -172,13 +176,14 @@ class RoundTracer:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
             mine = client.on_acknowledged(mine, down)
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
+        client._round = now
         payload, after = client.step(mine, down)
         columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
         if columns.keys() != set(strategy.expects(state)):
             raise NotTraceableError(f"its clients upload {sorted(columns)}")
         self._admit(columns)
         up = sum(map(column_bytes, columns.values()))
-        uploads = Uploads([Reply(clients, 0, columns)], n, strategy.aggregation)
+        uploads = Uploads([Reply(clients, now, columns)], n, strategy.aggregation)
         found, _ = parts(strategy.aggregate(state, uploads))
         for value in found:
             _assume_finite(value)
