@@ -138,7 +138,7 @@ def test_no_rounds(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "cloud"}, "engine must be one of 'local', 'stacked', 'ray', got 'cloud'"),
+        ({"engine": "cloud"}, "'stacked', 'jax', 'ray', got 'cloud'"),
         ({"resume": True}, "resume=True needs the run_dir"),
         ({"strategy": FedAvg}, "strategy must be one of flower_fedcon.strategies"),
         ({"problem": [1]}, r"problem must be a FederatedProblem, got \[1\]"),
