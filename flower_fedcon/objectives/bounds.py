@@ -12,20 +12,28 @@ from flower_fedcon.objectives.private import PrivateObjective
 from flower_fedcon.validation import Array, float_array, real
 
 
+def _check_function(owner: str, function: Any) -> None:
+    """Raise unless an argument has `value` and `gradient`; private examples tell neither."""
+    for method in ("value", "gradient"):
+        if not callable(getattr(function, method, None)):
+            raise ConfigError(f"{owner} needs an objective with {method}(x), got {function!r}")
+    if isinstance(function, PrivateObjective):
+        raise ConfigError(
+            f"{owner} would tell the loss of private examples (ExampleDP): leave one of the two out"
+        )
+
+
 class _Bounded:
     """What else an objective with a bound has is that of f."""
 
     def __init__(self, objective: Any) -> None:
-        for method in ("value", "gradient"):
-            if not callable(getattr(objective, method, None)):
+        _check_function(type(self).__name__, objective)
+        for attribute in ("constraint_value", "constraint_sums"):
+            if hasattr(objective, attribute):
                 raise ConfigError(
-                    f"{type(self).__name__} needs an objective with {method}(x), got {objective!r}"
+                    f"{type(self).__name__} would replace the constraint ({attribute}) that its "
+                    f"objective has: bound the objective without it, got {objective!r}"
                 )
-        if isinstance(objective, PrivateObjective):
-            raise ConfigError(
-                f"{type(self).__name__} would tell the loss of private examples (ExampleDP): leave "
-                "one of the two out"
-            )
         self.objective = objective
 
     def __getattr__(self, name: str) -> Any:
@@ -50,7 +58,8 @@ class LossBound(_Bounded):
     Raises
     ------
     ConfigError
-        If f or the loss has no `value` or `gradient`, or the bound is not finite.
+        If f or the loss has no `value` or `gradient`, f has a constraint already, or the bound is
+        not finite.
 
     Examples
     --------
@@ -62,7 +71,8 @@ class LossBound(_Bounded):
 
     def __init__(self, objective: Any, bound: float, loss: Any = None) -> None:
         super().__init__(objective)
-        self.loss = objective if loss is None else _Bounded(loss).objective
+        self.loss = objective if loss is None else loss
+        _check_function("LossBound(loss)", self.loss)
         self.bound = real("LossBound(bound)", bound)
 
     def constraint_value(self, x: Any) -> float:
@@ -97,7 +107,8 @@ class GroupLossBounds(_Bounded):
     Raises
     ------
     ConfigError
-        If a loss has no `value` or `gradient`, a bound is not finite, or the lengths differ.
+        If f or a loss has no `value` or `gradient`, f has a constraint already, a bound is not
+        finite, or the lengths differ.
 
     Examples
     --------
@@ -114,7 +125,10 @@ class GroupLossBounds(_Bounded):
         self, objective: Any, losses: Sequence[Any], bound: Any, counts: Any = None
     ) -> None:
         super().__init__(objective)
-        self.losses = [None if loss is None else _Bounded(loss).objective for loss in losses]
+        self.losses = list(losses)
+        for loss in self.losses:
+            if loss is not None:
+                _check_function("GroupLossBounds(losses)", loss)
         m = len(self.losses)
         bounds = float_array("GroupLossBounds(bound)", np.atleast_1d(bound), ndim=1)
         if not m or len(bounds) not in (1, m):

@@ -13,9 +13,9 @@ from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import Scaled
-from flower_fedcon.objectives.bounds import ConstraintSums
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.problems.constrained_reference import solve_constrained
+from flower_fedcon.problems.functional import FunctionalConstraints, check_bounds
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
@@ -24,10 +24,6 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, choice, float_array
 
 Metric = Callable[[Any], float]
-# What an objective with such constraints has.
-_CONSTRAINT = {
-    "mean": "constraint_value", "each": "constraint_value", "groups": "constraint_sums"
-}  # fmt: skip
 
 
 class FederatedProblem:
@@ -65,7 +61,8 @@ class FederatedProblem:
     Raises
     ------
     ConfigError
-        If the objectives' shapes differ, or an argument does not fit them.
+        If the objectives' shapes differ, an argument does not fit them, or `constraints` leaves out
+        constraints that objectives have, or asks for some that none has.
 
     Examples
     --------
@@ -111,18 +108,15 @@ class FederatedProblem:
         self.names = _names(names, len(objectives))
         self.layout = common_layout([Layout.for_objective(o) for o in objectives], self.names, x0)
         self.weights = _weights(weights, len(objectives))
-        self.constraints = choice("constraints", constraints, tuple(_CONSTRAINT))
+        self.constraints = choice("constraints", constraints, ("mean", "each", "groups"))
         self.objectives = [
             _weighted(o, len(objectives) * w, self.layout, mean=self.constraints == "mean")
             for o, w in zip(objectives, self.weights, strict=True)
         ]
         self.clients: list[Any] = [as_seen(o, self.layout) for o in self.objectives]
-        self.groups = self._number_of_groups()
-        self._sums: list[ConstraintSums] = []
-        if self.constraints != "mean" and self.has_functional_constraint:
-            self._sums = [ConstraintSums(client, self.constraints) for client in self.clients]
-        # A functional constraint; looked up once, not at each evaluation.
-        self._functional = self.constraints == "mean" and self.has_functional_constraint
+        self._functional = FunctionalConstraints(self.clients, constraints, self.names)
+        if self.groups:
+            check_bounds(objectives, self.names)
         if self.constraint is not None:
             self.constraint.check_shape(self.layout.shape)
         self.start = start_point(self.layout, x0, self.constraint)
@@ -180,34 +174,19 @@ class FederatedProblem:
     @property
     def has_functional_constraint(self) -> bool:
         """Whether the objectives have a constraint of their own, g(x) <= 0."""
-        enough = any if self.constraints == "each" else all
-        return enough(hasattr(c, _CONSTRAINT[self.constraints]) for c in self.clients)
+        return self._functional.any
+
+    @property
+    def groups(self) -> int:
+        """How many groups have a constraint, m; 0 without `constraints="groups"`."""
+        return self._functional.groups
 
     def constraint_values(self, x: Model) -> Array:
         """Return the constraints that are to be <= 0: their mean, each client's, or each group's.
 
         The clients without one are left out; shape (1,), (at most N,) or (m,).
         """
-        return self._constraint_values(self.layout.pack(x, "x"))
-
-    def _constraint_values(self, packed: Array) -> Array:
-        if not self._sums:
-            values = [c.constraint_value(packed) for c in self.clients if self._functional]
-            return np.array([math.fsum(values) / self.num_clients] if values else [])
-        sums = np.array([client.sums(packed) for client in self._sums])
-        counts = np.array([client.counts for client in self._sums])
-        if self.constraints == "groups":
-            return sums.sum(axis=0) / counts.sum(axis=0)  # type: ignore[no-any-return]
-        return sums[counts > 0]
-
-    def _constraint_gradients(self, packed: Array) -> Array:
-        """Return the gradients of `constraint_values`, one after another."""
-        if not self._sums:
-            return self._mean([c.constraint_gradient(packed) for c in self.clients])[None]
-        if self.constraints == "each":
-            return np.array([c.gradient(packed, np.ones(1)) for c in self._sums if c.counts.all()])
-        each = np.eye(self.groups) / np.sum([c.counts for c in self._sums], axis=0)
-        return np.array([sum(c.gradient(packed, row) for c in self._sums) for row in each])
+        return self._functional.values(self.layout.pack(x, "x"))
 
     def _constrained_optimum(self) -> Reference:
         if self.constraint is not None or self.regularizer is not None:
@@ -218,38 +197,10 @@ class FederatedProblem:
         return solve_constrained(
             self._objective,
             lambda x: self._mean([c.gradient(x) for c in self.clients]),
-            self._constraint_values,
-            self._constraint_gradients,
+            self._functional.values,
+            self._functional.gradients,
             self.start,
         )
-
-    def _number_of_groups(self) -> int:
-        """Return m, having checked that all clients know the same groups, each with some rows."""
-        if self.constraints != "groups":
-            return 0
-        for name, client in zip(self.names, self.clients, strict=True):
-            for needed in ("constraint_sums", "constraint_counts", "constraint_sums_gradient"):
-                if not hasattr(client, needed):
-                    raise ConfigError(
-                        f'constraints="groups" needs {needed} of every objective, client {name} '
-                        "has none: use GroupLossBounds"
-                    )
-        counts = [np.asarray(client.constraint_counts, np.float64) for client in self.clients]
-        shapes = {array.shape for array in counts}
-        if len(shapes) > 1 or counts[0].ndim != 1 or not counts[0].size:
-            raise ConfigError(
-                "constraint_counts must be of one shape (m,) on all clients, a number for each "
-                f"group, got {sorted(shapes)}"
-            )
-        total = np.sum(counts, axis=0)
-        if min(array.min() for array in counts) < 0 or not np.isfinite(total).all():
-            raise ConfigError("constraint_counts must be finite and >= 0")
-        if not total.all():
-            raise ConfigError(
-                f"the group {int(np.argmin(total))} has no rows on any client, and so no mean: "
-                "leave it out on all of them"
-            )
-        return len(total)
 
     def evaluate(self, packed: Array, values: Sequence[float] | None = None) -> Record:
         """Return the record of a packed model: objective, residual, violation and metrics.
@@ -266,8 +217,8 @@ class FederatedProblem:
             record["residual"] = record["objective"] - self._optimum.value
         D = self.constraint
         record["violation"] = 0.0 if D is None else D.violation(packed)
-        if self._functional or self._sums:
-            record["constraint"] = float(self._constraint_values(packed).max())
+        if self._functional.any:
+            record["constraint"] = float(self._functional.values(packed).max())
         if self._optimum is not None and record.get("constraint", 0.0) <= 0:
             self._check_residual(packed, record, self._optimum)
         x = self.layout.unpack(packed)

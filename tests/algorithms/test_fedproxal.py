@@ -36,8 +36,8 @@ def test_clients_without_a_constraint_are_not_bound_and_psi_is_the_servers():
     """x^2/2 - 3x and x^2/2 - x, with |x|/2: 1.5; the second client demands x <= 1."""
     clients = [Quadratic([[1.0]], [3.0]), Walled(Quadratic([[1.0]], [1.0]), [1.0], 1.0)]
     psi = L1(0.5)
-    for objectives, x in ((clients[:1] * 2, 2.5), (clients, 1.0)):
-        problem = FederatedProblem(objectives, regularizer=psi, constraints="each")
+    for objectives, x, kind in ((clients[:1] * 2, 2.5, "mean"), (clients, 1.0, "each")):
+        problem = FederatedProblem(objectives, regularizer=psi, constraints=kind)
         found = simulate(FedProxAL(psi, coupling=0.5), problem, 300).x
         assert found == pytest.approx([x], abs=1e-3)
 

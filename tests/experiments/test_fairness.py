@@ -93,7 +93,7 @@ def test_gradients_of_the_constraints_are_those_of_their_values():
     rng = np.random.default_rng(1)
     for problem in (hearts(), digits(), fair_digits(groups="clients"), neyman_pearson(clients=3)):
         x, step = rng.standard_normal((2, *problem.layout.shape)) * 0.1
-        slopes = problem._constraint_gradients(x)
+        slopes = problem._functional.gradients(x)
         h = 1e-6
         change = problem.constraint_values(x + h * step) - problem.constraint_values(x - h * step)
         expected = change / (2 * h)
@@ -165,7 +165,12 @@ def test_a_bounded_objective_is_else_the_one_it_bounds():
     [
         (lambda f: LossBound(f, np.inf), r"LossBound\(bound\) must be finite, got inf"),
         (lambda f: LossBound(None, 1.0), r"LossBound needs an objective with value\(x\), got None"),
-        (lambda f: LossBound(f, 1.0, 7), r"needs an objective with value\(x\), got 7"),
+        (
+            lambda f: LossBound(f, 1.0, 7),
+            r"LossBound\(loss\) needs an objective with value\(x\), got 7",
+        ),
+        (lambda f: LossBound(LossBound(f, 1.0), 2.0), r"replace the constraint \(constraint_value"),
+        (lambda f: GroupLossBounds(f, [f, 7], 1.0), r"GroupLossBounds\(losses\) needs .*got 7"),
         (lambda f: GroupLossBounds(f, [], 1.0), "for each of m >= 1 groups.*got 0 losses and 1"),
         (lambda f: GroupLossBounds(f, [f] * 3, [1, 2]), "got 3 losses and 2 bounds"),
         (lambda f: GroupLossBounds(f, [f, None], 1, counts=[1, 1]), "0 where it is None, got"),
@@ -176,6 +181,39 @@ def test_a_bounded_objective_is_else_the_one_it_bounds():
 def test_bounds_that_cannot_be_are_refused(make, words):
     with pytest.raises(ConfigError, match=words):
         make(Quadratic(np.eye(1), np.zeros(1)))
+
+
+@pytest.mark.parametrize(
+    ("make", "constraints", "words"),
+    [
+        (
+            lambda f: [GroupLossBounds(f, [f], 0.3)] * 2,
+            "each",
+            r"constraint_sums\) of clients a, b",
+        ),
+        (lambda f: [GroupLossBounds(f, [f], 0.3), f], "mean", 'of client a: give .*="groups"'),
+        (lambda f: [LossBound(f, 0.3)] * 2, "groups", r'value\) of clients a, b: .*="each" or'),
+        (lambda f: [LossBound(f, 0.3), f], "mean", r"all 2 clients or of none, got .*client a"),
+        (lambda f: [f, f], "each", "of one client at least, got none"),
+        (lambda f: [f, f], "groups", "needs constraint_sums of every objective, client a"),
+        (
+            lambda f: [GroupLossBounds(f, [f, f], bound) for bound in ([0.5, 0.6], [0.5, 0.7])],
+            "groups",
+            "the group 1 has one bound for all clients, got 0.6 of client a and 0.7 of client b",
+        ),
+    ],
+)
+def test_no_bound_is_left_out_or_averaged_in_silence(make, constraints, words):
+    clients = make(Quadratic(np.eye(1), np.zeros(1)))
+    with pytest.raises(ConfigError, match=words):
+        FederatedProblem(clients, constraints=constraints, names=["a", "b"])
+
+
+def test_a_client_without_rows_of_a_group_has_no_say_in_its_bound():
+    f = Quadratic(np.eye(1), np.ones(1))
+    clients = [GroupLossBounds(f, [f, f], 0.5), GroupLossBounds(f, [f, None], [0.5, 0.9])]
+    problem = FederatedProblem(clients, constraints="groups")
+    assert problem.constraint_values(np.zeros(1)).tolist() == [-0.5, -0.5]
 
 
 def test_private_examples_have_no_bounded_loss():
