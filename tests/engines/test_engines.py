@@ -25,7 +25,7 @@ from flower_fedcon import (
 from flower_fedcon.registry import strategy_class
 
 APP = Path(__file__).parents[1] / "support" / "flower_app"
-CLIENTS, ROUNDS, SEED = 4, 15, 3
+CLIENTS, ROUNDS, SEED = 4, 9, 3
 RUNS = {
     "FedFW": {"penalty": 0.1},
     "FedDualAvg": {"client_lr": 0.05, "local_steps": 3, "batch_size": 4},
@@ -88,7 +88,7 @@ def deployed(tmp_path_factory, _own_package):
                 "algorithm": algorithm,
                 "arguments": json.dumps(arguments).replace('"', "'"),
                 "run-dir": str(root / algorithm),
-                "evaluate-every": 8,
+                "evaluate-every": 5,
             }
             started.append(deployment.submit(APP, config))
         for submitted in started:
@@ -103,7 +103,7 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
     with np.load(deployed / algorithm / "model.npz") as model:
         assert model["x"].tobytes() == local.x.tobytes()
     rows = History.read_rows(deployed / algorithm / "history.csv")
-    assert [row["round"] for row in rows] == [8, 15]
+    assert [row["round"] for row in rows] == [5, 9]
     for row in rows:
         same = local.rows[int(row["round"]) - 1]
         assert row["objective"] == pytest.approx(same["objective"], rel=1e-12)
