@@ -60,7 +60,8 @@ PASTED = {
     "docs/fairness.md": [
         ("python", f"{GUIDES}test_bounds_on_everybody_s_loss"),
         ("text", f"{GUIDES}test_bounds_on_everybody_s_loss"),
-        ("python", f"{GUIDES}test_bounds_on_everybody_s_loss"),
+        *[("python", f"{GUIDES}test_bounds_on_everybody_s_loss")] * 2,
+        ("text", f"{GUIDES}test_bounds_on_everybody_s_loss"),
     ],
     "docs/experiments.md": [
         ("bash", f"{GUIDES}test_shell_block"),

@@ -101,9 +101,19 @@ def _find_optimum(experiment: Experiment) -> None:
     try:
         optimum = problem.optimum
     except FedConError as error:
-        raise type(error)(f"{error}; or do without F - F*: --set problem.reference=false") from None
+        raise type(error)(_without_reference(str(error))) from None
     seconds = time.perf_counter() - began
     say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
+
+
+def _without_reference(text: str) -> str:
+    """Return an error's text with the way to do without F*, once.
+
+    >>> _without_reference("no F*: run without it (reference = false)")
+    'no F*: run without it (--set problem.reference=false)'
+    """
+    said, remedy = "reference = false", "--set problem.reference=false"
+    return text.replace(said, remedy) if said in text else f"{text}; or do without F - F*: {remedy}"
 
 
 def _play(

@@ -122,7 +122,7 @@ def results(
     from flower_fedcon.experiments.seed_statistics import highest, lowest
 
     last = {label: rows[-1] for label, rows in histories.items()}
-    metrics = list(problem.metrics)
+    metrics = [name for name in problem.metrics if all(name in row for row in last.values())]
     known = any("residual" in row for row in last.values())
     optimum = problem.optimum.value if known else 0.0
     columns = {"Algorithm": None, "Objective": "{objective:.6g}"}

@@ -37,6 +37,8 @@ class QuadraticAssignment(Objective):
            [0., 4.]])
     """
 
+    convex = False
+
     def __init__(self, A: object, B: object, entries: object = None) -> None:
         name = type(self).__name__
         self.A = float_array(f"{name}(A)", A, ndim=2)

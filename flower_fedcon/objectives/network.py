@@ -46,6 +46,7 @@ class TanhNetwork(Objective):
     0.693147
     """
 
+    convex = False
     shape: Any
     layer_names = ("hidden.weight", "hidden.bias", "output.weight", "output.bias")
 

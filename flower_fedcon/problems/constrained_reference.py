@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.validation import Array, positive
 
 Function = Callable[[Array], float]
 Slope = Callable[[Array], Array]
 _SMALL = 1e-6  # a constraint this close to its bound may have a multiplier
+_OPTIONS = {"maxiter": 2000, "ftol": 1e-15}
+_PAIRS = 10  # of points of each scale, between which gradients must be monotone
 
 
 def solve_constrained(
@@ -44,7 +46,9 @@ def solve_constrained(
     Raises
     ------
     FedConError
-        If that was not reached: the constraints leave no point, say.
+        If that was not reached; it says so where no point keeps the constraints.
+    ConfigError
+        If the gradients at a few points show that F or a constraint is not convex.
 
     Examples
     --------
@@ -59,12 +63,10 @@ def solve_constrained(
     from scipy.optimize import minimize, nnls
 
     shape, start = x0.shape, np.asarray(x0, dtype=np.float64)
+    _check_convex(lambda x: np.concatenate([gradient(x)[None], jacobian(x)]), start)
     target = positive("tolerance", tolerance) * max(1.0, float(np.linalg.norm(gradient(start))))
 
-    def slopes(flat: Array) -> Array:
-        found = np.asarray(jacobian(flat.reshape(shape)))
-        return found.reshape(len(found), -1)
-
+    slopes = _rows(jacobian, shape)
     found = minimize(
         lambda flat: value(flat.reshape(shape)),
         start.ravel(),
@@ -75,7 +77,7 @@ def solve_constrained(
             "fun": lambda flat: -constraints(flat.reshape(shape)),
             "jac": lambda flat: -slopes(flat),
         },
-        options={"maxiter": 2000, "ftol": 1e-15},
+        options=_OPTIONS,
     )
     x = np.asarray(found.x, dtype=np.float64)
     g = constraints(x.reshape(shape))
@@ -84,6 +86,8 @@ def solve_constrained(
     residual = float(np.linalg.norm(slope))
     if len(binding):
         residual = float(nnls(binding.T, -slope)[1])
+    if g.max() > tolerance**2:
+        _raise_if_nothing_keeps(constraints, jacobian, start, tolerance)
     if not residual <= target or not g.max() <= tolerance**2:
         raise FedConError(
             f"the reference stopped at a residual of {residual:.3g} and constraints up to "
@@ -91,3 +95,108 @@ def solve_constrained(
             "give optimum=, or run without F* (reference = false)"
         )
     return Reference(x.reshape(shape), float(value(x.reshape(shape))), residual, "slsqp")
+
+
+def least_violation(
+    constraints: Callable[[Array], Array], jacobian: Slope, x0: Array, *, tolerance: float = 1e-5
+) -> Reference:
+    """Minimise max_k g_k(x), all convex and smooth, to a certified residual.
+
+    By SciPy's SLSQP, over x and a bound t on all g_k. The residual is the least ||sum mu_k grad
+    g_k|| over weights mu_k >= 0, sum 1, of the largest constraints; at a minimiser it is 0.
+
+    Parameters
+    ----------
+    constraints, jacobian, x0, tolerance : see `solve_constrained`
+        The residual must come down to tolerance times the largest slope at x0, or tolerance.
+
+    Raises
+    ------
+    FedConError
+        If that was not reached.
+    ConfigError
+        If the gradients at a few points show that a constraint is not convex.
+
+    Examples
+    --------
+    x <= -0.5 and x >= 0.5 miss each other by 1:
+
+    >>> found = least_violation(
+    ...     lambda x: np.array([x[0] + 0.5, 0.5 - x[0]]), lambda x: np.array([[1.0], [-1.0]]),
+    ...     np.ones(1))
+    >>> round(found.value, 6)
+    0.5
+    """
+    from scipy.optimize import minimize, nnls
+
+    shape, start = x0.shape, np.asarray(x0, dtype=np.float64)
+    _check_convex(jacobian, start)
+    slopes = _rows(jacobian, shape)
+    scale = max(1.0, float(np.linalg.norm(slopes(start.ravel()), axis=1).max()))
+    found = minimize(
+        lambda point: point[-1],
+        np.append(start.ravel(), constraints(start).max()),
+        jac=lambda point: np.eye(1, len(point), len(point) - 1)[0],
+        method="SLSQP",
+        constraints={
+            "type": "ineq",
+            "fun": lambda point: point[-1] - constraints(point[:-1].reshape(shape)),
+            "jac": lambda point: np.pad(-slopes(point[:-1]), ((0, 0), (0, 1)), constant_values=1.0),
+        },
+        options=_OPTIONS,
+    )
+    x = np.asarray(found.x[:-1], dtype=np.float64)
+    g = constraints(x.reshape(shape))
+    rows = slopes(x)[g > g.max() - _SMALL]
+    sums = np.full((1, len(rows)), scale)  # the weights' sum, which is 1
+    weights, _ = nnls(np.vstack([rows.T, sums]), np.append(np.zeros(x.size), scale))
+    residual = float(np.linalg.norm(weights @ rows)) / max(float(weights.sum()), 1e-300)
+    if not residual <= positive("tolerance", tolerance) * scale:
+        raise FedConError(
+            f"the least violation was not found: SLSQP stopped at {g.max():.3g}, with a residual "
+            f"of {residual:.3g} ({found.message}): scale the data to unit size, or add l2"
+        )
+    return Reference(x.reshape(shape), float(g.max()), residual, "slsqp")
+
+
+def _raise_if_nothing_keeps(
+    constraints: Callable[[Array], Array], jacobian: Slope, x0: Array, tolerance: float
+) -> None:
+    """Raise if the constraints are certain to leave no point."""
+    try:
+        least = least_violation(constraints, jacobian, x0, tolerance=tolerance)
+    except FedConError:  # not certain
+        return
+    doubt = least.residual * max(1.0, float(np.linalg.norm(least.x)))
+    if least.value > max(tolerance**2, doubt):
+        raise FedConError(
+            f"no model keeps these bounds: the largest constraint is at least about "
+            f"{least.value:.3g} above 0 at all of them. Take bounds that are higher by more than "
+            "that (FederatedProblem.least_violation)"
+        )
+
+
+def _rows(jacobian: Slope, shape: tuple[int, ...]) -> Slope:
+    """Return the gradients as a function of a flat point, one in each row."""
+
+    def rows(flat: Array) -> Array:
+        found = np.asarray(jacobian(flat.reshape(shape)))
+        return found.reshape(len(found), -1)
+
+    return rows
+
+
+def _check_convex(slopes: Slope, x0: Array) -> None:
+    """Raise if one of the gradients, shape (m, *shape of x0), is not monotone."""
+    rng = np.random.default_rng(0)
+    for scale in np.repeat([0.1, 1.0], _PAIRS):
+        a, b = x0 + scale * rng.standard_normal((2, *x0.shape))
+        first, second = (np.asarray(slopes(x)).reshape(-1, x0.size) for x in (a, b))
+        move = (b - a).ravel()
+        lengths = np.linalg.norm(first, axis=1) + np.linalg.norm(second, axis=1)
+        if ((second - first) @ move < -1e-6 * lengths * np.linalg.norm(move)).any():
+            raise ConfigError(
+                "the objectives or their constraints are not convex: no solver certifies a "
+                "minimum. Run without F* (reference = false), and take certificates, whose kkt is "
+                "0 at stationary points"
+            )

@@ -20,7 +20,7 @@ def fair_heart(*, bound: float = 0.42, weighting: str = "uniform") -> FederatedP
     can be is 0.418. Needs the extra `tables`.
 
     Metrics: "worst_loss", the largest f_j; "excess", |max(F - F*, worst_loss - bound)|, 0 at the
-    optimum alone; and those of `heart`.
+    optimum alone, where F* is known; and those of `heart`.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def fair_digits(
     that clients share), or of each client (N constraints, one on each).
 
     Metrics: "worst_loss", the largest of the groups' losses; "excess", |max(F - F*, worst_loss -
-    bound)|, 0 at the optimum alone; "test_accuracy".
+    bound)|, 0 at the optimum alone, where F* is known; "test_accuracy".
 
     Parameters
     ----------
@@ -107,7 +107,9 @@ def _with_metrics(
     def worst(x: Any) -> float:
         return bound + float(problem.constraint_values(x).max())
 
-    def excess(x: Any) -> float:
+    def excess(x: Any) -> float | None:
+        if not problem.has_optimum:
+            return None
         return abs(max(problem.objective(x) - problem.optimum.value, worst(x) - bound))
 
     problem = FederatedProblem(

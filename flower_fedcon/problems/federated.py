@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import Scaled
 from flower_fedcon.objectives.foreign import as_seen
-from flower_fedcon.problems.constrained_reference import solve_constrained
-from flower_fedcon.problems.functional import FunctionalConstraints, check_bounds
+from flower_fedcon.problems.constrained_reference import least_violation, solve_constrained
+from flower_fedcon.problems.functional import FunctionalConstraints, check_bounds, check_convex
 from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
@@ -23,7 +24,7 @@ from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, choice, float_array
 
-Metric = Callable[[Any], float]
+Metric = Callable[[Any], float | None]
 
 
 class FederatedProblem:
@@ -34,7 +35,8 @@ class FederatedProblem:
     objectives : sequence
         f_1, ..., f_N: objects with `value(x)` and `gradient(x)`. Where all have `metrics(x)`, a
         dict of numbers by name, the history has the clients' plain mean of each; of a pair
-        (value, weight) the weighted mean, and beside it each client's value.
+        (value, weight) the weighted mean, and beside it each client's value. One that is not convex
+        may say so, `convex = False`: with functional constraints no F* is then looked for.
     constraint : ConstraintSet, optional
         D.
     regularizer : Regularizer, optional
@@ -47,7 +49,8 @@ class FederatedProblem:
     names : sequence of str, optional
         Names of the clients, for error messages.
     metrics : dict of callables, optional
-        Functions of x that are recorded beside the objective, by names that no other column has.
+        Functions of x that are recorded beside the objective, by names that no other column has;
+        not where they return None.
     optimum : Reference, optional
         The optimum, where it is known; by default a solver finds it when first asked for.
     preparation : Preparation, optional
@@ -157,7 +160,8 @@ class FederatedProblem:
     def optimum(self) -> Reference:
         """The optimum by an independent solver: `x`, `value`, `residual`, `method`.
 
-        Computed at first use and kept; with functional constraints for smooth objectives alone.
+        Computed at first use and kept; with functional constraints for smooth, convex objectives
+        alone. Bounds that no model keeps are named; `least_violation` says by how much.
         """
         if self._optimum is None and self.has_functional_constraint:
             self._optimum = self._constrained_optimum()
@@ -188,12 +192,47 @@ class FederatedProblem:
         """
         return self._functional.values(self.layout.pack(x, "x"))
 
+    @cached_property
+    def least_violation(self) -> float:
+        """The least that the largest of `constraint_values` can be, by an independent solver.
+
+        Where it is above 0 no model keeps the bounds, and higher ones by as much can just be kept;
+        below 0 there is room for lower ones. For convex and smooth constraints; computed at first
+        use and kept.
+
+        Raises
+        ------
+        ConfigError
+            If there are no functional constraints, a set beside them, or they are not convex.
+        FedConError
+            If the solver does not reach a certified residual.
+
+        Examples
+        --------
+        >>> from flower_fedcon.objectives import LossBound, Quadratic
+        >>> clients = [Quadratic(np.eye(1), np.array([b])) for b in (1.0, -1.0)]  # x^2/2 - b x
+        >>> bounded = [LossBound(f, -0.25) for f in clients]
+        >>> problem = FederatedProblem(bounded, constraints="each")
+        >>> round(problem.least_violation, 6)
+        0.25
+        """
+        if not self.has_functional_constraint or self.constraint is not None:
+            raise ConfigError(
+                "least_violation is of functional constraints (LossBound, say) without a set, and "
+                f"this problem has {self.constraint or 'none'}"
+            )
+        check_convex(self.objectives)
+        return least_violation(
+            self._functional.values, self._functional.gradients, self.start
+        ).value
+
     def _constrained_optimum(self) -> Reference:
         if self.constraint is not None or self.regularizer is not None:
             raise ConfigError(
                 "no solver is at hand for functional constraints beside a set or a regularizer: "
                 "give optimum=, or run without F* (reference = false)"
             )
+        check_convex(self.objectives)
         return solve_constrained(
             self._objective,
             lambda x: self._mean([c.gradient(x) for c in self.clients]),
@@ -224,7 +263,8 @@ class FederatedProblem:
         x = self.layout.unpack(packed)
         if self._own_metrics:
             record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)
-        return record | {name: float(metric(x)) for name, metric in self.metrics.items()}
+        found = {name: metric(x) for name, metric in self.metrics.items()}
+        return record | {name: float(v) for name, v in found.items() if v is not None}
 
     def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:
         """Raise if F(x) is below F* by more than rounding, and by more than convexity allows."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.bounds import ConstraintSums, GroupLossBounds
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.bounds import ConstraintSums, GroupLossBounds, LossBound
 from flower_fedcon.validation import Array, choice
 
 # What an objective with such constraints has.
@@ -158,6 +159,30 @@ def check_bounds(objectives: Sequence[Any], names: Sequence[str]) -> None:
                     f"the group {k} has one bound for all clients, got {bound:g} of client {known} "
                     f"and {own:g} of client {name}: give GroupLossBounds(bound) the same everywhere"
                 )
+
+
+def check_convex(objectives: Sequence[Any]) -> None:
+    """Raise if an objective, or the loss that it bounds, says that it is not convex.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for objective in objectives:
+        parts = [objective]
+        for part in parts:
+            if getattr(part, "convex", True) is False:
+                raise ConfigError(
+                    f"{part!r} is not convex: no solver certifies a minimum. Run without F* "
+                    "(reference = false), and take certificates, whose kkt is 0 at stationary "
+                    "points"
+                )
+            if isinstance(part, Scaled | LossBound | GroupLossBounds):
+                parts.append(part.objective)
+            if isinstance(part, LossBound):
+                parts.append(part.loss)
+            if isinstance(part, GroupLossBounds):
+                parts += [loss for loss in part.losses if loss is not None]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import refusal
 from scipy.optimize import minimize, minimize_scalar
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives import GroupLossBounds, LossBound, PrivateObjective, Quadratic
+from flower_fedcon.objectives import (
+    GroupLossBounds,
+    LossBound,
+    PrivateObjective,
+    Quadratic,
+    TanhNetwork,
+)
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.problems import fair_digits, fair_heart, neyman_pearson
@@ -18,6 +26,7 @@ from flower_fedcon.problems.mismatch import kept_constraints
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedProxAL, FedSGM
 
+SIMS = Path(__file__).parents[2] / "sims"
 hearts, digits = cache(fair_heart), cache(fair_digits)
 
 
@@ -55,10 +64,76 @@ def test_heart_has_a_least_bound():
         constraints={"type": "ineq", "fun": lambda z: z[-1] - losses(z[:-1])},
         options={"ftol": 1e-10, "maxiter": 500})  # fmt: skip
     assert found.fun + 0.42 == pytest.approx(0.41795, abs=1e-5)
-    with pytest.raises(FedConError, match=r"constraints up to .*looser constraints"):
+    assert problem.least_violation == pytest.approx(found.fun, abs=1e-7)
+    with pytest.raises(FedConError, match=r"no model keeps .* at least about 0\.00795 above 0"):
         _ = fair_heart(bound=0.41).optimum
     free = minimize(lambda x: problem.objective(x), np.zeros(19), jac=problem.gradient).x
     assert losses(free) + 0.42 == pytest.approx([0.360, 0.435, 0.308, 0.455], abs=1e-3)
+
+
+def test_the_least_violation_is_where_two_parabolas_cross():
+    curves = [(2.0, 1.0, 0.3), (1.0, -2.0, 0.1), (3.0, 0.1, 0.5)]  # q/2 x^2 - b x - bound
+    x = np.linspace(-4, 4, 800_001)
+    grid = np.max([q / 2 * x**2 - b * x - bound for q, b, bound in curves], axis=0).min()
+    crossing = 3 - np.sqrt(9.4)  # x^2 - x - .3 = x^2/2 + 2x - .1
+    expected = crossing**2 - crossing - 0.3
+    assert grid == pytest.approx(expected, abs=1e-4)
+    clients = [LossBound(Quadratic([[q]], [b]), bound) for q, b, bound in curves]
+    problem = FederatedProblem(clients, constraints="each")
+    assert problem.least_violation == pytest.approx(expected, abs=1e-9)
+    more = abs(problem.least_violation) + 1e-3
+    raised = [LossBound(f.objective, f.bound + more) for f in clients]
+    assert FederatedProblem(raised, constraints="each").optimum.residual < 1e-5
+    with pytest.raises(ConfigError, match="this problem has none"):
+        _ = FederatedProblem([f.objective for f in clients]).least_violation
+
+
+def test_without_an_optimum_a_run_keeps_its_result():
+    """No model keeps 0.3, so that F* cannot be found: what needs it is left out."""
+    settings = {"client_lr": 0.3, "local_steps": 1, "tolerance": 0.01, "constraints": "each"}
+    run = simulate(FedSGM(**settings), fair_heart(bound=0.3), 2)
+    assert run["worst_loss"][-1] == pytest.approx(0.3 + run["constraint"][-1], rel=1e-12)
+    assert "excess" not in run.rows[-1]
+
+
+class Wave:
+    """cos x, which is not convex and does not say so."""
+
+    shape = (1,)
+
+    def value(self, x):
+        return float(np.cos(x[0]))
+
+    def gradient(self, x):
+        return -np.sin(x)
+
+
+def test_what_is_not_convex_has_no_certified_optimum():
+    rng = np.random.default_rng(0)
+    network = TanhNetwork(rng.normal(size=(20, 4)), rng.integers(0, 3, 20), 3, 5)
+    start = [0.3 * rng.normal(size=shape) for shape in network.shape]
+    zeros = GroupLossBounds(network, [network], 0.5)
+    for objective, kind, x0 in (
+        (LossBound(network, 0.5), "each", start),
+        (zeros, "groups", start),
+        (LossBound(Quadratic(np.eye(1), np.ones(1)), 0.5, Wave()), "each", None),
+        (LossBound(Wave(), 0.5, Quadratic(np.eye(1), np.ones(1))), "each", None),
+    ):
+        problem = FederatedProblem([objective] * 2, constraints=kind, weights=[1, 2], x0=x0)
+        with pytest.raises(ConfigError, match=r"not convex: no solver certifies a minimum"):
+            _ = problem.optimum
+
+
+def test_a_file_is_told_once_how_to_do_without_the_optimum(run_command):
+    file = str(SIMS / "fairness_heart.toml")
+    told = " ".join(refusal(run_command, "run", file, "--set", "problem.bound=0.3").split())
+    assert "no model keeps these bounds: the largest constraint is at least about 0.118" in told
+    assert told.count("reference") == 1
+    assert "--set problem.reference=false" in told
+    changed = ["--set", "problem.bound=0.3", "--set", "problem.reference=false"]
+    code, out, error = run_command("run", file, *changed, "--rounds", "2", "--run-dir", "run")
+    assert (code, error) == (0, "")
+    assert "directory: run" in out
 
 
 def test_weights_are_on_the_mean_alone():
@@ -107,6 +182,7 @@ def test_gradients_of_the_constraints_are_those_of_their_values():
 
 def test_proximal_augmented_lagrangian_finds_the_optimum_of_the_fair_problem():
     problem = hearts()
+    assert problem.optimum.residual < 1e-5  # asked for first: "excess" is recorded from then on
     run = simulate(FedProxAL(penalty=100.0, coupling=0.3), problem, 170, evaluate_every=0)
     assert run["excess"][-1] < 1e-4
     assert run.x == pytest.approx(problem.optimum.x, abs=4e-2)
