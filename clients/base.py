@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.private import for_steps
 from flower_fedcon.solvers import LocalProblem, LocalSolver
+from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -163,7 +164,7 @@ class FedConClient(FlowerClient, Generic[State]):
         shift: float = 0.0,
         center: Array | None = None,
         regularizer: Any = None,
-        stop: Callable[[Array, Array], bool] | None = None,
+        stop: Stop | None = None,
         objective: Any = None,
     ) -> Array:
         """Return argmin f_j(x) + <linear, x> + (shift/2) ||x - center||^2 (+ psi).
@@ -183,8 +184,8 @@ class FedConClient(FlowerClient, Generic[State]):
         work = self.work
         work["iterations"] = work.get("iterations", 0) + solution.iterations
         work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
-        if not solution.converged:
-            work["unconverged"] = work.get("unconverged", 0) + 1
+        if not np.all(solution.converged):
+            work["unconverged"] = work.get("unconverged", 0) + (1 - solution.converged)
         return solution.x
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:

@@ -31,6 +31,7 @@ class FedProxALClient(FedConClient[FedProxALClientState]):
     algorithm = "fedproxal"
     state_type = FedProxALClientState
     constraints: ClassVar[str] = "each"
+    one_at_a_time = "minimises with a multiplier of each client's own"
 
     penalty: float
     coupling: float

@@ -36,13 +36,11 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Unpack
 
-import numpy as np
-
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.solvers.moreau import constant_extrapolation
+from flower_fedcon.solvers.moreau import constant_extrapolation, square
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.validation import Array, choice, optional, positive, real
 from flower_fedcon.wire.payloads import Payload
@@ -128,6 +126,11 @@ class FedExProx(LocalMinimization[FedExProxState]):
         self.infimum = optional(real, "infimum", infimum)
         self.max_extrapolation = positive("max_extrapolation", max_extrapolation)
 
+    @property
+    def one_at_a_time(self) -> str:
+        """What keeps a client's step from serving all clients at once; "" if nothing does."""
+        return "measures each client's envelope" if self.extrapolation == "polyak" else ""
+
     def derive(self) -> FedExProxConstants:
         """Settle alpha."""
         alpha, polyak = self.extrapolation, self.extrapolation == "polyak"
@@ -180,12 +183,12 @@ class FedExProx(LocalMinimization[FedExProxState]):
 
     def _adapted(self, uploads: Uploads, mean: Array) -> float:
         """Return alpha_k of "diversity" or "polyak"; 1 where nobody moves."""
-        length = _square(mean)
+        length = square(mean)
         if length == 0:
             return 1.0
         if self.constants.polyak and min(uploads["gap"]) > 0:
             return self.step_size * uploads.mean_number("gap") / length
-        return uploads.mean_number("delta", of=_square) / length
+        return uploads.mean_number("delta", of=square) / length
 
     def model(self, state: FedExProxState) -> Array:
         """Return x."""
@@ -194,7 +197,3 @@ class FedExProx(LocalMinimization[FedExProxState]):
     def report(self, state: FedExProxState) -> dict[str, float]:
         """Return the round's alpha."""
         return {"extrapolation": state.alpha}
-
-
-def _square(x: Array) -> float:
-    return float(np.vdot(x, x))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers import LocalSolver
+from flower_fedcon.solvers.clients import norms
 from flower_fedcon.validation import Array
 
 State = TypeVar("State")
@@ -40,13 +42,9 @@ class DualClient(FedConClient[State]):
         """
         linear = -self.nu * zeta
         shift = (r - 1) * self.nu + self.regularization
-
-        def certified(x: Array, gradient: Array) -> bool:
-            terms = _norm(linear) + _norm(gradient - linear)
-            rounding = 50 * float(np.finfo(x.dtype).eps) * terms
-            return _norm(gradient) <= max(math.sqrt(2 * modulus * (tolerance or 0.0)), rounding)
-
-        stop = None if tolerance is None else certified
+        stop = None
+        if tolerance is not None:
+            stop = Certified(linear, math.sqrt(2 * modulus * tolerance), len(self.model_axes))
         x = self.minimize(
             start, linear=linear, shift=shift, regularizer=self.regularizer, stop=stop
         )
@@ -55,5 +53,36 @@ class DualClient(FedConClient[State]):
         return x, x - (self.gradient(x) + shift * x + linear) / modulus
 
 
-def _norm(x: Array) -> float:
-    return float(np.linalg.norm(x.reshape(-1)))
+@dataclass(frozen=True)
+class Certified:
+    """Whether the gap is below its tolerance, or the gradient below its rounding.
+
+    Attributes
+    ----------
+    linear : array, shape (..., *model)
+    length : float
+        Of the gradient at that gap.
+    axes : int
+        Number of axes of the model.
+    """
+
+    linear: Array
+    length: float
+    axes: int
+
+    def __call__(self, x: Array, gradient: Array) -> Any:
+        """Return the answer for one client, or an array of all clients' answers."""
+        terms = self._norm(self.linear) + self._norm(gradient - self.linear)
+        rounding = 50 * float(np.finfo(x.dtype).eps) * terms
+        return self._norm(gradient) <= np.maximum(self.length, rounding)
+
+    def only(self, places: Array) -> Certified:
+        """Return the test of some of many clients."""
+        if self.linear.ndim == self.axes:
+            return self
+        return Certified(self.linear[places], self.length, self.axes)
+
+    def _norm(self, x: Array) -> Any:
+        if x.ndim > self.axes:
+            return norms(x)
+        return float(np.linalg.norm(x.reshape(-1)))

@@ -19,13 +19,21 @@ from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.engines.base import InProcess
+from flower_fedcon.engines.stacked_requests import (
+    classes_of,
+    forms_of,
+    together_sent,
+    work_of_each,
+)
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import FedConError
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.client_axis import Steps, places
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
+from flower_fedcon.solvers.clients import ClientsError
+from flower_fedcon.solvers.stacked import Clients, StackedSolver, why_one_at_a_time
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -40,12 +48,15 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     """Return why this run cannot be stacked; None if it can."""
     title = strategy.title
     if "local_solver" in strategy.client_settings:
-        return f"{title} has a local solver, which works on one client at a time"
+        reason = why_one_at_a_time(getattr(strategy, "local_solver", None))
+        if reason is not None:
+            return f"{title} has {reason}"
     if strategy.queries:
         return f"{title} asks its clients before it trains them"
     if strategy.compression is not None:
         return f"{title} compresses what each client sends by draws of its own"
-    if reason := client_class(strategy.name).one_at_a_time:
+    own = getattr(strategy, "one_at_a_time", "")  # in the form that this one has
+    if reason := own or client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"
     if problem.layout.layered:
         return "the model is a list of arrays"
@@ -61,8 +72,8 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
 class Selected:
     """The objective of the clients that are being served."""
 
-    def __init__(self, run: RunInfo) -> None:
-        self._seed = run.seed
+    def __init__(self, run: RunInfo, objectives: Sequence[Any] = ()) -> None:
+        self._seed, self._objectives = run.seed, objectives
         self._batch_size: int | None = run.settings.get("batch_size")
 
     def select(self, stacked: Stack, which: Which, clients: Array, server_round: int) -> None:
@@ -70,6 +81,12 @@ class Selected:
         self._stack, self._which, self._clients = stacked, which, clients
         self._round = server_round
         self._order: Array | None = None
+
+    @property
+    def stacked_clients(self) -> Clients:
+        """What `StackedSolver` serves."""
+        own = [self._objectives[client] for client in self._clients.tolist()]
+        return Clients(self._stack, own, places(self._which))
 
     def value(self, x: Array) -> float:
         """Raise: a step that needs values serves one client at a time."""
@@ -142,7 +159,7 @@ class StackedEngine(InProcess):
             self._group_of[group.clients] = number
             self._place[group.clients] = np.arange(len(group.clients))
 
-        self._objective = Selected(run)
+        self._objective = Selected(run, objectives)
         self._client = self._serving(self._objective, run)
         self._incarnation, self._axes = run.incarnation, len(shape)
         self._models = max(1, _AT_ONCE // max(1, run.layout.size))
@@ -158,6 +175,8 @@ class StackedEngine(InProcess):
         for name, view in views.items():
             if run.settings.get(name) is not None:
                 own[name] = view(run.settings[name], len(run.layout.shape))
+        if run.settings.get("local_solver") is not None:
+            own["local_solver"] = StackedSolver(run.settings["local_solver"])
         client = client_class(run.algorithm)(objective)
         client.configure(replace(run, settings={**run.settings, **own}))
         return client
@@ -183,7 +202,7 @@ class StackedEngine(InProcess):
         clients = self._everyone if whole else np.array(request.clients)
         keys: Array | None
         lost: list[int] = []
-        forms = _forms(request)
+        forms = forms_of(request)
         if states is None:
             keys = self._group_of[clients]
         elif states.acknowledge_everyone(acknowledged):
@@ -201,13 +220,13 @@ class StackedEngine(InProcess):
                 keys = keys * len(self._groups) + self._group_of[clients]
         if forms is not None and len(clients):
             keys = forms if keys is None else forms * (1 + keys.max()) + keys
-        classes = _classes(keys, len(clients))
+        classes = classes_of(keys, len(clients))
         replies = []
         for members in classes:
             mine = clients if members is None else clients[members]
             rounds = acknowledged if members is None else acknowledged[members]
             for part in self._parts(mine):
-                replies.append(self._step(mine[part], request, rounds[part]))
+                replies += self._step(mine[part], request, rounds[part])
         if states is not None and whole and not lost and len(classes) == 1:
             states.all_pending(request.round)
         if lost:
@@ -224,8 +243,11 @@ class StackedEngine(InProcess):
         for first, last in pairwise(ends):
             yield slice(first, last)
 
-    def _step(self, clients: Array, request: Request, acknowledged: Array) -> Reply:
-        """Do the step of clients whose states are alike, and hold what is pending."""
+    def _step(self, clients: Array, request: Request, acknowledged: Array) -> list[Reply]:
+        """Do the step of clients whose states are alike, and hold what is pending.
+
+        If the local solves of some fail, each of these gets its error, and the others step again.
+        """
         client, states, numbers = self._client, self._states, clients.tolist()
         group = self._groups[self._group_of[numbers[0]]]
         whole = len(self._groups) == 1
@@ -233,13 +255,13 @@ class StackedEngine(InProcess):
         self._objective.select(group.stack, which, clients, request.round)
         down = request.broadcast
         if numbers[0] in request.personal:
-            down = down | _stacked([request.personal[c] for c in numbers])
+            down = down | together_sent([request.personal[c] for c in numbers])
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:
             given, last = None, int(acknowledged[0])  # of all, whether there is one
             if numbers[0] in request.restore:
-                given = _stacked([request.restore[c] for c in numbers])
+                given = together_sent([request.restore[c] for c in numbers])
             state = state_before(client, last, down, given, lambda _: states.read(clients, rows))
             if last == 0 or given is not None:
                 state = self._spread_state(state, len(numbers))
@@ -249,12 +271,24 @@ class StackedEngine(InProcess):
                 settled = client.on_acknowledged(state, down)
                 if settled is not state:  # from the start, perhaps, which is everyone's
                     state = self._spread_state(settled, len(numbers))
-        client._round = request.round  # which a schedule goes by
-        payload, after = client.step(state, down)
+        client._round, client.work = request.round, {}  # a schedule goes by the round
+        try:
+            payload, after = client.step(state, down)
+        except ClientsError as failed:
+            told = [
+                Reply([numbers[place]], request.round, error=str(error))
+                for place, error in sorted(failed.errors.items())
+            ]
+            rest = np.delete(np.arange(len(clients)), list(failed.errors))
+            if not rest.size:
+                return told
+            return [*self._step(clients[rest], request, acknowledged[rest]), *told]
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
-        return Reply(numbers, request.round, columns)
+        return [
+            Reply(numbers, request.round, columns, work=work_of_each(client.work, len(numbers)))
+        ]
 
     def _spread_state(self, state: Any, count: int) -> Any:
         """Return a state, or one that all clients share, as that of each client."""
@@ -295,35 +329,3 @@ class StackedEngine(InProcess):
         """Give the clients the states of a checkpoint."""
         if self._states is not None:
             self._states.load(states)
-
-
-def _forms(request: Request) -> Array | None:
-    """Return numbers, equal for clients that are sent values of the same names; None if all are."""
-    if not request.personal and not request.restore:
-        return None
-    numbers: dict[Any, int] = {(None, None): 0}
-    forms = []
-    for client in request.clients:
-        own, given = request.personal.get(client), request.restore.get(client)
-        form = (None if own is None else tuple(own), None if given is None else tuple(given))
-        forms.append(numbers.setdefault(form, len(numbers)))
-    return np.array(forms) if len(set(forms)) > 1 else None
-
-
-def _classes(keys: Array | None, count: int) -> list[Array | None]:
-    """Return, for each key, the places where it stands; None for all places."""
-    if count == 0:
-        return []
-    if keys is None or every(keys == keys[0]):
-        return [None]
-    return [np.flatnonzero(keys == one) for one in np.unique(keys)]
-
-
-def _stacked(payloads: Sequence[Any]) -> Payload:
-    """Return payloads of one form as one, with a leading client axis."""
-    return {
-        name: np.stack([payload[name] for payload in payloads])
-        if isinstance(value, np.ndarray)
-        else value
-        for name, value in payloads[0].items()
-    }

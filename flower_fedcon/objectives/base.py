@@ -31,7 +31,8 @@ class Objective(ABC):
     `add_gradient(x, out, scale)`, which adds scale times the gradient to `out` in place. With
     `metrics(x)`, a dict of numbers by name (a test accuracy, say), histories have the mean over
     the clients of each number, here and on nodes. Where it defines `hessian(x, columns=None)`,
-    second-order methods take it.
+    second-order methods take it; where it defines `hessian_products(x)`, the map v -> H v, so does
+    the local solver "exact".
 
     Attributes
     ----------
@@ -188,6 +189,17 @@ class Scaled(Objective):
         """The `hessian` of f, times factor; missing if f has none."""
         hessian = self.objective.hessian
         return lambda x, columns=None: self.factor * hessian(x, columns)
+
+    @property
+    def hessian_products(self) -> Callable[[Array], Callable[[Array], Array]]:
+        """The `hessian_products` of f, times factor; missing if f has none."""
+        products = self.objective.hessian_products
+
+        def scaled(x: Array) -> Callable[[Array], Array]:
+            product = products(x)
+            return lambda v: self._times(product(v))
+
+        return scaled
 
     @property
     def constraint_value(self) -> Callable[[Array], float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,15 @@ def per_client(values: Sequence[float], dtype: np.dtype[Any], axes: int) -> Any:
     if len(set(values)) == 1:
         return values[0]
     return np.array(values, dtype).reshape(-1, *[1] * axes)
+
+
+def chosen(constant: Any, which: Which) -> Any:
+    """Return a constant of the clients, as of `per_client`, for some of them.
+
+    >>> chosen(2.0, slice(0, 1)), chosen(np.array([[1.0], [2.0]]), slice(1, 2))
+    (2.0, array([[2.]]))
+    """
+    return constant[which] if isinstance(constant, np.ndarray) else constant
 
 
 def together(arrays: Sequence[Array]) -> Array:
@@ -92,10 +101,13 @@ class Stack(ABC):
         Shape of one client's model.
     num_examples : int
         Number of rows of each client.
+    entries : int
+        Numbers in the data of each client.
     """
 
     shape: tuple[int, ...]
     num_examples: int = 1
+    entries: int = 1
 
     @abstractmethod
     def gradient(self, x: Array, which: Which) -> Array:
@@ -111,6 +123,32 @@ class Stack(ABC):
     @abstractmethod
     def values(self, x: Array) -> Array:
         """Return the value of each client at one point, shape (clients,)."""
+
+    # What local solvers ask of all clients of a stack, each at a point of its own.
+
+    @abstractmethod
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients; a slice copies no data."""
+
+    @abstractmethod
+    def own_values(self, x: Array) -> Array:
+        """Return the value of each client at its own point, shape (clients,).
+
+        Parameters
+        ----------
+        x : array, shape (clients, *shape)
+        """
+
+    def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
+        """Return the values and the gradients, for x as in `own_values`."""
+        return self.own_values(x), self.gradient(x, slice(0, len(x)))
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
+        """Return the map v -> H_i v_i of the second derivatives at x, for v in the shape of x.
+
+        None for a stack that has none.
+        """
+        return None
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
         """Add scale times the gradients of some clients to `out` in place."""

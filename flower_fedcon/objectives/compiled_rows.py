@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.client_axis import Steps, Which
 from flower_fedcon.validation import Array
 
 
@@ -32,6 +32,10 @@ class CompiledRows:
     ) -> None:
         self.module, self.tables, self.targets = module, tables, targets
         self.factors, self.logistic = factors, logistic
+
+    def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
+        """Return the same for some of the clients, whose tables and targets these are."""
+        return CompiledRows(self.module, tables, targets, self.factors[which], self.logistic)
 
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""

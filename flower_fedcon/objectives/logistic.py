@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,19 @@ class LogisticRegression(LinearModel):
     def _curvatures(self, scores: Array) -> Array:
         tanh = np.tanh(0.5 * scores)
         return 0.25 * (1.0 - tanh * tanh)
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array]:
+        """Return the map v -> H v of the second derivatives at x, for v in the shape of x."""
+        self._expect(x)
+        curvatures = self._weighted(self._curvatures(self._scores(x, self.rows)))
+        curvatures /= self.num_examples
+
+        def product(v: Array) -> Array:
+            changes = self._scores(v, self.rows)
+            changes *= curvatures
+            return self._add_ridge(self._pull(changes, self.rows), v)
+
+        return product
 
     def _curvature(self) -> tuple[float, float]:
         return self._singular_squares()[0] / (4 * self.num_examples) + self.l2, self._mu
@@ -202,6 +216,20 @@ class SoftmaxRegression(LinearModel):
                 hessian[:, k, :, j] = hessian[:, j, :, k] = block
         flat = hessian.reshape(d * classes, d * classes)
         return self._add_l2(flat if columns is None else flat[np.ix_(columns, columns)], columns)
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array]:
+        """Return the map v -> H v; see `LogisticRegression.hessian_products`."""
+        self._expect(x)
+        p = _probabilities(self._scores(x, self.rows))
+        weights = self._weighted(p) / self.num_examples
+
+        def product(v: Array) -> Array:
+            changes = self._scores(v, self.rows)
+            changes -= (p * changes).sum(axis=0)
+            changes *= weights
+            return self._add_ridge(self._pull(changes, self.rows), v)
+
+        return product
 
     def _curvature(self) -> tuple[float, float]:
         return self._singular_squares()[0] / (2 * self.num_examples) + self.l2, self._mu

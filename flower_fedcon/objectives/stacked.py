@@ -1,28 +1,29 @@
 """Objectives of many clients, stacked in arrays with a leading client axis: one pass serves all.
 
-Which kinds can be stacked, and those that are no losses of rows (see `stacked_rows` for these).
+Which kinds can be stacked, and those that are no losses of rows (see `stacked_losses` for these).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+import copy
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.client_axis import Stack, Which, per_client
+from flower_fedcon.objectives.client_axis import Stack, Which, chosen, per_client
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression, ScoreLoss
-from flower_fedcon.objectives.stacked_rows import (
+from flower_fedcon.objectives.stacked_losses import (
     StackedLeastSquares,
     StackedLogisticRegression,
     StackedScoreLoss,
     StackedSoftmaxRegression,
-    Table,
 )
+from flower_fedcon.objectives.stacked_rows import Table
 from flower_fedcon.validation import Array
 
 __all__ = ["Stack", "Which", "key", "stack"]
@@ -80,6 +81,16 @@ class StackedQuadratic(Table):
         values: Array = (0.5 * np.matmul(self.tables, x) - self.targets).dot(x)
         return values
 
+    def own_values(self, x: Array) -> Array:
+        """Return each client's value at its own point."""
+        return self.value_and_gradient(x)[0]
+
+    def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
+        """Return both, which share the product with the matrices."""
+        gradient = self.gradient(x, slice(0, len(x)))
+        values: Array = 0.5 * np.einsum("ij,ij->i", gradient - self.targets, x)
+        return values, gradient
+
 
 class StackedQuadraticAssignment(Stack):
     """A stack of `QuadraticAssignment`, each with a few entries."""
@@ -89,6 +100,7 @@ class StackedQuadraticAssignment(Stack):
         self.i, self.j = (np.stack([o.entries[:, axis] for o in objectives]) for axis in (0, 1))
         self.A = np.stack([o.A[i] for o, i in zip(objectives, self.i, strict=True)])
         self.B = np.stack([o.B[j] for o, j in zip(objectives, self.j, strict=True)])
+        self.entries = 2 * self.A[0].size
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
@@ -106,6 +118,20 @@ class StackedQuadraticAssignment(Stack):
         values: Array = (products * x[self.i, self.j]).sum(axis=-1)
         return values
 
+    def own_values(self, x: Array) -> Array:
+        """Return each client's value at its own point."""
+        products = (np.matmul(self.A, x) * self.B).sum(axis=-1)
+        own = x[np.arange(len(x))[:, None], self.i, self.j]
+        values: Array = (products * own).sum(axis=-1)
+        return values
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part = copy.copy(self)
+        for name in ("i", "j", "A", "B"):
+            setattr(part, name, getattr(self, name)[which])
+        return part
+
 
 class StackedScaled(Stack):
     """A stack of `Scaled` objectives."""
@@ -113,6 +139,7 @@ class StackedScaled(Stack):
     def __init__(self, objectives: Sequence[Any]) -> None:
         self.inner = stack([o.objective for o in objectives])
         self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
+        self.entries = self.inner.entries
         factors = [o.factor for o in objectives]
         self.factor = per_client(factors, objectives[0].dtype, len(self.shape))
 
@@ -128,9 +155,30 @@ class StackedScaled(Stack):
         """Return the factors times the values."""
         return np.reshape(self.factor, -1) * self.inner.values(x)
 
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part = copy.copy(self)
+        part.inner, part.factor = self.inner.only(which), chosen(self.factor, which)
+        return part
+
+    def own_values(self, x: Array) -> Array:
+        """Return the factors times the values, each at its own point."""
+        return np.reshape(self.factor, -1) * self.inner.own_values(x)
+
+    def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
+        """Return both, times the factors."""
+        values, gradient = self.inner.value_and_gradient(x)
+        return np.reshape(self.factor, -1) * values, self._times(gradient, slice(0, len(x)))
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
+        """Return the factors times the Hessians' map."""
+        product = self.inner.hessian_products(x)
+        if product is None:
+            return None
+        return lambda v: self._times(product(v), slice(0, len(v)))
+
     def _times(self, gradient: Array, which: Which) -> Array:
-        factor = self.factor[which] if isinstance(self.factor, np.ndarray) else self.factor
-        gradient *= factor
+        gradient *= chosen(self.factor, which)
         return gradient
 
 

@@ -1,17 +1,23 @@
-"""Stacks of objectives that are losses of rows: a table of numbers for each client.
-
-Each class repeats, for a stack, the gradient of the objective that it is named after.
-"""
+"""Stacks of objectives that are losses of rows: a table of numbers for each client."""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.objectives.client_axis import Stack, Steps, Which, per_client, places, together
+from flower_fedcon.objectives.client_axis import (
+    Stack,
+    Steps,
+    Which,
+    chosen,
+    per_client,
+    places,
+    together,
+)
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
 from flower_fedcon.validation import Array
 
@@ -26,10 +32,20 @@ class Table(Stack):
     l2: Any = 0.0
 
     def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
-        self.tables, self.targets = together(tables), together(targets)
-        for array in (self.tables, self.targets):
+        self._hold(together(tables), together(targets))
+        self.entries = self.tables[0].size
+
+    def _hold(self, tables: Array, targets: Array) -> None:
+        self.tables, self.targets = tables, targets
+        for array in (tables, targets):
             array.flags.writeable = False  # as in a view, so that the kernels meet one type
-        self._entries = self.tables[0].size
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part = copy.copy(self)
+        part._hold(self.tables[which], self.targets[which])
+        part.l2 = chosen(self.l2, which)
+        return part
 
     @abstractmethod
     def _piece(
@@ -39,7 +55,7 @@ class Table(Stack):
 
     def uncompiled(self) -> None:
         """Take each gradient in one pass, without compiled kernels."""
-        self._entries = 1
+        self.entries = 1
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
@@ -69,8 +85,8 @@ class Table(Stack):
         Of each part, return its slice of `which` and the clients in it.
         """
         first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
-        at_once = max(1, _CACHED // self._entries)
-        if not isinstance(which, slice) and self._entries > _COPIED:
+        at_once = max(1, _CACHED // self.entries)
+        if not isinstance(which, slice) and self.entries > _COPIED:
             at_once = 1  # a view of each client's table
         elif stop - first <= at_once:
             return [(slice(0, stop - first), which)]
@@ -117,14 +133,71 @@ class StackedRows(Table):
     def _piece(
         self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
     ) -> Array:
+        weights = self._residuals(self._scores(x, tables), targets, which, scale)
+        return self._pull(weights, tables)
+
+    def _scores(self, x: Array, tables: Array) -> Array:
+        """Return the rows' scores, in a new array."""
         count, _, d = tables.shape
         if x.ndim == len(self.shape):
-            scores = np.matmul(tables, x.reshape(d))
+            scores: Array = np.matmul(tables, x.reshape(d))
         else:
             scores = np.matmul(tables, x.reshape(count, d, 1))[:, :, 0]
-        weights = self._residuals(scores, targets, which, scale)
+        return scores
+
+    def _pull(self, weights: Array, tables: Array) -> Array:
+        """Return the sums of the rows, each times its weight, in the model's shape."""
         gradient: Array = np.matmul(weights[:, None, :], tables)
-        return gradient.reshape(count, *self.shape)
+        return gradient.reshape(len(tables), *self.shape)
+
+    def _means_of(self, scores: Array, part: Which) -> Array:
+        """Return the mean losses of some clients from their own scores, which stay as they are."""
+        means: Array = self._first._losses(scores, self.targets[part]).mean(axis=1)
+        return means
+
+    def own_values(self, x: Array) -> Array:
+        """Return each client's value at its own point."""
+        values = np.empty(len(x), x.dtype)
+        for here, part in self._parts(slice(0, len(x))):
+            values[here] = self._means_of(self._scores(x[here], self.tables[part]), part)
+        return values + self._ridges(x)
+
+    def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
+        """Return both, which share a product with the rows."""
+        everyone = slice(0, len(x))
+        values, gradient = np.empty(len(x), x.dtype), np.empty_like(x)
+        for here, part in self._parts(everyone):
+            tables = self.tables[part]
+            scores = self._scores(x[here], tables)
+            values[here] = self._means_of(scores, part)
+            weights = self._residuals(scores, self.targets[part], part, 1.0)
+            gradient[here] = self._pull(weights, tables)
+        return values + self._ridges(x), self._with_l2(gradient, x, everyone)
+
+    def _ridges(self, x: Array) -> Array | float:
+        """Return l2/2 ||x||^2 of each client at its own point."""
+        if isinstance(self.l2, np.ndarray):
+            with np.errstate(over="ignore", invalid="ignore"):  # 0 times what overflows is 0
+                squares = np.where(self.l2 == 0, 0.0, self.l2 * np.square(x))
+            return 0.5 * squares.reshape(len(x), -1).sum(axis=1)  # type: ignore[no-any-return]
+        flat = x.reshape(len(x), -1)
+        return 0.5 * self.l2 * np.einsum("ij,ij->i", flat, flat) if self.l2 else 0.0
+
+    def _curving(
+        self, x: Array, curve: Callable[[Array], Callable[[Array], Array]]
+    ) -> Callable[[Array], Array]:
+        """Return the Hessians' map, from what `curve(scores)` makes of the scores of a v."""
+        everyone, parts = slice(0, len(x)), self._parts(slice(0, len(x)))
+        maps = [curve(self._scores(x[here], self.tables[part])) for here, part in parts]
+
+        def product(v: Array) -> Array:
+            found = np.empty_like(v)
+            for (here, part), change in zip(parts, maps, strict=True):
+                tables = self.tables[part]
+                found[here] = self._pull(change(self._scores(v[here], tables)), tables)
+            return self._with_l2(found, v, everyone)
+
+        return product
 
     def values(self, x: Array) -> Array:
         """Return each client's value at x, from one product with all rows."""
@@ -159,6 +232,13 @@ class CompilableRows(StackedRows):
         """Take each gradient in one pass, without compiled kernels."""
         super().uncompiled()
         self._compiled = None
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part = super().only(which)
+        if self._compiled is not None:
+            part._compiled = self._compiled.of(part.tables, part.targets, which)
+        return part
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
@@ -218,77 +298,3 @@ class CompilableRows(StackedRows):
         gradient = np.zeros((len(clients), *self.shape), x.dtype)
         compiled.add(x, gradient, 1.0, clients, rows)
         return self._with_l2(gradient, x, which)
-
-
-class StackedLeastSquares(CompilableRows):
-    """A stack of `LeastSquares`."""
-
-    def __init__(self, objectives: Sequence[Any]) -> None:
-        super().__init__(objectives)
-        scales = [o.scale for o in objectives]
-        self.scale = per_client(scales, self.tables.dtype, 1)
-        self._compile(scales)
-
-    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
-        own = self.scale[which] if isinstance(self.scale, np.ndarray) else self.scale
-        scores -= targets
-        scores *= scale * own / scores.shape[1]
-        return scores
-
-    def _means(self, scores: Array, clients: int) -> Array:
-        residuals = scores.reshape(clients, -1)
-        residuals -= self.targets
-        squares: Array = np.einsum("ij,ij->i", residuals, residuals)
-        return np.reshape(self.scale, -1) * (0.5 / residuals.shape[1]) * squares
-
-
-class StackedLogisticRegression(CompilableRows):
-    """A stack of `LogisticRegression`."""
-
-    logistic = True
-
-    def __init__(self, objectives: Sequence[Any]) -> None:
-        super().__init__(objectives)
-        self._compile(0.5)
-
-    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
-        scores *= 0.5
-        np.tanh(scores, out=scores)
-        scores -= targets
-        scores *= scale * 0.5 / scores.shape[1]
-        return scores
-
-
-class StackedScoreLoss(StackedRows):
-    """A stack of `HuberRegression` or `PoissonRegression`, with the same loss."""
-
-    def __init__(self, objectives: Sequence[Any]) -> None:
-        super().__init__(objectives)
-        self._slopes = objectives[0].slopes
-
-    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
-        slopes: Array = self._slopes(scores, targets)
-        slopes *= scale / scores.shape[1]
-        return slopes
-
-
-class StackedSoftmaxRegression(StackedRows):
-    """A stack of `SoftmaxRegression`."""
-
-    def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
-        count, _, m = scores.shape
-        scores -= scores.max(axis=1, keepdims=True)
-        np.exp(scores, out=scores)
-        scores /= scores.sum(axis=1, keepdims=True)
-        scores[np.arange(count)[:, None], targets, np.arange(m)] -= 1
-        scores *= scale / m
-        return scores
-
-    def _piece(
-        self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
-    ) -> Array:
-        transposed = tables.swapaxes(1, 2)
-        scores = np.matmul(x.swapaxes(-1, -2), transposed)
-        weights = self._residuals(scores, targets, which, scale)
-        gradient: Array = np.matmul(transposed, weights.swapaxes(1, 2))
-        return gradient

@@ -22,9 +22,12 @@ Restart = Literal["gradient", "function"] | None
 
 TIGHT = 1e-12
 PATIENCE = 1000
-_SHRINK, _GROW = 0.8, 0.9
+SHRINK, GROW = 0.8, 0.9
 # Values show a decrease only if it exceeds their rounding errors by this factor.
-_CLEAR = 1e4
+CLEAR = 1e4
+CONSTANT_STEP = (
+    "a constant step size needs an objective that states its smoothness: use backtracking=True"
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,14 @@ def descend(problem: LocalProblem, rules: Rules, stop: Stop | None = None) -> So
         return _Descent(problem, rules, stop).run()
 
 
+def diverged(k: int) -> FedConError:
+    """Return the error of a solve that diverges in iteration k."""
+    return FedConError(
+        f"the local solver diverged in iteration {k}: is the objective convex and bounded "
+        "below, with a correct smoothness? If not, pass a smaller lr, or backtracking=True"
+    )
+
+
 class _Descent:
     def __init__(self, problem: LocalProblem, rules: Rules, stop: Stop | None) -> None:
         self.problem, self.rules, self.stop = problem, rules, stop
@@ -81,7 +92,7 @@ class _Descent:
                 energy = self.value + (self.psi.value(x) if self.psi else 0.0)
             previous = self.a
             if rules.backtracking and k > 0:
-                self.a /= _GROW
+                self.a /= GROW
             new = self._step(x)
             if self.psi is not None:
                 step = (x - new) / self.a
@@ -118,10 +129,7 @@ class _Descent:
             return rules.step
         L = self.problem.smoothness
         if L is None and not rules.backtracking:
-            raise ConfigError(
-                "a constant step size needs an objective that states its smoothness: use "
-                "backtracking=True"
-            )
+            raise ConfigError(CONSTANT_STEP)
         return 1 / L if L and math.isfinite(L) else 1.0
 
     def _look(self, x: Array) -> None:
@@ -143,7 +151,7 @@ class _Descent:
             self.trials += 1
             if self._short_enough(x, new):
                 return new
-            self.a *= _SHRINK
+            self.a *= SHRINK
 
     def _short_enough(self, x: Array, new: Array) -> bool:
         """Return whether h lies below its quadratic model of curvature 1/a at `new`."""
@@ -151,7 +159,7 @@ class _Descent:
         square = float(np.vdot(move, move))
         if square == 0:
             return True
-        if square / (2 * self.a) > _CLEAR * self.eps * self.size:
+        if square / (2 * self.a) > CLEAR * self.eps * self.size:
             self.new_value = self.problem.value(new)
             model = self.value + float(np.vdot(self.g, move)) + square / (2 * self.a)
             return self.new_value <= model + 4.5 * self.eps * self.size
@@ -169,10 +177,7 @@ class _Descent:
 
     def _check(self, length: float, k: int) -> float:
         if not math.isfinite(length):
-            raise FedConError(
-                f"the local solver diverged in iteration {k}: is the objective convex and bounded "
-                "below, with a correct smoothness? If not, pass a smaller lr, or backtracking=True"
-            )
+            raise diverged(k)
         if k == 0 and self.rules.tolerance is not None:
             self.goal = target(self.rules.tolerance, length, self.problem.start)
         return length
@@ -183,7 +188,7 @@ class _Descent:
                 return True
             if length <= 1e6 * self.eps and length <= self.problem.rounding(x):
                 return True
-        return self.stop is not None and self.stop(x, gradient)
+        return self.stop is not None and bool(self.stop(x, gradient))
 
     def _good_proximal(self, new: Array, step: Array, length: float) -> bool:
         if self.rules.tolerance is not None:
@@ -194,7 +199,7 @@ class _Descent:
         if self.stop is None or not self.stop(new, step):
             return False
         self.evaluations += 1
-        return self.stop(new, step + (self.problem.gradient(new) - self.g))
+        return bool(self.stop(new, step + (self.problem.gradient(new) - self.g)))
 
     def _stuck(self, x: Array, length: float, k: int) -> bool:
         """Return whether steps are below the rounding of x, or the gradient no longer shrinks."""

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
+from flower_fedcon.solvers.clients import LocalProblems
 from flower_fedcon.solvers.descent import TIGHT, Rules, descend
+from flower_fedcon.solvers.newton import newton
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, norm, target
 from flower_fedcon.validation import Array
 
 Solve: TypeAlias = Callable[[Array], Array]
 
-_RULES = Rules(max_iterations=100_000)
-_REFINEMENTS = 4
-_KEPT = 4
+RULES = Rules(max_iterations=100_000)
+REFINEMENTS = 4
+KEPT = 4
 # An objective meets few shifts in a run. Its factors are dropped when it is.
 _factors: WeakKeyDictionary[Any, dict[tuple[float, float], Solve | None]] = WeakKeyDictionary()
 
@@ -29,8 +31,10 @@ class Exact(LocalSolver):
 
     Without a regularizer, `Quadratic` and `LeastSquares` (also `Scaled`) are solved by their
     Cholesky factor, which is kept for the next call with the same shift; their data must not
-    change. All others are left to `AOGM` (FISTA with a regularizer), until the gradient's norm is
-    at most 1e-12 max(1, its norm at the start), or steps no longer change x.
+    change. Objectives with `hessian_products` (logistic and softmax regression) are minimised by
+    Newton's method with conjugate gradients, all others by `AOGM` (FISTA with a regularizer),
+    until the gradient's norm is at most 1e-12 max(1, its norm at the start), or steps no longer
+    change x.
 
     Examples
     --------
@@ -43,24 +47,45 @@ class Exact(LocalSolver):
     @property
     def most_iterations(self) -> int:
         """The most iterations of a call."""
-        return _RULES.max_iterations
+        return RULES.max_iterations
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return the minimiser; see `LocalSolver.solve`."""
-        inverse = None if problem.regularizer is not None else _inverse_hessian(problem)
-        if inverse is None:
-            return descend(problem, _RULES, stop)
-        return _newton(problem, inverse)
+        if problem.regularizer is not None:
+            return descend(problem, RULES, stop)
+        inverse = _inverse_hessian(problem)
+        if inverse is not None:
+            return _refined(problem, inverse)
+        if hasattr(problem.objective, "hessian_products"):
+            return _by_products(problem, stop)
+        return descend(problem, RULES, stop)
 
 
-def _newton(problem: LocalProblem, inverse: Solve) -> Solution:
+def _by_products(problem: LocalProblem, stop: Stop | None) -> Solution:
+    """Solve a problem by Newton's method, and by `AOGM` from there if that does not get there."""
+    first = None if stop is None else lambda x, g: stop(x[0], g[0])
+    found, unsolved = newton(LocalProblems.of_one(problem), TIGHT, first)
+    x, length = found.x[0], float(found.gradient_norm[0])
+    done = Solution(x, length, int(found.iterations[0]), int(found.evaluations[0]), True)
+    if not unsolved.size:
+        return done
+    goal = target(TIGHT, norm(problem.gradient(problem.start)), problem.start)
+    rest = replace(RULES, tolerance=goal / max(1.0, length))
+    end = descend(problem.started_at(x), rest, stop)
+    return end._replace(
+        iterations=done.iterations + end.iterations,
+        evaluations=done.evaluations + 1 + end.evaluations,
+    )
+
+
+def _refined(problem: LocalProblem, inverse: Solve) -> Solution:
     """Solve a quadratic problem by one Newton step, and a few more that refine it."""
     x = problem.start
     gradient = problem.gradient(x)
     length = first = norm(gradient)
     eps = float(np.finfo(x.dtype).eps)
     iterations, rounded = 0, False
-    while iterations < _REFINEMENTS and not rounded:
+    while iterations < REFINEMENTS and not rounded:
         iterations += 1
         step = inverse(gradient)
         x = (x - step).astype(x.dtype, copy=False)
@@ -83,7 +108,7 @@ def _inverse_hessian(problem: LocalProblem) -> Solve | None:
     known = _factors.setdefault(f, {})
     key = (factor, problem.shift)
     if key not in known:
-        if len(known) >= _KEPT:
+        if len(known) >= KEPT:
             del known[next(iter(known))]
         build = _quadratic if type(f) is Quadratic else _least_squares
         try:

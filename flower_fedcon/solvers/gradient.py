@@ -69,9 +69,14 @@ class AOGM(LocalSolver):
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
+        return descend(problem, self.rules, stop)
+
+    @property
+    def rules(self) -> Rules:
+        """How to step, and when to stop."""
         tolerance = self.tolerance or TIGHT
         energy = self.rule == "energy"
-        rules = Rules(
+        return Rules(
             max_iterations=self.max_iterations,
             tolerance=TIGHT if energy else tolerance,
             energy=tolerance if energy else None,
@@ -80,7 +85,6 @@ class AOGM(LocalSolver):
             over_step=self.over_step,
             restart=self.restart,
         )
-        return descend(problem, rules, stop)
 
 
 @dataclass(frozen=True)
@@ -124,15 +128,18 @@ class GradientDescent(LocalSolver):
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
-        rules = Rules(
+        return descend(problem, self.rules(problem.smoothness is not None), stop)
+
+    def rules(self, known: bool) -> Rules:
+        """Return how to step, and when to stop, where the smoothness is known or not."""
+        return Rules(
             max_iterations=self.most_iterations,
             tolerance=self.tolerance,
             step=self.lr,
-            backtracking=self.lr is None and problem.smoothness is None,
+            backtracking=self.lr is None and not known,
             momentum=False,
             restart=None,
         )
-        return descend(problem, rules, stop)
 
 
 def _optional(name: str, value: float | None) -> float | None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flower_fedcon.validation import Array
+
 
 def constant_extrapolation(gamma: float, smoothness: Sequence[float], cohort: int) -> float:
     """Return 1/(gamma L_gamma), by the bound of L_gamma for cohorts of a size.
@@ -28,3 +30,12 @@ def constant_extrapolation(gamma: float, smoothness: Sequence[float], cohort: in
     if c < n:
         mean = ((n - c) * largest + n * (c - 1) * mean) / (c * (n - 1))
     return 1 / (gamma * mean)
+
+
+def square(x: Array) -> float:
+    """Return the squared norm of all entries of x.
+
+    >>> square(np.array([3.0, 4.0]))
+    25.0
+    """
+    return float(np.vdot(x, x))

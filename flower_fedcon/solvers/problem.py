@@ -13,7 +13,8 @@ from flower_fedcon.objectives import SmoothFunction
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.validation import Array, nonnegative
 
-Stop: TypeAlias = Callable[[Array, Array], bool]
+Stop: TypeAlias = Callable[[Array, Array], Any]
+"""(x, gradient at x) -> bool; of many clients an array of their answers."""
 
 
 class Correction(NamedTuple):
@@ -105,8 +106,9 @@ class LocalProblem:
         center: Array | None = None,
         regularizer: Regularizer | None = None,
     ) -> None:
+        many = hasattr(objective, "stacked_clients")  # arrays may have one more axis
         for name, array in (("linear", linear), ("center", center)):
-            if array is not None and array.shape != start.shape:
+            if array is not None and array.shape != start.shape and not many:
                 raise ConfigError(
                     f"LocalProblem({name}) must have the start's shape {start.shape}, "
                     f"got {array.shape}"

@@ -18,7 +18,7 @@ from flower_fedcon.kernels import passes
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Scaled
 from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.objectives.stacked import stack
-from flower_fedcon.objectives.stacked_rows import StackedLeastSquares
+from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet, TotalVariation1D
 from flower_fedcon.sets import L1Ball, Simplex

@@ -1,0 +1,302 @@
+"""The loop of gradient steps for many clients at once: `descent` along a leading axis.
+
+It repeats `descent._Descent` statement by statement, with an array of one number a client in place
+of each number, since arrays of length 1 would make the loop for one client several times slower;
+`tests/math/test_stacked_solvers.py` holds the two together. Clients whose solve has ended wait
+under a mask, and leave the arrays once they are half of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.regularizers.base import soft
+from flower_fedcon.regularizers.elementwise import Penalty
+from flower_fedcon.solvers.clients import (
+    LocalProblems,
+    Solutions,
+    along,
+    dots,
+    ends,
+    norms,
+    some,
+    wide,
+)
+from flower_fedcon.solvers.descent import (
+    CLEAR,
+    CONSTANT_STEP,
+    GROW,
+    PATIENCE,
+    SHRINK,
+    Rules,
+    diverged,
+)
+from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.validation import Array
+
+
+def descend_all(
+    problems: LocalProblems,
+    rules: Rules,
+    stop: Stop | None = None,
+    tolerances: Array | None = None,
+) -> Solutions:
+    """Minimise h_i + psi for all clients by (accelerated, proximal) gradient steps.
+
+    Parameters
+    ----------
+    problems : LocalProblems
+    rules : Rules
+    stop : callable, optional
+        Of all clients' x and gradients; it returns for whom it holds.
+    tolerances : array, shape (n,), optional
+        In place of the rules' own.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `_check` reports them
+        return _Descents(problems, rules, stop, tolerances).run()
+
+
+class _Descents:
+    # What there is of each client in the arrays; it is compacted together.
+    ARRAYS = (
+        "here", "a", "t", "goal", "best", "best_at", "energy", "length", "tolerances",
+        "x", "y", "new", "g", "value", "size", "new_value",
+    )  # fmt: skip
+
+    def __init__(
+        self, problems: LocalProblems, rules: Rules, stop: Stop | None, tolerances: Array | None
+    ) -> None:
+        self.problems, self.rules, self.stop = problems, rules, stop
+        self.psi, self.eps = problems.regularizer, problems.eps
+        self.found = Solutions.begun(problems.start)
+        n = len(problems.start)
+        self.here, self.going = np.arange(n), np.ones(n, bool)
+        self.a = self._first_steps(n)
+        self.t, self.goal, self.best = np.ones(n), np.full(n, np.inf), np.full(n, np.inf)
+        self.best_at, self.energy = np.zeros(n, np.int64), np.full(n, np.nan)
+        self.length = self.value = self.size = self.new_value = np.full(n, np.nan)
+        self.tolerances = np.full(n, rules.tolerance or 0.0) if tolerances is None else tolerances
+        self.x = self.y = self.new = self.g = problems.start
+        self.needs_values = rules.energy is not None or rules.restart == "function"
+
+    def run(self) -> Solutions:
+        rules = self.rules
+        for k in range(rules.max_iterations):
+            self._compact()
+            if not self.going.any():
+                return self.found
+            self._look(self.x)
+            if self.psi is None:
+                self.length = norms(self.g)
+                self._check(k)
+                self._end(self._good(self.x, self.g), self.x, k, converged=True)
+            if k == 0 and self.needs_values:
+                self.energy = self.value + self._penalties(self.x)
+            previous = self.a
+            if rules.backtracking and k > 0:
+                self.a = self.a / GROW
+            self._step()
+            x, new = self.x, self.new
+            if self.psi is not None:
+                step = (x - new) / along(self.a, x)
+                self.length = norms(step)
+                self._check(k)
+                self._end(self._good_proximal(new, step), new, k + 1, converged=True)
+            if rules.tolerance is not None:
+                self._end(self._stuck(k), x if self.psi is None else new, k + 1, converged=False)
+            before, self.energy = self.energy, self._energies(new)
+            if rules.energy is not None:
+                change = np.abs(self.energy - before) / np.maximum(np.abs(self.energy), 1e-300)
+                self._end_by_energy(change < rules.energy, k)
+            self._move(previous, before)
+        self._end(self.going.copy(), self.y, rules.max_iterations, rules.tolerance is None)
+        return self.found
+
+    def _move(self, previous: Array, before: Array) -> None:
+        """Go on from `new`, with momentum."""
+        rules, x, new = self.rules, self.x, self.new
+        if rules.momentum:
+            move = new - self.y
+            if rules.restart == "function":
+                back = self.energy > before
+            elif rules.restart:
+                back = dots(new - x, move) < 0
+            else:
+                back = np.zeros(len(x), bool)
+            t = np.where(back, 1.0, self.t)
+            # a_k / a_{k+1} keeps the bound of the accelerated method when step sizes vary.
+            t_new = (1 + np.sqrt(1 + 4 * (previous / self.a) * t * t)) / 2
+            following = new + along((t - 1) / t_new, x) * move
+            if rules.over_step and self.psi is None:
+                following += along(t / t_new, x) * (new - x)
+            self.x, self.t = following, t_new
+        else:
+            self.x = new
+        self.y = new
+
+    def _first_steps(self, n: int) -> Array:
+        rules = self.rules
+        if rules.step is not None:
+            return np.full(n, rules.step)
+        steps = np.ones(n)
+        for place, objective in enumerate(self.problems.functions.objectives):
+            smoothness = getattr(objective, "smoothness", None)
+            if smoothness is None and not rules.backtracking:
+                raise ConfigError(CONSTANT_STEP)
+            L = 0.0 if smoothness is None else float(smoothness) + self.problems.shift
+            if L and np.isfinite(L):
+                steps[place] = 1 / L
+        return steps
+
+    def _look(self, x: Array) -> None:
+        self.found.evaluations[self.here] += self.going
+        if self.rules.backtracking or self.needs_values:
+            self.value, self.g, self.size = self.problems.evaluate(x)
+        else:
+            self.g = self.problems.gradient(x)
+
+    def _step(self) -> None:
+        """Find x - a g, or its prox, at the step sizes a that backtracking accepts."""
+        pending, new = self.going.copy(), self.x
+        self.new_value = np.full(len(self.x), np.nan)
+        while True:
+            trial = self.x - along(self.a, self.x) * self.g
+            if self.psi is not None:
+                trial = self._prox(trial, pending)
+                pending = pending & self.going
+            if not self.rules.backtracking:
+                self.new = trial
+                return
+            self.found.trials[self.here] += pending
+            good = pending & self._short_enough(trial, pending)
+            new = np.where(wide(good, new), trial, new)
+            pending &= ~good
+            if not pending.any():
+                self.new = new
+                return
+            self.a = np.where(pending, self.a * SHRINK, self.a)
+
+    def _short_enough(self, new: Array, pending: Array) -> Array:
+        """Return whether h_i lies below its quadratic model of curvature 1/a at `new`."""
+        move = new - self.x
+        squares = dots(move, move)
+        good: Array = squares == 0
+        clear = squares / (2 * self.a) > CLEAR * self.eps * self.size
+        by_value, by_gradient = pending & clear & ~good, pending & ~clear & ~good
+        if by_value.any():
+            value = self.problems.values(new)
+            model = self.value + dots(self.g, move) + squares / (2 * self.a)
+            lower = value <= model + 4.5 * self.eps * self.size
+            good |= by_value & lower
+            self.new_value = np.where(by_value & lower, value, self.new_value)
+        if by_gradient.any():
+            # Near the minimiser a difference of values is mere rounding error. For a quadratic
+            # this test of the gradients is equivalent.
+            self.found.evaluations[self.here] += by_gradient
+            change = self.problems.gradient(new) - self.g
+            good |= by_gradient & (dots(change, move) <= squares / self.a)
+        return good
+
+    def _prox(self, v: Array, pending: Array) -> Array:
+        psi: Any = self.psi
+        if isinstance(psi, Penalty):
+            l1, l2 = psi.entrywise(v.shape[1:])
+            steps = along(self.a, v)
+            level, shrink = steps * l1.astype(v.dtype), 1 + steps * l2.astype(v.dtype)
+            new: Array = soft(v, level) / shrink
+            return new
+        new = v.copy()
+        for place in np.flatnonzero(pending).tolist():
+            try:
+                new[place] = psi.prox(v[place], float(self.a[place]))
+            except FedConError as error:
+                self._fail(place, error)
+        return new
+
+    def _penalties(self, x: Array) -> Array | float:
+        if self.psi is None:
+            return 0.0
+        return np.array([float(self.psi.value(one)) for one in x])
+
+    def _energies(self, new: Array) -> Array:
+        if not self.needs_values:
+            return self.energy
+        value, unknown = self.new_value, np.isnan(self.new_value)
+        if unknown.any():
+            value = np.where(unknown, self.problems.values(new), value)
+        return value + self._penalties(new)
+
+    def _check(self, k: int) -> None:
+        for place in np.flatnonzero(self.going & ~np.isfinite(self.length)).tolist():
+            self._fail(place, diverged(k))
+        if k == 0 and self.rules.tolerance is not None:
+            pairs = zip(self.tolerances.tolist(), self.length.tolist(), strict=True)
+            self.goal = np.array([target(tol, first, self.x) for tol, first in pairs])
+
+    def _fail(self, place: int, error: FedConError) -> None:
+        self.found.errors[int(self.here[place])] = error
+        self.going[place] = False
+
+    def _good(self, x: Array, gradient: Array) -> Array:
+        good = ends(self.stop, x, gradient)
+        if self.rules.tolerance is not None:
+            good |= self.length <= self.goal
+            small = self.length <= 1e6 * self.eps
+            if small.any():
+                good |= small & (self.length <= self.problems.rounding(x))
+        return good
+
+    def _good_proximal(self, new: Array, step: Array) -> Array:
+        good = np.zeros(len(new), bool)
+        if self.rules.tolerance is not None:
+            good |= self.length <= self.goal
+            good |= self.a * self.length <= 50 * self.eps * norms(new)
+        maybe = self.going & ~good & ends(self.stop, new, step)
+        if maybe.any():
+            self.found.evaluations[self.here] += maybe
+            subgradient = step + (self.problems.gradient(new) - self.g)
+            good |= maybe & ends(self.stop, new, subgradient)
+        return good
+
+    def _stuck(self, k: int) -> Array:
+        """Return whose steps are below the rounding of x, or whose gradient shrinks no longer."""
+        better = self.length < self.best
+        self.best = np.where(better, self.length, self.best)
+        self.best_at = np.where(better, k, self.best_at)
+        stuck: Array = self.a * self.length <= 0.5 * self.eps * norms(self.x)
+        return stuck | (k - self.best_at > PATIENCE)
+
+    def _end_by_energy(self, who: Array, k: int) -> None:
+        who = who & self.going
+        if not who.any():
+            return
+        if self.psi is None:
+            self.found.evaluations[self.here] += who
+            self.length = np.where(who, norms(self.problems.gradient(self.new)), self.length)
+        self._end(who, self.new, k + 1, converged=True)
+
+    def _end(self, who: Array, x: Array, iterations: int, converged: bool) -> None:
+        """Note where some clients' solves have ended."""
+        who = who & self.going
+        if not who.any():
+            return
+        places = self.here[who]
+        self.found.x[places] = x[who]
+        self.found.gradient_norm[places] = self.length[who]
+        self.found.iterations[places] = iterations
+        self.found.converged[places] = converged
+        self.going &= ~who
+
+    def _compact(self) -> None:
+        """Drop the clients that wait, once they are half of those in the arrays."""
+        left = int(self.going.sum())
+        if not left or 2 * left > len(self.going):
+            return
+        keep = np.flatnonzero(self.going)
+        for name in self.ARRAYS:
+            setattr(self, name, getattr(self, name)[keep])
+        self.problems, self.stop = self.problems.only(keep, self.x), some(self.stop, keep)
+        self.going = np.ones(left, bool)

@@ -1,0 +1,239 @@
+"""Local solvers for many clients at once: each client's solution as by the solver of one."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from solver_cases import PROXIMAL, SMOOTH
+
+from flower_fedcon.clients.families.dual import Certified
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives import (
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+    Quadratic,
+    Scaled,
+    SoftmaxRegression,
+)
+from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso
+from flower_fedcon.solvers import AOGM, LBFGS, Exact, GradientDescent, LocalProblem, stacked
+from flower_fedcon.solvers.clients import ClientsError
+from flower_fedcon.solvers.stacked import Clients, StackedSolver
+
+N = 7
+MANY = [s for s in SMOOTH if not isinstance(s, LBFGS)]
+KINDS = ["quadratic", "least squares", "wide", "scaled", "logistic", "intercept", "softmax"]
+
+
+def objectives(kind, dtype=np.float64):
+    """Clients of 12 rows and 6 unknowns (5 rows: "wide"), all different in scale and curvature."""
+    rng, found = np.random.default_rng(4), []
+    for j in range(N):
+        rows = 5 if kind == "wide" else 12
+        A = ((1 + 0.15 * j) * rng.standard_normal((rows, 6))).astype(dtype)
+        b = rng.standard_normal(rows).astype(dtype)
+        y = np.where(b > 0, 1, -1)
+        if kind == "quadratic":
+            found.append(Quadratic(A.T @ A / rows + np.eye(6, dtype=dtype), 2 * b[:6]))
+        elif kind in ("least squares", "wide"):
+            found.append(LeastSquares(A, b, scale=1.0 + j % 3))
+        elif kind == "scaled":
+            found.append(Scaled(LogisticRegression(A, y), 0.5 + j))
+        elif kind == "logistic":
+            found.append(LogisticRegression(A, y, l2=0.1 * (j % 2)))
+        elif kind == "intercept":
+            found.append(LogisticRegression(A[:, :5], y, l2=0.1, intercept=True))
+        else:
+            found.append(SoftmaxRegression(A[:, :2], rng.integers(0, 3, rows), 3, l2=0.1 * (j % 2)))
+    return found
+
+
+def given(parts, places=None, **terms):
+    """Return the problem of some clients of a stack, for `StackedSolver`, and each one's own."""
+    places = np.arange(len(parts)) if places is None else np.array(places)
+    clients = Clients(stack(parts), [parts[place] for place in places], places)
+    many = LocalProblem(SimpleNamespace(stacked_clients=clients), **terms)
+    axes = len(parts[0].shape)
+
+    def own(term, i):
+        return term[i] if isinstance(term, np.ndarray) and term.ndim > axes else term
+
+    each = [
+        LocalProblem(parts[place], **{name: own(term, i) for name, term in terms.items()})
+        for i, place in enumerate(places)
+    ]
+    return many, each
+
+
+def terms(shape, dtype=np.float64, seed=1):
+    rng = np.random.default_rng(seed)
+    start, linear, center = rng.standard_normal((3, N, *shape)).astype(dtype)
+    return {"start": start, "linear": 0.3 * linear, "shift": 0.5, "center": center}
+
+
+def alike(found, each, solver, stop=None, tolerance=1e-9):
+    """Assert that every client's solution is that of the solver of one client."""
+    for i, problem in enumerate(each):
+        own = None if stop is None else stop(i)
+        want = solver.solve(problem, stop=own)
+        scale = max(1.0, float(np.abs(want.x).max()))
+        assert found.x[i].dtype == want.x.dtype
+        np.testing.assert_allclose(found.x[i], want.x, rtol=0, atol=tolerance * scale)
+        assert found.converged[i] == want.converged
+        if getattr(solver, "restart", None) == "function":
+            continue  # near the minimiser rounding decides when to restart
+        # Where a test is decided by rounding, one of the two may go a little further.
+        slack = 3 + 0.15 * want.iterations
+        assert abs(int(found.iterations[i]) - want.iterations) <= slack
+        assert abs(int(found.evaluations[i]) - want.evaluations) <= 3 * slack + 8
+        if isinstance(solver, AOGM):
+            assert abs(int(found.trials[i]) - want.trials) <= 3 * slack + 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("solver", MANY, ids=repr)
+def test_the_solutions_of_one_at_a_time(solver, kind):
+    parts = objectives(kind)
+    many, each = given(parts, **terms(parts[0].shape))
+    alike(StackedSolver(solver).solve(many), each, solver)
+
+
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
+@pytest.mark.parametrize("solver", PROXIMAL, ids=repr)
+@pytest.mark.parametrize("psi", [L1(0.1), ElasticNet(0.1, 0.2), GroupLasso], ids=str)
+def test_with_a_regularizer(solver, kind, psi):
+    parts = objectives(kind)
+    if psi is GroupLasso:
+        psi = GroupLasso(0.1, np.arange(6).reshape(parts[0].shape) % 2)
+    many, each = given(parts, **terms(parts[0].shape), regularizer=psi)
+    found = StackedSolver(solver).solve(many)
+    alike(found, each, solver)
+    for i, problem in enumerate(each):
+        assert np.array_equal(found.x[i] == 0, solver.solve(problem).x == 0)
+
+
+def test_energy_rule_and_fixed_steps():
+    parts = objectives("logistic")
+    many, each = given(parts, **terms(parts[0].shape))
+    for solver in (AOGM(rule="energy", tolerance=1e-6), GradientDescent(steps=7, lr=0.05)):
+        alike(StackedSolver(solver).solve(many), each, solver, tolerance=1e-12)
+    capped = StackedSolver(AOGM(max_iterations=3)).solve(many)
+    assert not capped.converged.any()
+    assert (capped.iterations == 3).all()
+
+
+def test_shared_terms_and_no_terms():
+    parts = objectives("logistic")
+    one = {name: t[0] if isinstance(t, np.ndarray) else t for name, t in terms((6,)).items()}
+    for some in (one, {"start": one["start"], "shift": 1.0, "linear": terms((6,))["linear"]}):
+        for solver in (Exact(), AOGM()):
+            many, each = given(parts, **some)
+            alike(StackedSolver(solver).solve(many), each, solver)
+
+
+@pytest.mark.parametrize("solver", [Exact(), AOGM(), GradientDescent(tolerance=1e-5)], ids=repr)
+@pytest.mark.parametrize("kind", ["quadratic", "wide", "logistic", "softmax"])
+def test_float32_stays(solver, kind):
+    parts = objectives(kind, np.float32)
+    many, each = given(parts, **terms(parts[0].shape, np.float32))
+    found = StackedSolver(solver).solve(many)
+    assert found.x.dtype == np.float32
+    for i, problem in enumerate(each):
+        want = solver.solve(problem).x
+        np.testing.assert_allclose(found.x[i], want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
+@pytest.mark.parametrize("solver", [Exact(), AOGM()], ids=repr)
+def test_a_solution_does_not_depend_on_the_others(solver, kind, monkeypatch):
+    parts = objectives(kind)
+    all_terms = terms(parts[0].shape)
+    whole = StackedSolver(solver).solve(given(parts, **all_terms)[0]).x
+    for places in ([3], [0, 2, 5], [4, 5, 6]):
+        some = {k: t[places] if isinstance(t, np.ndarray) else t for k, t in all_terms.items()}
+        found = StackedSolver(solver).solve(given(parts, places, **some)[0]).x
+        np.testing.assert_allclose(found, whole[places], rtol=0, atol=1e-11)
+    monkeypatch.setattr(stacked, "_TOGETHER", 150)  # two clients together
+    found = StackedSolver(solver).solve(given(parts, **all_terms)[0]).x
+    np.testing.assert_allclose(found, whole, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("solver", [Exact(), AOGM()], ids=repr)
+def test_stopping_rules_are_each_clients_own(solver):
+    parts = objectives("logistic")
+    some = terms((6,))
+    many, each = given(parts, **some)
+    rule = Certified(some["linear"], 1e-3, 1)
+    found = StackedSolver(solver).solve(many, stop=rule)
+    alike(found, each, solver, stop=lambda i: Certified(some["linear"][i], 1e-3, 1))
+    full = StackedSolver(solver).solve(many)
+    assert (found.evaluations < full.evaluations).all()
+    lengths = [np.linalg.norm(p.gradient(x)) for p, x in zip(each, found.x, strict=True)]
+    assert 1e-9 < max(lengths) <= 1e-3
+
+
+@pytest.mark.parametrize("solver", [Exact(), AOGM(), GradientDescent(tolerance=1e-9, lr=0.1)])
+def test_who_diverges_is_named_and_spoils_nobody(solver):
+    parts = objectives("quadratic")
+    parts[2] = Quadratic(np.diag([1.0, -30.0, 1.0, 1.0, 1.0, 1.0]), np.zeros(6))
+    many, each = given(parts, start=np.ones((N, 6)))
+    with pytest.raises(ClientsError, match="diverged") as told:
+        StackedSolver(solver).solve(many)
+    assert list(told.value.errors) == [2]
+    with pytest.raises(type(told.value.errors[2]), match="diverged"):
+        solver.solve(each[2])
+    rest = [0, 1, 3, 4, 5, 6]
+    found = StackedSolver(solver).solve(given(parts, rest, start=np.ones((6, 6)))[0])
+    alike(found, [each[i] for i in rest], solver)
+
+
+def test_who_is_not_a_number_is_named():
+    parts = objectives("logistic")
+    start = np.zeros((N, 6))
+    start[4] = np.nan
+    for solver in (Exact(), AOGM()):
+        with pytest.raises(ClientsError, match="diverged") as told:
+            StackedSolver(solver).solve(given(parts, start=start, shift=1.0)[0])
+        assert list(told.value.errors) == [4]
+
+
+def test_singular_hessians_are_left_to_steps():
+    parts = [Quadratic(np.diag([1.0, float(j % 2)]), np.array([2.0, 0.0])) for j in range(4)]
+    many, each = given(parts, start=np.tile([0.0, 5.0], (4, 1)))
+    found = StackedSolver(Exact()).solve(many)
+    np.testing.assert_allclose(found.x, [[2, 5], [2, 0]] * 2, atol=1e-11)
+    alike(found, each, Exact())
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+def test_extreme_conditions(kind):
+    """Columns of sizes 1 to 1e-6, and next to no curvature otherwise."""
+    rng, parts = np.random.default_rng(0), []
+    for _ in range(N):
+        A = rng.standard_normal((40, 4)) * np.logspace(0, -6, 4)
+        labels = rng.integers(0, 2, 40)
+        if kind == "logistic":
+            parts.append(LogisticRegression(A, 2 * labels - 1, l2=1e-10))
+        else:
+            parts.append(SoftmaxRegression(A, labels, 2, l2=1e-10))
+    many, each = given(parts, start=np.zeros((N, *parts[0].shape)))
+    found = StackedSolver(Exact()).solve(many)
+    for i, problem in enumerate(each):
+        want = Exact().solve(problem)
+        assert found.converged[i] == want.converged
+        assert np.linalg.norm(problem.gradient(found.x[i])) <= 2e-12
+
+
+def test_other_losses_and_missing_constants():
+    rng = np.random.default_rng(2)
+    parts = [
+        PoissonRegression(0.3 * rng.standard_normal((9, 3)), rng.integers(0, 4, 9), l2=0.1)
+        for _ in range(N)
+    ]
+    many, each = given(parts, start=np.zeros(3), shift=0.5)
+    for solver in (Exact(), AOGM(), GradientDescent(tolerance=1e-10)):
+        alike(StackedSolver(solver).solve(many), each, solver)
+    with pytest.raises(ConfigError, match="states its smoothness"):
+        StackedSolver(AOGM(backtracking=False)).solve(many)
