@@ -169,7 +169,8 @@ class FedConClient(FlowerClient, Generic[State]):
     ) -> Array:
         """Return argmin f_j(x) + <linear, x> + (shift/2) ||x - center||^2 (+ psi).
 
-        By the strategy's `local_solver`, from `start`; `stop(x, gradient)` may end it earlier.
+        By the strategy's `local_solver`, from `start`; `stop(x, gradient)` may end it earlier. In
+        the stacked engine it is asked of many clients at once, and `stop.only(places)` of some.
         `objective` takes the place of f_j.
         """
         problem = LocalProblem(

@@ -54,11 +54,12 @@ def simulate(
         "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates
         are the same. "stacked" holds clients with objectives of one type and shape in arrays and
         serves them in one pass: the fastest for many clients, with the same cohorts, batches and
-        bytes, and the same iterates up to the rounding of sums. What cannot be stacked (local
-        solvers, queries, objectives of one's own) runs as with "local", and a line says so. "jax"
-        compiles what can be stacked, with the extra `jax`: the rounds between two records are one
-        loop, on JAX's default device. What cannot be compiled runs as with "stacked", and a line
-        says why.
+        bytes, and the same iterates up to the rounding of sums; local solvers end where they do
+        alone, to their tolerance. What cannot be stacked (LBFGS and solvers of one's own, queries,
+        objectives of one's own) runs as with "local", and a line says so. "jax" compiles what can
+        be stacked and has no local solver, with the extra `jax`: the rounds between two records are
+        one loop, on JAX's default device. What cannot be compiled runs as with "stacked", and a
+        line says why.
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.

@@ -57,7 +57,7 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     if isinstance(strategy.participation, Bernoulli):
         return "cohorts of Bernoulli(p) differ in size from round to round"
     if "local_solver" in strategy.client_settings:
-        return f"{title} has a local solver, which ends by the values that it meets"
+        return f"{title}: its local solver ends by the values that it meets"
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
     if isinstance(getattr(strategy, "client_lr", None), Schedule):

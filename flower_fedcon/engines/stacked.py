@@ -26,7 +26,7 @@ from flower_fedcon.engines.stacked_requests import (
     work_of_each,
 )
 from flower_fedcon.engines.stacked_states import States, as_rows, every
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Steps, places
 from flower_fedcon.objectives.stacked import Stack, Which, key, stack
 from flower_fedcon.registry import client_class
@@ -189,6 +189,8 @@ class StackedEngine(InProcess):
             return self._certificates(request)
         try:
             return self._serve(request)
+        except AlgorithmError:
+            raise
         except FedConError as error:
             if len(request.clients) == 1:
                 return [Reply(request.clients, request.round, error=str(error))]

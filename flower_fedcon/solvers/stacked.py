@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.solvers.clients import (
@@ -80,8 +81,20 @@ class StackedSolver:
         ------
         ClientsError
             If the solves of some clients fail; the others' are then lost.
+        AlgorithmError
+            If the problem is not that of many clients, or the stopping rule not theirs.
         """
-        clients: Clients = problem.objective.stacked_clients
+        clients: Clients | None = getattr(problem.objective, "stacked_clients", None)
+        if clients is None:
+            raise AlgorithmError(
+                "a step that minimises another function than its client's serves one client at a "
+                "time: say so in the client's `one_at_a_time`"
+            )
+        if stop is not None and not hasattr(stop, "only"):
+            raise AlgorithmError(
+                "a stopping rule for many clients needs only(places), which returns that of some: "
+                "define it, or say in the client's `one_at_a_time` that it has none"
+            )
         stack, n = clients.stack, len(clients.places)
         start = np.broadcast_to(problem.start, (n, *stack.shape))
         regularizer = getattr(problem.regularizer, "inner", problem.regularizer)

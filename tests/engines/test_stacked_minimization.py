@@ -1,0 +1,104 @@
+"""Methods with a local solver in the stacked engine: what local solves cost, and who fails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from test_stacked import objectives, opened, same
+
+from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.clients.fedprox import FedProxClient
+from flower_fedcon.engines import stacked
+from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.engines.stacked import StackedEngine
+from flower_fedcon.errors import AlgorithmError
+from flower_fedcon.objectives import LogisticRegression, Quadratic
+from flower_fedcon.regularizers import L1, Zero
+from flower_fedcon.solvers import AOGM, GradientDescent
+from flower_fedcon.strategies import DualFL, FedDR, FedExProx, FedPD, FedProx, FedProxAL
+
+
+@pytest.mark.parametrize(
+    "solver", ["exact", AOGM(tolerance=1e-9), GradientDescent(steps=9)], ids=repr
+)
+def test_the_same_work_as_local(solver):
+    problem = FederatedProblem(objectives("logistic"), regularizer=Zero())
+    strategy = FedDR(Zero(), step_size=1.0, local_solver=solver, participation=Sample(count=4))
+    rows, others = (simulate(strategy, problem, 12, engine=e).rows for e in ("local", "stacked"))
+    for row, other in zip(rows, others, strict=True):
+        for name in ("local_iterations", "local_evaluations"):
+            assert other[name] == pytest.approx(row[name], rel=0.02), name
+        assert other.get("local_unconverged") == row.get("local_unconverged")
+
+
+@pytest.mark.parametrize("form", ["paper", "accelerated"])
+def test_the_gap_rule(form):
+    problem = FederatedProblem(objectives("softmax"))
+    for solver in ("exact", "aogm"):
+        strategy = DualFL(form=form, stopping="gap", local_solver=solver)
+        same(strategy, problem, 30, 1e-8)
+    psi = FederatedProblem(objectives("softmax"), regularizer=L1(0.01))
+    same(DualFL(form="paper", momentum=0.0, regularizer=psi.regularizer), psi, 20)
+
+
+def test_clients_that_were_away_for_different_times():
+    """Each is told its own numbers, which no other client's step may use."""
+    problem = FederatedProblem(objectives("quadratic"))
+    same(DualFL(form="accelerated", participation=Sample(count=3)), problem, 60)
+
+
+@pytest.mark.parametrize("bad", [[2], [0, 5], list(range(7))])
+def test_clients_whose_solves_fail_are_named(bad):
+    """They get the error that they get alone, in every engine; the others go on."""
+    parts = objectives("quadratic")
+    for client in bad:
+        parts[client] = Quadratic(np.diag([-9.0, 1, 1, 1, 1, 1]), np.ones(6))
+    strategy = FedPD(step_size=1.0, local_solver="aogm")
+    told = []
+    for kind in (LocalEngine, StackedEngine):
+        run = OpenRun(strategy, FederatedProblem(parts))
+        engine = opened(kind, run)
+        request = run.server.begin().next_request()
+        assert request is not None
+        told.append({r.clients[0]: r for reply in engine.answer(request) for r in reply.single()})
+    local, many = told
+    assert local.keys() == many.keys() == set(range(7))
+    for client in range(7):
+        assert bool(many[client].error) == (client in bad)
+        assert many[client].error == local[client].error
+        if client in bad:
+            assert "the local solver diverged in iteration" in many[client].error
+        else:
+            one, other = (each[client].payload["u"][0] for each in (many, local))
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+
+
+class Own(AOGM):
+    """A solver of one's own."""
+
+
+def test_why_a_solver_is_not_stacked():
+    problem = FederatedProblem(objectives("logistic"))
+    for solver, words in (
+        (Own(), "FedProx has its local solver"),
+        ("lbfgs", "one client at a time"),
+    ):
+        strategy = FedProx(proximal=1.0, local_solver=solver)
+        assert words in stacked.why_not_stackable(strategy, problem)
+    polyak = FedExProx(step_size=1.0, extrapolation="polyak")
+    assert "envelope" in stacked.why_not_stackable(polyak, problem)
+    assert stacked.why_not_stackable(FedExProx(step_size=1.0), problem) is None
+    own = FedProxAL(penalty=1.0, coupling=1.0)
+    assert "multiplier" in stacked.why_not_stackable(own, problem)
+
+
+def test_steps_that_cannot_serve_many_are_told(monkeypatch):
+    problem = FederatedProblem([LogisticRegression(np.eye(2), np.ones(2), l2=0.1)] * 3)
+
+    def step(self, state, down):
+        return {"v": self.minimize(down["w"], shift=1.0, stop=lambda x, g: False)}, None
+
+    monkeypatch.setattr(FedProxClient, "step", step)
+    with pytest.raises(AlgorithmError, match=r"needs only\(places\)"):
+        simulate(FedProx(proximal=1.0), problem, 2, engine="stacked")
