@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+_CLIENTS = 5  # as many are named
 
 
 class FedConError(Exception):
@@ -78,3 +80,13 @@ def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = No
     close += [lowered[w] for w in lowered if len(sought) > 1 and sought in w.split("_")]
     hint = f"did you mean '{close[0]}'? " if close else ""
     return f"{hint}Valid: {', '.join(words)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return clients by name, the first few of many.
+
+    >>> listed(["a"]), listed(list("abcdefg"))
+    ('client a', 'clients a, b, c, d, e and 2 more')
+    """
+    more = f" and {len(names) - _CLIENTS} more" if len(names) > _CLIENTS else ""
+    return f"client{'s'[: len(names) - 1]} " + ", ".join(names[:_CLIENTS]) + more

@@ -38,6 +38,7 @@ solver's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -49,6 +50,8 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload
+
+_CLEARLY = 1e-3  # a constraint above it draws a warning at the end of a run
 
 
 class FedProxALState(NamedTuple):
@@ -178,6 +181,19 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     def report(self, state: FedProxALState) -> dict[str, float]:
         """Return the stage, and the largest c_j at the round's broadcast."""
         return {"stage": float(state.k), "worst_constraint": state.worst}
+
+    def doubts(
+        self, state: FedProxALState, record: Mapping[str, float], unheard: Sequence[str]
+    ) -> list[str]:
+        """Say so where a c_j is clearly above 0."""
+        worst = record.get("constraint", state.worst)
+        if not worst > _CLEARLY:
+            return []
+        return [
+            f"a client's constraint is {worst:.3g} at the end, above 0: more rounds or another "
+            "penalty may help; or no model keeps the bounds, and the multipliers grow without end: "
+            "FederatedProblem.least_violation says by how much"
+        ]
 
     def readmit(self, state: FedProxALState, client: int) -> tuple[FedProxALState, Payload]:
         """Return w_k."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, listed
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.bounds import ConstraintSums, GroupLossBounds, LossBound
 from flower_fedcon.validation import Array, choice
@@ -17,7 +17,6 @@ from flower_fedcon.validation import Array, choice
 _CONSTRAINT = {
     "mean": "constraint_value", "each": "constraint_value", "groups": "constraint_sums"
 }  # fmt: skip
-_NAMED = 5  # clients in an error
 
 
 class FunctionalConstraints:
@@ -98,12 +97,12 @@ class FunctionalConstraints:
                 others = '"each" or "mean"' if other == "each" else '"groups"'
                 raise ConfigError(
                     f'constraints="{kind}" would leave out the constraints ({attribute}) of '
-                    f"{_listed(strays)}: give constraints={others}, or leave these bounds out"
+                    f"{listed(strays)}: give constraints={others}, or leave these bounds out"
                 )
         if kind == "mean" and 0 < len(have) < len(names):
             raise ConfigError(
                 f'constraints="mean", the default, needs a constraint ({needed}) of all '
-                f"{len(names)} clients or of none, got some of {_listed(have)} alone: give "
+                f"{len(names)} clients or of none, got some of {listed(have)} alone: give "
                 'constraints="each" to bind those that have one'
             )
         if kind == "each" and not have:
@@ -183,13 +182,3 @@ def check_convex(objectives: Sequence[Any]) -> None:
                 parts.append(part.loss)
             if isinstance(part, GroupLossBounds):
                 parts += [loss for loss in part.losses if loss is not None]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return clients by name, the first few of many.
-
-    >>> _listed(["a"]), _listed(list("abcdefg"))
-    ('client a', 'clients a, b, c, d, e and 2 more')
-    """
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"client{'s'[: len(names) - 1]} " + ", ".join(names[:_NAMED]) + more

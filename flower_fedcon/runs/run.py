@@ -20,7 +20,7 @@ from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.runs import audit, checkpoint, ledger
+from flower_fedcon.runs import audit, checkpoint, doubts, ledger
 from flower_fedcon.runs.audit import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory, versions
@@ -149,6 +149,7 @@ class Run:
                     "with resume=True (--resume)"
                 ) from error
             self._save_model(history)
+            doubts.warn(self.server, history.rows)
             self.server.audit.ended()
             return history
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Required, Self, TypeVar, Unpack
 
 import numpy as np
 
 from flower_fedcon.compressors import Compressor
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, listed
 from flower_fedcon.strategies.families.compression import CompressedMessages, CompressionOptions
 from flower_fedcon.validation import Array, choice, count, optional, positive
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
 _log = logging.getLogger("flwr.strategies")
+OUT_OF_REACH = "no model keeps the bound: FederatedProblem.least_violation says by how much"
+_CLEARLY = 2  # tolerances above 0: soft switching rests at one at most, and steps lead past it
 
 
 class SwitchingOptions(CompressionOptions, total=False):
@@ -68,7 +71,8 @@ class WeightedMean(NamedTuple):
         if self.weight == 0 and warn:
             _log.warning(
                 "the constraint was above the tolerance in every round: the average is the last "
-                "model (more rounds, a larger client_lr or a larger tolerance would help)"
+                "model (more rounds, a larger client_lr or a larger tolerance would help; or %s)",
+                OUT_OF_REACH,
             )
         return self.total / self.weight if self.weight else last
 
@@ -228,6 +232,22 @@ class Switching(CompressedMessages[State]):
     def outputs(self, state: Any) -> dict[str, Array]:
         """Return w_bar, or the last w if no round counts."""
         return {"average": state.average.value(state.w, warn=True)}
+
+    def doubts(self, state: Any, record: Mapping[str, float], unheard: Sequence[str]) -> list[str]:
+        """Say so where the model is clearly above the tolerance, or a bound was never seen."""
+        found, eps = [], self.constants.tolerance
+        if unheard and self.constraints == "each":
+            found.append(
+                f"no usable answer of {listed(unheard)} came in any round: whether the model "
+                "keeps the bounds there is not known"
+            )
+        g = record.get("constraint", -math.inf)
+        if g > _CLEARLY * eps and state.average.weight:  # else the average's warning says it
+            found.append(
+                f"the constraint is {g:.3g} at the end, above the tolerance {eps:.3g}: more "
+                f"rounds, or a smaller or larger client_lr, may help; or {OUT_OF_REACH}"
+            )
+        return found
 
     def switch(self, z: float) -> float:
         """Return sigma(z), the weight of the constraint, z = ghat - eps."""
