@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import numpy as np
 import pytest
 from harness import OpenRun, latest
@@ -11,7 +14,7 @@ from test_server_optimizers import EACH as EACH_OPTIMIZER
 from test_server_optimizers import clients, problem, reddi
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.compressors import EF21, Natural, RandK, Sign, TopK
+from flower_fedcon.compressors import EF21, QSGD, Natural, RandK, Sign, TopK
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.optimizers import Adam, Momentum
@@ -124,3 +127,22 @@ def test_train_loops_of_one_s_own_are_refused():
         made = kind(client_lr=0.1, local_steps=1, compression=RULE)
         with pytest.raises(ConfigError, match=r"takes no compression=\.\.\. here: train loops"):
             by_loops(made, q6(), 1, loop)
+
+
+def test_the_page_s_message_sizes():
+    rules = {"none": None, "TopK 5 %": TopK(fraction=0.05), "RandK 10 %": RandK(fraction=0.1),
+             "QSGD": QSGD(levels=8), "Natural": Natural(), "Sign": Sign()}  # fmt: skip
+    lines = (Path(__file__).parents[2] / "docs" / "compression.md").read_text().splitlines()
+    start = lines.index("| entries | none | TopK 5 % | RandK 10 % | QSGD | Natural | Sign |")
+    rows = [line.strip("| ").split(" | ") for line in lines[start + 2 : start + 6]]
+    assert [row[0] for row in rows] == ["19", "100", "650", "7,850"]
+    for entries, *shown in rows:
+        x = np.random.default_rng(0).normal(size=int(entries.replace(",", "")))
+        for rule, text in zip(rules.values(), shown, strict=True):
+            sent = x if rule is None else rule.compress(x, np.random.default_rng(0))
+            files = {"x": sent} if rule is None else sent.arrays()
+            total = 0
+            for array in files.values():
+                np.save(file := io.BytesIO(), array)
+                total += len(file.getvalue())
+            assert f"{total:,}" == text
