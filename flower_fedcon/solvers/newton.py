@@ -196,7 +196,7 @@ def conjugate_gradients(
     eps = float(np.finfo(g.dtype).eps)
     d, r = np.zeros_like(g), -g
     rr, goal = dots(r, r), np.maximum(residual, np.sqrt(eps) * norms(g)) ** 2
-    p, counts, going = r, np.zeros(len(g), np.int64), going & (rr > 0)
+    p, counts, going = r.copy(), np.zeros(len(g), np.int64), going & (rr > 0)
     flattest = np.zeros(len(g))
     for _ in range(min(_PRODUCTS, 2 * g[0].size + 20)):
         if not going.any():
