@@ -22,16 +22,18 @@ from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
-from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.tracing import (
-    GivenRows,
+from flower_fedcon.engines.parts import (
     Rebuild,
-    RoundTracer,
+    fixed_parts,
     numbers_that_change,
+    on_host,
     parts,
     place,
+    traced_or_number,
 )
+from flower_fedcon.engines.stacked import StackedEngine
+from flower_fedcon.engines.traced import TracedArray
+from flower_fedcon.engines.tracing import GivenRows, RoundTracer
 from flower_fedcon.objectives.stacked import key
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
@@ -60,8 +62,6 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title}: its local solver ends by the values that it meets"
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
-    if isinstance(getattr(strategy, "client_lr", None), Schedule):
-        return "client_lr is a schedule"
     if len({key(objective) for objective in problem.objectives}) > 1:
         return "the clients' objectives differ in type or shape"
     return None
@@ -74,7 +74,8 @@ class _Block(NamedTuple):
     varies: list[bool]  # which parts of the server's state are traced
     fixed: list[Any]  # the others
     batches: tuple[int, int]  # how many a round takes, and their size; (0, 0) without
-    capacity: int  # rounds that are drawn ahead at most
+    capacity: int  # rounds in one call at most, for which numbers are drawn
+    most: int  # what it may be
     up: int
     down: int
 
@@ -90,6 +91,7 @@ class JaxEngine(StackedEngine):
         self._given = GivenRows(run)
         self._tracing_client = self._serving(self._given, run)
         self._block: _Block | None = None
+        self._dtype = run.layout.array_dtype
         self._length, self._refused = _FIRST, False
         self._skips, self._failed = False, 0  # the next round; how many have just failed
         self._returned: Any = None  # the server's state as the last block left it
@@ -136,16 +138,22 @@ class JaxEngine(StackedEngine):
         if not rounds or self._refused or self._skips or not self._is_plain(server):
             self._skips = False
             return 0
-        began, new = time.perf_counter(), False
-        with jax.enable_x64(True):
-            if not self._take_over(server):
-                return 0
-            if self._block is None:
-                new = True
-                self._block = self._compiled(server, rounds)
-                if self._block is None:
+        began, new = time.perf_counter(), True
+        try:
+            with jax.enable_x64(True):
+                if not self._take_over(server):
                     return 0
-            done = self._play(server, self._block, min(rounds, self._length, self._block.capacity))
+                block = self._block
+                new = block is None or block.capacity < min(rounds, block.most)
+                if block is None or new:
+                    block = self._block = self._traced(server, rounds)
+                done = self._play(server, block, min(rounds, self._length, block.capacity))
+        except Exception as error:  # of mathematics that was written for NumPy
+            if not new:
+                raise
+            what = str(error).partition("\n")[0] or type(error).__name__
+            self._refuse(f"{server.strategy.title}: {what}{place(error)}")
+            return 0
         if not new:
             faster = time.perf_counter() - began < _SECONDS / 2
             self._length = self._length * 2 if faster else max(1, self._length // 2)
@@ -174,7 +182,9 @@ class JaxEngine(StackedEngine):
             form = self._states.everyone(server.acknowledgements.rounds)
             if form is None:
                 return False
-            if self._client_form is not None and _fixed(form) != _fixed(self._client_form):
+            if self._client_form is not None and fixed_parts(form) != fixed_parts(
+                self._client_form
+            ):
                 self._block = None
             arrays = {n: v for n, v in form._asdict().items() if isinstance(v, np.ndarray)}
             self._client_form = form
@@ -182,21 +192,13 @@ class JaxEngine(StackedEngine):
             self._rounds = server.acknowledgements.rounds
         return True
 
-    def _compiled(self, server: Server, rounds: int) -> _Block | None:
-        """Trace a round; return the loop over it, or None, and say why, if that cannot be."""
-        try:
-            return self._traced(server, rounds)
-        except Exception as error:  # of mathematics that was written for NumPy
-            what = str(error).partition("\n")[0] or type(error).__name__
-            self._refuse(f"{server.strategy.title}: {what}{place(error)}")
-            return None
-
     def _refuse(self, reason: str) -> None:
         """Compile nothing in this run, and say why."""
         self._refused = True
         _log.warning('engine="jax": %s; running on the stacked engine', reason)
 
     def _traced(self, server: Server, rounds: int) -> _Block:
+        """Trace a round, and return the loop over it, which its first call compiles."""
         strategy, n = server.strategy, server.setup.num_clients
         tracer = RoundTracer(
             strategy,
@@ -212,9 +214,10 @@ class JaxEngine(StackedEngine):
         counted: list[Any] = []
 
         def probe(values: Sequence[Any]) -> list[Any]:
-            state = rebuild(iter([_traced_or_number(v) for v in values]))
+            state = rebuild(iter([traced_or_number(v) for v in values]))
             clients = self._traced_clients(self._client_arrays)
-            seen = tracer(state, clients, data, jax.numpy.asarray(1), cohort, None)
+            now, rate = jax.numpy.asarray(1), jax.numpy.ones((), self._dtype)
+            seen = tracer(state, clients, data, now, cohort, None, rate)
             counted[:] = [seen.up, seen.down]
             return seen.state
 
@@ -223,14 +226,15 @@ class JaxEngine(StackedEngine):
         fixed = [x for v, x in zip(varies, found, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
-        capacity = rounds if not drawn else max(1, min(rounds, 4096, _DRAWN // drawn))
+        most = max(1, _DRAWN // drawn) if drawn else _DRAWN
+        capacity = min(rounds, most) if drawn or tracer.rate is not None else most
         loop = jax.jit(self._loop(tracer, varies, fixed, rebuild))
         self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
 
         def run(carry: Any, given: Any, first: int, count: int) -> Any:
             return loop(carry, data, given, first, count)
 
-        return _Block(run, varies, fixed, batches, capacity, *counted)
+        return _Block(run, varies, fixed, batches, capacity, most, *counted)
 
     def _traced_clients(self, arrays: Any) -> Any:
         if self._states is None:
@@ -252,7 +256,7 @@ class JaxEngine(StackedEngine):
                 for name, drawn in given.items()
             }
             traced, numbers = iter(state), iter(fixed)
-            values = [_traced_or_number(next(traced if v else numbers)) for v in varies]
+            values = [traced_or_number(next(traced if v else numbers)) for v in varies]
             seen = tracer(
                 rebuild(iter(values)),
                 self._traced_clients(clients),
@@ -260,6 +264,7 @@ class JaxEngine(StackedEngine):
                 first + count,
                 here.get("cohort"),
                 here.get("rows"),
+                here.get("rate"),
             )
             after = [x for v, x in zip(varies, seen.state, strict=True) if v]
             return count + 1, seen.holds, after, seen.clients
@@ -288,6 +293,10 @@ class JaxEngine(StackedEngine):
             given["rows"] = np.zeros(shape, np.intp)
             for i, cohort in enumerate(cohorts):
                 given["rows"][i] = self._rows(np.array(cohort), first + i, batches, size)
+        schedule = getattr(server.strategy, "client_lr", None)
+        if isinstance(schedule, Schedule):
+            given["rate"] = np.zeros(block.capacity, self._dtype)
+            given["rate"][:count] = [schedule.at(first + i) for i in range(count)]
         clients = self._client_arrays or {}
         start = (self._on_device, clients)
         begun, holds, state, clients = block.run(start, given, first, count)
@@ -317,7 +326,7 @@ class JaxEngine(StackedEngine):
         """Tell the server what the rounds have led to."""
         count, first = len(cohorts), server.round + 1
         traced, numbers = iter(state), iter(block.fixed)
-        values = [_on_host(next(traced), self._axes) if v else next(numbers) for v in block.varies]
+        values = [on_host(next(traced), self._axes) if v else next(numbers) for v in block.varies]
         server.state = self._returned = parts(server.state)[1](iter(values))
         server.round, server.cohort = first + count - 1, cohorts[-1]
         server.replies = len(cohorts[-1])
@@ -331,20 +340,3 @@ class JaxEngine(StackedEngine):
                 rounds[cohort] = first + i
             server.acknowledgements.rounds = rounds
         self._rounds = server.acknowledgements.rounds
-
-
-def _traced_or_number(value: Any) -> Any:
-    arrays = isinstance(value, jax.Array | np.ndarray)
-    return TracedArray(jax.numpy.asarray(value)) if arrays else value
-
-
-def _on_host(value: Any, axes: int) -> Any:
-    """Return an array of NumPy, or a number; what has more axes than a model is to be read."""
-    if value.ndim:
-        return np.asarray(value) if value.ndim > axes else np.array(value)
-    return float(value) if value.dtype.kind == "f" else int(value)
-
-
-def _fixed(state: Any) -> list[Any]:
-    """Return what of a client's state is no array, and of the arrays their types."""
-    return [(v.shape, v.dtype) if isinstance(v, np.ndarray) else v for v in state]

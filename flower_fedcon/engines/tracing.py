@@ -2,57 +2,27 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from flower_fedcon.core.gate import column_bytes
-from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.engines.parts import parts
 from flower_fedcon.engines.stacked import Selected
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions
 from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.wire.payloads import payload_bytes
 
 if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient
     from flower_fedcon.strategies.base import FedConStrategy
-
-Rebuild = Callable[[Iterator[Any]], Any]
-_OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__) if file)
-
-
-def parts(tree: Any) -> tuple[list[Any], Rebuild]:
-    """Return the arrays and numbers that a state is made of, and what makes a state of such ones.
-
-    Raises
-    ------
-    NotTraceableError
-        If it holds anything else.
-    """
-    if tree is None or isinstance(tree, bool | str):
-        return [], lambda _: tree
-    if isinstance(tree, np.ndarray | float | int | np.number):
-        return [tree], next
-    if isinstance(tree, Mirror):
-        found, rebuild = parts(tree.to_tree())
-        return found, lambda values: Mirror(**rebuild(values))
-    if isinstance(tree, tuple | list):
-        each = [parts(value) for value in tree]
-        make = type(tree)._make if hasattr(tree, "_make") else type(tree)
-        return [p for found, _ in each for p in found], lambda v: make([r(v) for _, r in each])
-    if isinstance(tree, dict):
-        found, rebuild = parts(list(tree.values()))
-        return found, lambda values: dict(zip(tree, rebuild(values), strict=True))
-    raise NotTraceableError(f"its state holds a {type(tree).__name__}")
 
 
 class GivenRows(Selected):
@@ -73,6 +43,21 @@ class GivenRows(Selected):
         if self.rows is None:  # the number of batches is still to be found
             return TracedArray(jnp.zeros((len(self._clients), size), int))
         return self.rows[self.asked - 1]
+
+
+class GivenRate(Schedule):
+    """The schedule of a traced round, whose step is given."""
+
+    value: Any = None
+
+    def at(self, server_round: int) -> Any:
+        """Return the step."""
+        return self.value
+
+    @property
+    def longest(self) -> float:
+        """Raise: it knows its round's alone."""
+        raise NotTraceableError("the mathematics asks for the longest step of a schedule")
 
 
 class Round(NamedTuple):
@@ -125,6 +110,10 @@ class RoundTracer:
         axes: int,
         setting_bytes: int,
     ) -> None:
+        self.rate: GivenRate | None = None
+        if isinstance(getattr(strategy, "client_lr", None), Schedule):
+            self.rate, strategy = GivenRate(), copy(strategy)
+            strategy.client_lr = client._schedule = self.rate  # type: ignore[attr-defined]
         self._strategy, self._client, self._objective = strategy, client, objective
         self._axes, self._setting_bytes = axes, setting_bytes
         self._num_clients = strategy.setup.num_clients
@@ -139,6 +128,7 @@ class RoundTracer:
         number: Any,
         cohort: Any,
         rows: Any,
+        rate: Any,
     ) -> Round:
         """Trace a round from a state of traced arrays.
 
@@ -154,9 +144,13 @@ class RoundTracer:
             The round's.
         cohort : jax.Array of int, or None for everyone
         rows : jax.Array of int, shape (gradients, cohort, batch size), or None
+        rate : jax.Array
+            The step of a schedule, where there is one.
         """
         strategy, client, n = self._strategy, self._client, self._num_clients
         conditions()
+        if self.rate is not None:
+            self.rate.value = TracedArray(rate)
         clients: Any = list(range(n)) if cohort is None else TracedArray(cohort)
         which = slice(0, n) if cohort is None else clients
         now: Any = TracedArray(number)
@@ -267,46 +261,3 @@ def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
             setattr(new, name, _with(value, data, f"{prefix}{name}."))
     new.uncompiled()
     return new
-
-
-def numbers_that_change(
-    trace: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any]
-) -> list[bool]:
-    """Return which parts of the server's state have to be traced: arrays, and numbers that change.
-
-    Parameters
-    ----------
-    trace : callable
-        From the parts of a state, those that are not traced as Python numbers, to the next.
-    values : sequence
-        The parts of a state.
-    """
-    varies = [isinstance(value, np.ndarray) for value in values]
-    while True:
-        found: list[Any] = []
-
-        def once(given: list[Any], varies: Sequence[bool] = varies, out: Any = found) -> Any:
-            left = iter(given)
-            out[:] = trace([next(left) if v else x for v, x in zip(varies, values, strict=True)])
-            return 0
-
-        jax.eval_shape(once, [x for v, x in zip(varies, values, strict=True) if v])
-        if len(found) != len(values):
-            raise NotTraceableError("its state has another form after a round")
-        more = [
-            v or isinstance(new, jax.Array) or new != old
-            for v, old, new in zip(varies, values, found, strict=True)
-        ]
-        if more == varies:
-            return varies
-        varies = more
-
-
-def place(error: BaseException) -> str:
-    """Return which line of a strategy, client or of its mathematics an error comes from."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_OTHERS)
-    ]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
