@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from test_stacked import COUNTED, made, objectives
 
 from flower_fedcon import Full, Sample, simulate
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.runs.run import Plan, Run
 
 pytest.importorskip("jax")
+from flower_fedcon.engines.jax import JaxEngine
 
 
 @pytest.mark.parametrize(("first", "then"), [("jax", "local"), ("local", "jax"), ("jax", "jax")])
@@ -34,3 +39,27 @@ def test_a_run_is_resumed_to_the_same_bytes(tmp_path):
     simulate(strategy, problem, 17, engine="jax", evaluate_every=0, run_dir=tmp_path / "a")
     rest = simulate(strategy, problem, 40, engine="jax", run_dir=tmp_path / "a", resume=True)
     assert rest.x.tobytes() == whole.x.tobytes()
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedfw"])
+def test_server_and_clients_hold_what_they_hold_with_local(name):
+    """Whose reply was used when, and the state that it came with."""
+    strategy, problem = made(name, objectives("least squares"), participation=Sample(count=3))
+    held = []
+    for kind in (LocalEngine, JaxEngine):
+        engine = kind(problem)
+        setup = Setup.of(engine.describe(), 30, problem.layout, strategy.participation, 3)
+        run = Run(Plan(30, seed=3, evaluate_every=0), strategy, setup, problem.start, engine)
+        run.play()
+        server = run.server
+        rounds = server.acknowledgements.rounds.tolist()
+        states = [known.at(r) for known, r in zip(engine.save(), rounds, strict=True)]
+        mirror = server.state.mirror.to_tree()
+        held.append((rounds, server.round, server.cohort, server.replies, states, mirror))
+    *expected, states, mirror = held[0]
+    *found, others, mirrored = held[1]
+    assert found == expected
+    for state, other in zip(states, others, strict=True):
+        assert np.allclose(state[0], other[0], rtol=0, atol=1e-12)
+    for field, rows in mirror.items():
+        assert np.allclose(rows, mirrored[field], rtol=0, atol=1e-12)
