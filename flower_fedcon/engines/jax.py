@@ -56,6 +56,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     What only tracing a round can show, the engine says in its first block.
     """
     title = strategy.title
+    if "local_solver" in strategy.client_settings:
+        return f"{title} has a local solver, which ends each client's problem by its own rule"
     if isinstance(strategy.participation, Bernoulli):
         return "cohorts of Bernoulli(p) differ in size from round to round"
     if "local_solver" in strategy.client_settings:

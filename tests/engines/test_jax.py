@@ -114,7 +114,7 @@ def test_what_cannot_be_compiled_says_why_and_runs_stacked(name, caplog, done):
         found = simulate(strategy, problem, 6, engine="jax").x
     lines = [r.message for r in caplog.records if "running on the stacked engine" in r.message]
     assert len(lines) == 1
-    assert lines[0].startswith(f'engine="jax": {strategy.title}: ')
+    assert lines[0].startswith(f'engine="jax": {strategy.title}')
     assert sum(done) == 0
     assert found.tobytes() == simulate(strategy, problem, 6, engine="stacked").x.tobytes()
 
