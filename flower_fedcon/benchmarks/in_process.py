@@ -22,13 +22,14 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.kernels import dispatch
-from flower_fedcon.objectives import LeastSquares, SoftmaxRegression
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, SoftmaxRegression
 from flower_fedcon.problems import lasso, sparse_regression
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.regularizers import Zero
 from flower_fedcon.runs.run import Plan, Run
 from flower_fedcon.simulation import simulate
 from flower_fedcon.solvers import AOGM
-from flower_fedcon.strategies import DualFL, FastFedDA, FedFW
+from flower_fedcon.strategies import DualFL, FastFedDA, FedDR, FedDyn, FedFW
 from flower_fedcon.validation import Array
 
 
@@ -255,6 +256,27 @@ def solver(quick: bool = False) -> Iterator[Result]:
             whole.append(time.process_time() - began)
     what = f"a round of DualFL by AOGM, 8 clients of {rows} images: local"
     yield ratio(what, "its local solver alone", whole, inside, unit="s", target="<= 1.05")
+
+
+def solves(quick: bool = False) -> Iterator[Result]:
+    """Time rounds of local solves, of 100 clients with 50 rows x 64 entries each."""
+    clients, rows, d = (4, 6, 5) if quick else (100, 50, 64)
+    rng = np.random.default_rng(0)
+    parts = []
+    for _ in range(clients):
+        A = rng.standard_normal((rows, d))
+        labels = np.where(A @ rng.standard_normal(d) > 0, 1, -1)
+        parts.append(LogisticRegression(A, labels, l2=1e-2))
+    problem = FederatedProblem(parts, regularizer=Zero())
+    strategies: list[Any] = [DualFL(), FedDR(Zero(), step_size=1.0), FedDyn(proximal=1.0)]
+    for strategy in strategies:
+        works: dict[str, Work] = {
+            engine: partial(rounds_of(strategy, problem, engine), 1)
+            for engine in ("local", "stacked")
+        }
+        times = in_turn(works, 2 if quick else 9)
+        what = f"{strategy.title}, logistic regression, {clients} clients, d={d}: stacked"
+        yield ratio(what, "local", times["stacked"], times["local"], target="<= 0.1")
 
 
 def curves(quick: bool = False) -> Iterator[Result]:

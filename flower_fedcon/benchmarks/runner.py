@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "fedfw": in_process.fedfw,
     "fastfedda": in_process.fastfedda,
     "solver": in_process.solver,
+    "solves": in_process.solves,
     "growth": in_process.growth,
     "memory": in_process.memory,
     "path": paths.path,

@@ -225,9 +225,12 @@ class SoftmaxRegression(LinearModel):
 
         def product(v: Array) -> Array:
             changes = self._scores(v, self.rows)
-            changes -= (p * changes).sum(axis=0)
+            changes -= np.einsum("ij,ij->j", p, changes)
             changes *= weights
-            return self._add_ridge(self._pull(changes, self.rows), v)
+            if self.sparse:
+                return self._add_ridge(self._pull(changes, self.rows), v)
+            # Twice as fast as the transpose of the rows times that of the changes.
+            return self._add_ridge(np.ascontiguousarray(changes.dot(self.rows).T), v)
 
         return product
 

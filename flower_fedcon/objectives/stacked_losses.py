@@ -106,6 +106,10 @@ class StackedSoftmaxRegression(StackedRows):
         gradient: Array = np.matmul(tables.swapaxes(1, 2), weights.swapaxes(1, 2))
         return gradient
 
+    def _pull_changes(self, changes: Array, tables: Array) -> Array:
+        pulled: Array = np.matmul(changes, tables).swapaxes(1, 2)
+        return pulled
+
     def _means_of(self, scores: Array, part: Which) -> Array:
         count, _, m = scores.shape
         shifted = scores - scores.max(axis=1, keepdims=True)
@@ -121,7 +125,7 @@ class StackedSoftmaxRegression(StackedRows):
             weights = p / scores.shape[2]
 
             def changed(changes: Array) -> Array:
-                changes -= (p * changes).sum(axis=1, keepdims=True)
+                changes -= np.einsum("nij,nij->nj", p, changes)[:, None]
                 changes *= weights
                 return changes
 

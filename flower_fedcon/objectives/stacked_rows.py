@@ -150,6 +150,10 @@ class StackedRows(Table):
         gradient: Array = np.matmul(weights[:, None, :], tables)
         return gradient.reshape(len(tables), *self.shape)
 
+    def _pull_changes(self, changes: Array, tables: Array) -> Array:
+        """Return the same for a Hessian's product, where another order may be faster."""
+        return self._pull(changes, tables)
+
     def _means_of(self, scores: Array, part: Which) -> Array:
         """Return the mean losses of some clients from their own scores, which stay as they are."""
         means: Array = self._first._losses(scores, self.targets[part]).mean(axis=1)
@@ -194,7 +198,8 @@ class StackedRows(Table):
             found = np.empty_like(v)
             for (here, part), change in zip(parts, maps, strict=True):
                 tables = self.tables[part]
-                found[here] = self._pull(change(self._scores(v[here], tables)), tables)
+                changes = change(self._scores(v[here], tables))
+                found[here] = self._pull_changes(changes, tables)
             return self._with_l2(found, v, everyone)
 
         return product
