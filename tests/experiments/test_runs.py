@@ -201,7 +201,7 @@ def test_seeds_share_one_problem() -> None:
 
 
 def test_a_run_that_cannot_be_stacked_says_so_once(fedcon: Command) -> None:
-    settings = ["algorithm.name=FedProx", "proximal=1.0", "local_solver=exact"]
+    settings = ["algorithm.name=FedProx", "proximal=1.0", "local_solver=lbfgs"]
     settings += ["algorithm.on_mismatch=warn"]
     text = Path("small.toml").read_text().replace("penalty = 5.0\n", "")
     Path("small.toml").write_text(text)
