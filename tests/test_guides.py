@@ -16,6 +16,7 @@ from pages import ROOT, blocks
 from pasting import bash
 
 from flower_fedcon.registry import GROUP
+from flower_fedcon.runs.history import History
 
 
 def page(name: str) -> str:
@@ -179,6 +180,17 @@ def test_an_experiment_of_one_s_own(folder):
     output = bash("fedcon compare mine.toml --rounds 5", folder)
     assert "FedDualAvg" in output
     assert "CompositeFL" in output
+
+
+def test_a_problem_of_one_s_own(folder):
+    (code,) = blocks("python", page("experiments"))
+    (folder / "my_sites.py").write_text(code)
+    (folder / "sites.toml").write_text(blocks("toml", page("experiments"))[1])
+    bash("fedcon run sites.toml --run-dir run", folder)
+    last = History.read_rows(folder / "run" / "history.csv")[-1]
+    assert last["constraint"] <= 1e-3
+    assert 0 <= last["residual"] < 1e-2
+    assert "bound" in bash("fedcon info my_sites:sites", folder)
 
 
 # --- an algorithm of one's own --------------------------------------------------------------------

@@ -66,6 +66,8 @@ PASTED = {
     "docs/experiments.md": [
         ("bash", f"{GUIDES}test_shell_block"),
         ("toml", f"{GUIDES}test_an_experiment_of_one_s_own"),
+        ("python", f"{GUIDES}test_a_problem_of_one_s_own"),
+        ("toml", f"{GUIDES}test_a_problem_of_one_s_own"),
     ],
     "docs/faults.md": [("python", f"{GUIDES}test_faults")],
     "docs/flower_app.md": [("python", APP), ("python", APP), ("toml", APP)],
@@ -79,6 +81,11 @@ PASTED = {
     "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],
     "docs/ray.md": [("python", f"{GUIDES}test_the_simulation_of_flower")],
     "docs/resume.md": [("python", f"{GUIDES}test_resume")],
+    "docs/server_steps.md": [
+        ("python", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
+        ("text", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
+        ("toml", "algorithms/test_server_steps.py::test_the_page_s_blocks"),
+    ],
     "docs/start.md": [
         ("bash", f"{GUIDES}test_the_install_is_the_readme_s"),  # not run: it would install
         *[("python", f"{GUIDES}test_start")] * 6,

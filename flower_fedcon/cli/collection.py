@@ -89,28 +89,57 @@ def info(
     name: Annotated[
         str,
         typer.Argument(
-            help="An algorithm, or a problem that a file can name.", autocompletion=_names
+            help="An algorithm, a problem that a file can name, or what algorithms take: a server "
+            "optimizer, a schedule or a compressor.",
+            autocompletion=_names,
         ),
     ],
     size: Annotated[
         str | None, typer.Option(help="A model's size, such as 7850 or 943x1682: bytes of a round.")
     ] = None,
 ) -> None:
-    """Show one algorithm's card, or a problem's arguments."""
+    """Show one algorithm's card, a problem's arguments, or which algorithms take a part."""
+    from flower_fedcon.cli.parts import parts
     from flower_fedcon.errors import ConfigError, nearest
     from flower_fedcon.problems import BUILDERS
     from flower_fedcon.registry import accepted, algorithms
 
+    found = parts()
     if name in BUILDERS or ":" in name:
         if size is not None:
             raise ConfigError(f"--size is for an algorithm's messages, and {name} is a problem")
         _problem_info(name)
         return
+    if name.lower() not in accepted() and name in found:
+        if size is not None:
+            raise ConfigError(f"--size is for an algorithm's messages, and {name} is none")
+        _part_info(found[name])
+        return
     if name.lower() not in accepted():
-        known = {*(kind.__name__ for kind in algorithms().values()), *accepted(), *BUILDERS}
+        known = {*(kind.__name__ for kind in algorithms().values()), *accepted(), *BUILDERS, *found}
         known -= set(algorithms())
         raise ConfigError(f"unknown algorithm or problem {name!r}: {nearest(name, known)}")
     _algorithm_info(name, size)
+
+
+def _part_info(kind: type[Any]) -> None:
+    """Show what a part is, its arguments, and which algorithms take it."""
+    from flower_fedcon.cli.parts import takers
+
+    screen, docstring = console(), inspect.getdoc(kind) or ""
+    screen.print(kind.__name__, style="bold")
+    said, _, rest = docstring.partition(_PARAMETERS)
+    screen.print(said.partition("Examples\n--------")[0].strip(), markup=False)
+    if rest:
+        screen.print("\nArguments", style="bold")
+        _show_parameters(kind, [docstring])
+    screen.print("\nTaken by", style="bold")
+    grid = table("", "", plain=True)
+    for argument, names in (taken := takers(kind)).items():
+        grid.add_row(f"{argument}=", ", ".join(names))
+    screen.print(grid)
+    if "compression" in taken:
+        screen.print("Some of these take unbiased ones alone, or in EF21: `fedcon info METHOD`.")
 
 
 def _algorithm_info(name: str, size: str | None) -> None:

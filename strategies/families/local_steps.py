@@ -114,7 +114,8 @@ class LocalSteps(OwnSteps[State]):
         if isinstance(client_lr, Schedule) and self.needs_constant_lr:
             raise ConfigError(
                 f"{self.title} takes no schedule for client_lr, got {client_lr!r}: "
-                f"{self.needs_constant_lr}. Give a number"
+                f"{self.needs_constant_lr}. Give a number; `fedcon info "
+                f"{type(client_lr).__name__}` says which methods take a schedule"
             )
         self.client_lr = client_lr
         self.local_steps = None if local_steps is None else count("local_steps", local_steps)
@@ -126,7 +127,7 @@ class LocalSteps(OwnSteps[State]):
         if why and server_optimizer is not None:
             raise ConfigError(
                 f"{self.title} takes no server_optimizer={server_optimizer!r}: {why}. `fedcon "
-                "info` says which methods take one"
+                f"info {type(server_optimizer).__name__}` says which methods take it"
             )
         if (client_lr is None) != (local_steps is None) and "client_lr" in self.own_loop_decides:
             raise ConfigError(

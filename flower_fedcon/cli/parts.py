@@ -1,0 +1,63 @@
+"""Server optimizers, schedules and compressors by name, and which algorithms take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def parts() -> dict[str, type[Any]]:
+    """Return the server optimizers, schedules and compressors, by name.
+
+    >>> list(parts())
+    ['Adagrad', 'Adam', 'Momentum', 'Yogi', 'Constant', 'Cosine', 'Inverse', 'InverseSqrt', \
+'StepDecay', 'EF21', 'Identity', 'Natural', 'QSGD', 'RandK', 'Sign', 'TopK']
+    """
+    from flower_fedcon import compressors, optimizers, schedules
+
+    found: dict[str, type[Any]] = {}
+    for module, bases in (
+        (optimizers, (optimizers.ServerOptimizer,)),
+        (schedules, (schedules.Schedule,)),
+        (compressors, (compressors.Compressor, compressors.EF21)),
+    ):
+        for name in sorted(module.__all__):
+            value = getattr(module, name)
+            if isinstance(value, type) and issubclass(value, bases):
+                found[name] = value
+    for base in (optimizers.ServerOptimizer, schedules.Schedule, compressors.Compressor):
+        found.pop(base.__name__, None)
+    return found
+
+
+def takers(part: type[Any]) -> dict[str, list[str]]:
+    """Return the algorithms that take a part, under the argument that takes it.
+
+    Of a compressor those whose argument takes some; their cards say which, and in which form.
+
+    >>> from flower_fedcon.optimizers import Adam
+    >>> from flower_fedcon.schedules import Cosine
+    >>> takers(Adam), takers(Cosine)
+    ({'server_optimizer': ['FedAvg', 'Scaffold']}, {'client_lr': ['FedAvg', 'FedMiD', 'Scaffold']})
+    """
+    from flower_fedcon.compressors import EF21
+    from flower_fedcon.optimizers import ServerOptimizer
+    from flower_fedcon.registry import algorithms
+    from flower_fedcon.schedules import Schedule
+    from flower_fedcon.validation import parameters
+
+    found: dict[str, list[str]] = {}
+    for kind in algorithms().values():
+        known = parameters(kind)
+        stepping: Any = kind if "server_optimizer" in known else None
+        names: list[str] = []
+        if issubclass(part, ServerOptimizer):
+            if stepping and not stepping.needs_server_lr:
+                names = [] if part.entrywise and stepping.needs_one_length else ["server_optimizer"]
+        elif issubclass(part, Schedule):
+            names = ["client_lr"] if stepping and not stepping.needs_constant_lr else []
+        else:
+            names = [] if kind.needs_exact else ["compression"]
+            names += [n for n in known if n.endswith("compressor") and part is not EF21]
+        for name in names:
+            found.setdefault(name, []).append(kind.__name__)
+    return found
