@@ -191,6 +191,7 @@ def test_proximal_augmented_lagrangian_finds_the_optimum_of_the_fair_problem():
 @pytest.mark.parametrize("switching", ["hard", "soft"])
 def test_switching_keeps_every_hospital_within_the_tolerance(switching):
     problem = hearts()
+    assert problem.optimum.residual < 1e-5
     settings = {"client_lr": 0.1, "local_steps": 5, "tolerance": 1e-3, "switching": switching}
     strategy = FedSGM(**settings, **kept_constraints(FedSGM, problem), output="average")
     run = simulate(strategy, problem, 400, evaluate_every=0)
@@ -201,6 +202,7 @@ def test_switching_keeps_every_hospital_within_the_tolerance(switching):
 @pytest.mark.parametrize("switching", ["hard", "soft"])
 def test_switching_keeps_every_class_within_the_tolerance(switching):
     problem = digits()
+    assert problem.optimum.residual < 1e-4  # "residual" is recorded from then on
     settings = {"client_lr": 0.1, "local_steps": 1, "tolerance": 0.02, "switching": switching}
     strategy = FedSGM(**settings, **kept_constraints(FedSGM, problem), output="average")
     run = simulate(strategy, problem, 800, evaluate_every=0)
