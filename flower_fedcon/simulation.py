@@ -190,6 +190,7 @@ def hold(
     """Return what holds the clients on this machine."""
     if engine in ("stacked", "jax"):
         from flower_fedcon.engines import stacked
+        from flower_fedcon.engines.traceable import why_not_traceable
 
         kind = _jax_engine() if engine == "jax" else None
         reason = stacked.why_not_stackable(strategy, problem)
@@ -197,7 +198,7 @@ def hold(
             _log.warning('engine="%s": %s; running on the local engine', engine, reason)
         elif kind is None:
             return stacked.StackedEngine(problem)
-        elif (reason := kind.why_not_traceable(strategy, problem)) is None:
+        elif (reason := why_not_traceable(strategy, problem)) is None:
             return kind.JaxEngine(problem)  # type: ignore[no-any-return]
         else:
             _log.warning('engine="jax": %s; running on the stacked engine', reason)

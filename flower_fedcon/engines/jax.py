@@ -20,7 +20,6 @@ from jax import lax
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.audit import Audit
-from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.parts import (
     Rebuild,
@@ -34,39 +33,17 @@ from flower_fedcon.engines.parts import (
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.engines.traced import TracedArray
 from flower_fedcon.engines.tracing import GivenRows, RoundTracer
-from flower_fedcon.objectives.stacked import key
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
-    from flower_fedcon.problems.federated import FederatedProblem
-    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 _DRAWN = 2**21  # numbers of clients and rows that are drawn ahead for one block
 _SECONDS = 0.5  # that a block may take: a signal or a checkpoint waits for its end
 _FIRST = 64  # rounds in the first block
 _FAILED = 10  # rounds in a row that may turn out to be no plain ones
-
-
-def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
-    """Return why the rounds of a run that can be stacked cannot be compiled; None if they may.
-
-    What only tracing a round can show, the engine says in its first block.
-    """
-    title = strategy.title
-    if "local_solver" in strategy.client_settings:
-        return f"{title} has a local solver, which ends each client's problem by its own rule"
-    if isinstance(strategy.participation, Bernoulli):
-        return "cohorts of Bernoulli(p) differ in size from round to round"
-    if "local_solver" in strategy.client_settings:
-        return f"{title}: its local solver ends by the values that it meets"
-    if strategy.privacy is not None:
-        return f"{title} with privacy adds noise to each sum"
-    if len({key(objective) for objective in problem.objectives}) > 1:
-        return "the clients' objectives differ in type or shape"
-    return None
 
 
 class _Block(NamedTuple):

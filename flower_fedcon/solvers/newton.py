@@ -86,7 +86,7 @@ class _Newton:
         small = self.length <= 1e6 * self.problems.eps
         if small.any():
             good |= small & (self.length <= self.problems.rounding(self.x))
-        return good | ends(self.stop, self.x, self.g)
+        return (good | ends(self.stop, self.x, self.g)) & np.isfinite(self.length)
 
     def _end(self, who: Array, iterations: int, *, converged: bool) -> None:
         """Note where some clients' solves have ended."""

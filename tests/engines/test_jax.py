@@ -32,7 +32,8 @@ from flower_fedcon.strategies import (
 
 jax = pytest.importorskip("jax")
 from flower_fedcon.benchmarks.jax_loops import LOOPS  # noqa: E402
-from flower_fedcon.engines.jax import JaxEngine, why_not_traceable  # noqa: E402
+from flower_fedcon.engines.jax import JaxEngine  # noqa: E402
+from flower_fedcon.engines.traceable import why_not_traceable  # noqa: E402
 
 COMPILED = [
     "cfedda", "compositefl", "fastfedda", "fedavg", "feddualavg", "fedfw", "fedfwplus", "fedmid",

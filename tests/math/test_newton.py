@@ -6,6 +6,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 from solver_cases import Plain
 
+from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives import LogisticRegression, Scaled, SoftmaxRegression
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.solvers import AOGM, Exact, LocalProblem
@@ -144,3 +145,10 @@ def test_a_tolerance_out_of_reach_is_told():
     found, left = newton(problems, 1e-12)
     assert left.tolist() == [0]
     assert not found.converged[0]
+
+
+@pytest.mark.parametrize("kind", ["logistic", "softmax"])
+def test_a_gradient_whose_norm_overflows_is_no_minimiser(kind):
+    f = objective(kind)
+    with pytest.raises(FedConError, match="the local solver diverged in iteration 0"):
+        Exact().solve(LocalProblem(f, np.full(f.shape, 1e160)))

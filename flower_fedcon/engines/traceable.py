@@ -1,0 +1,48 @@
+"""Which runs the compiled engine takes, as far as that shows before a round is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.objectives.stacked import key
+from flower_fedcon.registry import client_class
+
+if TYPE_CHECKING:
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.strategies.base import FedConStrategy
+
+
+def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
+    """Return why the rounds of a run that can be stacked cannot be compiled; None if they may.
+
+    What only tracing a round can show, the engine says in its first block.
+    """
+    title = strategy.title
+    if "local_solver" in strategy.client_settings:
+        return f"{title} has a local solver, which ends each client's problem by its own rule"
+    other = _of_others((strategy, client_class(strategy.name)))
+    if other is not None:
+        return f"{other} is of another package, whose lines may mean something else when traced"
+    if isinstance(strategy.participation, Bernoulli):
+        return "cohorts of Bernoulli(p) differ in size from round to round"
+    if strategy.privacy is not None:
+        return f"{title} with privacy adds noise to each sum"
+    if len({key(objective) for objective in problem.objectives}) > 1:
+        return "the clients' objectives differ in type or shape"
+    return None
+
+
+def _of_others(value: Any) -> str | None:
+    """Return the name of a type, in a value or its parts, that is defined elsewhere."""
+    kind = value if isinstance(value, type) else type(value)
+    root = kind.__module__.partition(".")[0]
+    if root not in ("builtins", "numpy", __name__.partition(".")[0]):
+        return kind.__name__
+    parts: Iterable[Any] = ()
+    if isinstance(value, list | tuple):
+        parts = value
+    elif root not in ("builtins", "numpy") and kind is not value:
+        parts = getattr(value, "__dict__", {}).values()
+    return next(filter(None, map(_of_others, parts)), None)
