@@ -32,9 +32,10 @@ def parse_value(text: str) -> Any:
     try:
         tables = parse_toml(f"value = {text}")
     except ConfigError as error:
-        if text.lstrip().startswith(("{", "[")):  # no text that anybody means
+        # What is nested too deeply is refused as a text, by who wants a number.
+        if text.lstrip().startswith(("{", "[")) and "nested" not in str(error):
             raise ConfigError(
-                f"{text!r} is {error}: write numbers as 0.2 or 1e-3, and texts in quotes"
+                f"{text[:80]!r} is {error}: write numbers as 0.2 or 1e-3, and texts in quotes"
             ) from None
         return text
     return tables["value"] if len(tables) == 1 else text

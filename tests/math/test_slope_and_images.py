@@ -127,7 +127,8 @@ def test_total_variation_against_scipy(shape, seed, level, isotropic):
         found = minimize(smooth, p.ravel() * 0 + v.mean(), jac=True, method="L-BFGS-B",
                          options={"maxiter": 5000, "ftol": 0, "gtol": 1e-10})  # fmt: skip
         assert cost(p.ravel()) <= cost(found.x) + 1e-9
-        assert cost(p.ravel()) >= found.fun - 1e-6 * level * v.size - 1e-9
+        if found.success:  # the search along a line may fail, with the kinks that close
+            assert cost(p.ravel()) >= found.fun - 1e-6 * level * v.size - 1e-9
         return
     D = np.vstack([down, right])
     flow = lsq_linear(D.T, v.ravel(), (-level, level), tol=1e-14, method="bvls").x
