@@ -18,9 +18,9 @@ from flower_fedcon.solvers.clients import (
     dots,
     ends,
     norms,
-    some,
     wide,
 )
+from flower_fedcon.solvers.masked import Masked
 from flower_fedcon.solvers.problem import Stop, target
 from flower_fedcon.validation import Array
 
@@ -51,34 +51,33 @@ def newton(
         return _Newton(problems, tolerance, stop).run()
 
 
-class _Newton:
+class _Newton(Masked):
+    ARRAYS = (*Masked.ARRAYS, "goal", "forcing")
+
     def __init__(self, problems: LocalProblems, tolerance: float, stop: Stop | None) -> None:
-        self.problems, self.stop = problems, stop
-        self.found = Solutions.begun(problems.start)
-        self.here = np.arange(len(problems.start))  # the clients in the arrays
+        super().__init__(problems, stop)
         self.x = problems.start
         self.value, self.g, self.size = problems.evaluate(self.x)
-        self.length = self.best = norms(self.g)
+        self.length = norms(self.g)
         self.found.evaluations[:] = 1
         start = problems.start
         self.goal = np.array([target(tolerance, first, start) for first in self.length.tolist()])
         self.forcing = np.full(len(self.x), _LOOSEST)
-        self.going = np.ones(len(self.x), bool)
         self.unsolved: list[int] = []
 
     def run(self) -> tuple[Solutions, Array]:
         for k in range(_MOST + 1):
             good = self.going & self._good()
-            self._end(good, k, converged=True)
+            self._end(good, self.x, k, converged=True)
             if k == _MOST:
                 break
             lost = self.going & ~np.isfinite(self.length)
-            self._end(lost, k, converged=False)
+            self._give_up(lost, k)
             self._compact()
             if not self.going.any():
                 break
             self._step(k)
-        self._end(self.going.copy(), _MOST, converged=False)
+        self._give_up(self.going.copy(), _MOST)
         return self.found, np.array(sorted(self.unsolved), np.intp)
 
     def _good(self) -> Array:
@@ -88,29 +87,10 @@ class _Newton:
             good |= small & (self.length <= self.problems.rounding(self.x))
         return (good | ends(self.stop, self.x, self.g)) & np.isfinite(self.length)
 
-    def _end(self, who: Array, iterations: int, *, converged: bool) -> None:
-        """Note where some clients' solves have ended."""
-        if not who.any():
-            return
-        places = self.here[who]
-        self.found.x[places] = self.x[who]
-        self.found.gradient_norm[places] = self.length[who]
-        self.found.iterations[places] = iterations
-        self.found.converged[places] = converged
-        if not converged:
-            self.unsolved += places.tolist()
-        self.going &= ~who
-
-    def _compact(self) -> None:
-        """Drop the clients that wait, once they are half of those in the arrays."""
-        left = int(self.going.sum())
-        if not left or 2 * left > len(self.going):
-            return
-        keep = np.flatnonzero(self.going)
-        for name in ("here", "x", "value", "g", "size", "length", "best", "goal", "forcing"):
-            setattr(self, name, getattr(self, name)[keep])
-        self.problems, self.stop = self.problems.only(keep, self.x), some(self.stop, keep)
-        self.going = np.ones(left, bool)
+    def _give_up(self, who: Array, iterations: int) -> None:
+        """Leave some clients to another solver, from where they are."""
+        self.unsolved += self.here[who].tolist()
+        self._end(who, self.x, iterations, converged=False)
 
     def _step(self, k: int) -> None:
         """Move those that are still going, or give them up."""
@@ -122,9 +102,9 @@ class _Newton:
         for place in np.flatnonzero(short & self.going).tolist():
             self._solve_densely(place, direction)
         slope = dots(self.g, direction)
-        self._end(self.going & ~(slope < 0), k, converged=False)
+        self._give_up(self.going & ~(slope < 0), k)
         moved = self._search(direction, slope)
-        self._end(self.going & ~moved, k, converged=False)
+        self._give_up(self.going & ~moved, k)
 
     def _solve_densely(self, place: int, direction: Array) -> None:
         """Find one client's direction by the Cholesky factor of its Hessian, if there is one."""

@@ -22,7 +22,6 @@ from flower_fedcon.solvers.clients import (
     dots,
     ends,
     norms,
-    some,
     wide,
 )
 from flower_fedcon.solvers.descent import (
@@ -34,6 +33,7 @@ from flower_fedcon.solvers.descent import (
     Rules,
     diverged,
 )
+from flower_fedcon.solvers.masked import Masked
 from flower_fedcon.solvers.problem import Stop, target
 from flower_fedcon.validation import Array
 
@@ -59,21 +59,18 @@ def descend_all(
         return _Descents(problems, rules, stop, tolerances).run()
 
 
-class _Descents:
-    # What there is of each client in the arrays; it is compacted together.
+class _Descents(Masked):
     ARRAYS = (
-        "here", "a", "t", "goal", "best", "best_at", "energy", "length", "tolerances",
-        "x", "y", "new", "g", "value", "size", "new_value",
+        *Masked.ARRAYS, "a", "t", "goal", "best", "best_at", "energy", "tolerances",
+        "y", "new", "new_value",
     )  # fmt: skip
 
     def __init__(
         self, problems: LocalProblems, rules: Rules, stop: Stop | None, tolerances: Array | None
     ) -> None:
-        self.problems, self.rules, self.stop = problems, rules, stop
-        self.psi, self.eps = problems.regularizer, problems.eps
-        self.found = Solutions.begun(problems.start)
+        super().__init__(problems, stop)
+        self.rules, self.psi, self.eps = rules, problems.regularizer, problems.eps
         n = len(problems.start)
-        self.here, self.going = np.arange(n), np.ones(n, bool)
         self.a = self._first_steps(n)
         self.t, self.goal, self.best = np.ones(n), np.full(n, np.inf), np.full(n, np.inf)
         self.best_at, self.energy = np.zeros(n, np.int64), np.full(n, np.nan)
@@ -277,26 +274,3 @@ class _Descents:
             self.found.evaluations[self.here] += who
             self.length = np.where(who, norms(self.problems.gradient(self.new)), self.length)
         self._end(who, self.new, k + 1, converged=True)
-
-    def _end(self, who: Array, x: Array, iterations: int, converged: bool) -> None:
-        """Note where some clients' solves have ended."""
-        who = who & self.going
-        if not who.any():
-            return
-        places = self.here[who]
-        self.found.x[places] = x[who]
-        self.found.gradient_norm[places] = self.length[who]
-        self.found.iterations[places] = iterations
-        self.found.converged[places] = converged
-        self.going &= ~who
-
-    def _compact(self) -> None:
-        """Drop the clients that wait, once they are half of those in the arrays."""
-        left = int(self.going.sum())
-        if not left or 2 * left > len(self.going):
-            return
-        keep = np.flatnonzero(self.going)
-        for name in self.ARRAYS:
-            setattr(self, name, getattr(self, name)[keep])
-        self.problems, self.stop = self.problems.only(keep, self.x), some(self.stop, keep)
-        self.going = np.ones(left, bool)

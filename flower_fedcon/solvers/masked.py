@@ -1,0 +1,59 @@
+"""Many clients at once: whose solve has ended waits under a mask, and leaves with half of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, some
+from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.validation import Array
+
+
+class Masked:
+    """What a solver of many clients holds of those that are still in its arrays.
+
+    Parameters
+    ----------
+    problems : LocalProblems
+    stop : callable, optional
+        Of all clients' x and gradients; it returns for whom it holds.
+    """
+
+    ARRAYS: ClassVar[tuple[str, ...]] = ("here", "x", "g", "value", "size", "length")
+    """The arrays with an entry of each client, which leave them together."""
+
+    x: Array
+    g: Array
+    value: Array
+    size: Array
+    length: Array  # of the gradient, or of the proximal step
+
+    def __init__(self, problems: LocalProblems, stop: Stop | None) -> None:
+        self.problems, self.stop = problems, stop
+        self.found, n = Solutions.begun(problems.start), len(problems.start)
+        self.here, self.going = np.arange(n), np.ones(n, bool)
+
+    def _end(self, who: Array, x: Array, iterations: int, converged: bool) -> None:
+        """Note where some clients' solves have ended."""
+        who = who & self.going
+        if not who.any():
+            return
+        places = self.here[who]
+        self.found.x[places] = x[who]
+        self.found.gradient_norm[places] = self.length[who]
+        self.found.iterations[places] = iterations
+        self.found.converged[places] = converged
+        self.going &= ~who
+
+    def _compact(self) -> None:
+        """Drop the clients that wait, once they are half of those in the arrays."""
+        left = int(self.going.sum())
+        if not left or 2 * left > len(self.going):
+            return
+        keep = np.flatnonzero(self.going)
+        for name in self.ARRAYS:
+            setattr(self, name, getattr(self, name)[keep])
+        self.problems, self.stop = self.problems.only(keep, self.x), some(self.stop, keep)
+        self.going = np.ones(left, bool)
