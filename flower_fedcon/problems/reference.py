@@ -22,6 +22,7 @@ from flower_fedcon.objectives import (
     SmoothFunction,
     SoftmaxRegression,
 )
+from flower_fedcon.problems.coordinate_descent import coordinate_descent
 from flower_fedcon.regularizers import L2Squared, Regularizer, Zero
 from flower_fedcon.validation import Array, count, float_array, positive
 
@@ -37,9 +38,10 @@ class Reference:
     value : float
         F(x) + psi(x).
     residual : float
-        L ||x - prox(x - gradient/L, 1/L)||, the norm of the proximal gradient; 0 at a minimiser.
+        L ||x - prox(x - gradient/L, 1/L)||, the norm of the proximal gradient, or a bound on it,
+        the least ||gradient + q|| over the subdifferential of psi; 0 at a minimiser.
     method : str
-        How it was found: "direct", "l-bfgs", "fista", or "l-bfgs+fista".
+        How it was found: "direct", "l-bfgs", "coordinate descent", "fista", or two of them.
     """
 
     x: Array
@@ -108,11 +110,15 @@ def solve(
         )
     else:
         method = ""
-    steps = _ProximalSteps(smooth, regularizer, x)
-    residual = steps.residual(x)
+    residual = math.inf
+    if not method and (found := _by_coordinates(smooth, regularizer, x, target, limit)) is not None:
+        (x, residual), method = found, "coordinate descent"
     if not residual <= target:
-        x, residual = steps.fista(x, target, limit)
-        method = f"{method}+fista".lstrip("+")
+        steps = _ProximalSteps(smooth, regularizer, x)  # its L may take longer than all the rest
+        residual = steps.residual(x)
+        if not residual <= target:
+            x, residual = steps.fista(x, target, limit)
+            method = f"{method}+fista".lstrip("+")
     if not residual <= target:
         raise FedConError(
             f"the reference stopped at a residual of {residual:.3g}, above {target:.3g} "
@@ -173,7 +179,7 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     # The mean is a weighted sum over all rows; these are the weights of each client's rows.
     weights = np.array(factors) / sizes / len(cores)
     shape = cores[0].A.shape[1:] if not cores[0].intercept else cores[0].rows.shape[1:]
-    A = np.concatenate([f.rows.astype(np.float64).reshape(-1, *shape) for f in cores])
+    A = np.concatenate([f.rows.reshape(-1, *shape) for f in cores]).astype(np.float64, copy=False)
     targets = np.concatenate([f.targets for f in cores])
     if kind is LeastSquares:
         weights = weights * [f.scale for f in cores]
@@ -223,6 +229,33 @@ def _direct(parts: Sequence[Any], ridge: float, x: Array) -> tuple[Array, str] |
             "L2Squared or constrain it"
         )
     return found.reshape(x.shape), "direct"
+
+
+def _by_coordinates(
+    smooth: _Mean, psi: Regularizer, x: Array, target: float, limit: int
+) -> tuple[Array, float] | None:
+    """Solve least squares with l1 and l2 weights; None if that is not the problem.
+
+    Returns x and the least ||gradient + q|| over the subdifferential of psi: no less than the norm
+    of the proximal gradient, whatever L.
+    """
+    weights = psi.entrywise(x.shape)
+    if weights is None or len(smooth.parts) > 1 or not isinstance(smooth.parts[0], LeastSquares):
+        return None
+    f = smooth.parts[0]
+    if f.sparse or f.weights is not None or f.intercept:
+        return None
+    root = math.sqrt(f.scale / f.num_examples)
+    A, b = f.rows.reshape(f.num_examples, -1), f.targets
+    if root != 1.0:
+        A, b = root * A, root * b
+    l1, l2 = (each.reshape(-1) for each in weights)
+
+    def distance(at: Array, gradient: Array) -> float:
+        return psi.subdifferential_distance(at.reshape(x.shape), gradient.reshape(x.shape))
+
+    found, gap = coordinate_descent(A, b, l1, l2, x.reshape(-1), distance, target, limit)
+    return found.reshape(x.shape), gap
 
 
 def _lbfgs(smooth: _Mean, ridge: float, x: Array, target: float, limit: int) -> Array:

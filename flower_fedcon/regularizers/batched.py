@@ -61,7 +61,9 @@ class BatchedRegularizer:
 
     def weights(self) -> tuple[float, float] | None:
         """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi is another."""
-        return self.inner.weights() if isinstance(self.inner, Penalty) else None
+        inner = self.inner
+        own = not isinstance(inner, Penalty) or type(inner).prox is not Penalty.prox
+        return None if own else inner.weights()
 
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
+from flower_fedcon.kernels.dispatch import flat, oracles
+from flower_fedcon.regularizers.base import (
+    Regularizer,
+    check_prox,
+    norm,
+    shrunk,
+    soft,
+    weight_or_weights,
+)
 from flower_fedcon.sets.arrays import ByValue
 from flower_fedcon.validation import Array, nonnegative
 
@@ -56,8 +64,15 @@ class Penalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold at step * l1, then shrink by 1 + step * l2."""
-        step = check_prox(self, v, step)
         l1, l2 = self._weights()
+        if type(step) is float and 0.0 <= step < math.inf:  # no call: this is asked each time
+            if type(l1) is float:
+                found = shrunk(v, step * l1, 1.0 + step * l2)
+            else:
+                found = self._shrunk_each(v, step, l1, v.shape[batch:])
+            if found is not None:
+                return found
+        step = check_prox(self, v, step)
         if isinstance(l1, np.ndarray):
             self.check_shape(v.shape[batch:])
             if step:
@@ -65,6 +80,15 @@ class Penalty(ByValue, Regularizer):
         elif l1 and (level := step * l1):
             v = soft(v, level)
         return v / (1.0 + step * l2) if l2 and step * l2 else v
+
+    def _shrunk_each(
+        self, v: Array, step: float, weights: Any, shape: tuple[int, ...]
+    ) -> Array | None:
+        """Soft-threshold models of `shape` at step * weights by a compiled loop, or return None."""
+        if step == 0.0 or weights.shape != shape or (loops := oracles(v)) is None:
+            return None
+        out, by = np.empty(v.shape, v.dtype), weights.dtype.type(step)
+        return out if loops.shrink_each(flat(v), by, flat(weights), flat(out)) else None
 
     def subgradient(self, x: Array) -> Array:
         """Return l1 sign(x) + l2 x, with sign(0) = 0."""

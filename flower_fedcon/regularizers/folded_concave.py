@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers.base import LONGEST, Regularizer, check_prox, norm, soft
+from flower_fedcon.regularizers.base import (
+    LONGEST,
+    Regularizer,
+    check_prox,
+    norm,
+    plain,
+    shrunk,
+    soft,
+)
 from flower_fedcon.sets.arrays import ByValue
 from flower_fedcon.validation import Array, nonnegative, positive
 
@@ -41,6 +49,10 @@ class _FoldedConcave(ByValue, Regularizer):
             If the step is not below 1/rho, rho the modulus of weak convexity: the prox is then no
             function, since psi(w) + ||w - v||^2 / (2 step) has several minimisers for some v.
         """
+        if plain(step) and step * self.weak_convexity < LONGEST:
+            found = self._compiled(v, step)
+            if found is not None:
+                return found
         step = check_prox(self, v, step)
         if step * self.weak_convexity >= LONGEST:
             raise ConfigError(
@@ -49,6 +61,10 @@ class _FoldedConcave(ByValue, Regularizer):
                 "regularizer that is nearer to convex"
             )
         return self._shrunk(v, step) if step and self._slope_at_zero else v
+
+    def _compiled(self, v: Array, step: float) -> Array | None:
+        """Return the prox at a step that is short enough by a compiled loop, if there is one."""
+        return None
 
     def subgradient(self, x: Array) -> Array:
         """Return p'(|x_i|) sign(x_i), with sign(0) = 0."""
@@ -106,8 +122,11 @@ class MCP(_FoldedConcave):
         return float((size * (self.weight - size / (2.0 * self.gamma))).sum(dtype=np.float64))
 
     def _shrunk(self, v: Array, step: float) -> Array:
-        shrunk = soft(v, step * self.weight) / (1.0 - step / self.gamma)
-        return np.where(np.abs(v) <= self.gamma * self.weight, shrunk, v)
+        near = soft(v, step * self.weight) / (1.0 - step / self.gamma)
+        return np.where(np.abs(v) <= self.gamma * self.weight, near, v)
+
+    def _compiled(self, v: Array, step: float) -> Array | None:
+        return shrunk(v, step * self.weight, 1.0 - step / self.gamma, self.gamma * self.weight)
 
     def scaled(self, factor: float) -> MCP:
         """Return factor * psi, which is an MCP, too."""

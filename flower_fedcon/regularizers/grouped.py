@@ -9,16 +9,27 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, soft, weight_or_weights
-from flower_fedcon.sets.arrays import ByValue, each, size_of
+from flower_fedcon.kernels.dispatch import flat, oracles
+from flower_fedcon.regularizers.base import (
+    Regularizer,
+    check_prox,
+    norm,
+    plain,
+    soft,
+    weight_or_weights,
+)
+from flower_fedcon.sets.arrays import ByValue, each, ordinary, size_of, square_norms
 from flower_fedcon.sets.grouped import (
     Groups,
     check_groups,
     group_norms,
+    group_width,
     labels_for,
     rescale_groups,
 )
 from flower_fedcon.validation import Array, nonnegative
+
+_NO_LABELS = np.empty(0, np.int64)
 
 
 class _GroupPenalty(ByValue, Regularizer):
@@ -31,6 +42,14 @@ class _GroupPenalty(ByValue, Regularizer):
     @abstractmethod
     def _labels(self, shape: tuple[int, ...]) -> Array:
         """Return the group of each entry, flattened."""
+
+    @abstractmethod
+    def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
+        """Return the prox of models of `shape` by a compiled loop, or None."""
+
+    def _norms(self, flat: Array, labels: Array) -> Array:
+        """Return the norms of the groups of a model."""
+        return group_norms(flat, labels)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless the groups fit models of `shape`."""
@@ -47,6 +66,10 @@ class _GroupPenalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold the entries at step * l1, then the groups' norms at step * weight."""
+        if plain(step) and step > 0 and (loops := oracles(v)) is not None:
+            found = self._compiled(loops, v, step, v.shape[batch:])
+            if found is not None:
+                return found
         step = check_prox(self, v, step)
         weight, l1 = self._weights()
         labels = self._labels(v.shape[batch:])
@@ -55,7 +78,7 @@ class _GroupPenalty(ByValue, Regularizer):
 
         def shrink(model: Array) -> Array:
             model = soft(model, step * l1) if l1 else model
-            norms = group_norms(model.reshape(-1), labels)
+            norms = self._norms(model.reshape(-1), labels)
             return rescale_groups(model, labels, norms, np.maximum(norms - step * weight, 0.0))
 
         return each(v, batch, shrink)
@@ -102,6 +125,16 @@ class L2Norm(_GroupPenalty):
     def _labels(self, shape: tuple[int, ...]) -> Array:
         return np.zeros(size_of(shape), dtype=np.intp)
 
+    def _norms(self, flat: Array, labels: Array) -> Array:
+        """Return the norm."""
+        square = square_norms(flat)
+        return np.sqrt(square) if ordinary(square).all() else group_norms(flat, labels)
+
+    def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
+        out, level = np.empty(v.shape, v.dtype), step * self.weight
+        done = loops.shrink_norm(flat(v), size_of(shape), level, False, flat(out))
+        return out if done else None
+
     def scaled(self, factor: float) -> L2Norm:
         """Return factor * psi."""
         return L2Norm(nonnegative("factor", factor) * self.weight)
@@ -134,6 +167,18 @@ class _Grouped(_GroupPenalty):
 
     def _labels(self, shape: tuple[int, ...]) -> Array:
         return labels_for(self._groups, shape)
+
+    def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
+        groups = self._groups
+        labels = groups.reshape(-1) if isinstance(groups, np.ndarray) else _NO_LABELS
+        width = group_width(groups, shape)
+        if not width and (not labels.size or groups.shape != shape):
+            return None
+        weight, l1 = self._weights()
+        thresholds = np.atleast_1d(step * weight).astype(np.float64, copy=False)
+        out, rows = np.empty(v.shape, v.dtype), (-1, size_of(shape))
+        models = v.reshape(rows), width, labels, step * l1, thresholds, out.reshape(rows)
+        return out if loops.shrink_groups(*models) else None
 
     def scaled(self, factor: float) -> Self:
         """Return factor * psi."""

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array, expect_array, expect_names
+
+_SHORT = 10_000  # entries, from which on BLAS takes several threads for a product
 
 
 def size_of(shape: tuple[int, ...]) -> int:
@@ -33,6 +36,28 @@ def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
     return np.stack([function(model) for model in models]).reshape(x.shape)
 
 
+def square_norms(flat: Array) -> Array:
+    """Return the squared l2 norms along the last axis, shape (..., 1), in float64.
+
+    Entries are summed in eight lanes, then those: so a compiled loop finds the same bits.
+
+    >>> square_norms(np.array([3.0, 4.0]))
+    array([25.])
+    """
+    d = flat.shape[-1]
+    padded = np.zeros((*flat.shape[:-1], -(-d // 8), 8))
+    padded.reshape((*flat.shape[:-1], -1))[..., :d] = flat
+    with np.errstate(over="ignore"):
+        padded *= padded
+        squares: Array = np.cumsum(padded.sum(axis=-2), axis=-1)[..., -1:]
+    return squares
+
+
+def ordinary(squares: Array) -> Array:
+    """Return which squared norms are far from under- and overflow."""
+    return (squares > 1e-200) & (squares < 1e200)
+
+
 def expect_floats(owner: str, x: Array) -> None:
     """Raise unless `x` holds floats: an array of integers would truncate the result."""
     if x.dtype.kind != "f":
@@ -44,6 +69,8 @@ def expect_floats(owner: str, x: Array) -> None:
 def expect_finite(owner: object, x: Array) -> None:
     """Raise if an entry of `x` is not a finite float."""
     expect_floats(type(owner).__name__, x)
+    if x.size < _SHORT and known(x) and np.vdot(x, x) < math.inf:  # several times as fast
+        return
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         raise ConfigError(

@@ -10,12 +10,20 @@ import numpy as np
 
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.sets.arrays import expect_finite, only_array, rows, size_of
+from flower_fedcon.kernels.dispatch import flat as vector
+from flower_fedcon.kernels.dispatch import kernels, oracles
+from flower_fedcon.sets.arrays import (
+    expect_finite,
+    only_array,
+    ordinary,
+    rows,
+    size_of,
+    square_norms,
+)
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
 from flower_fedcon.sets.base import ConstraintSet
-from flower_fedcon.sets.box import decode_corner
-from flower_fedcon.sets.simplex import simplex_projection
+from flower_fedcon.sets.box import clipped, decode_corner
+from flower_fedcon.sets.simplex import compiled_projection, simplex_projection
 from flower_fedcon.validation import Array, positive
 
 _INT = np.dtype(np.int64)
@@ -53,6 +61,9 @@ class L1Ball(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Soft-threshold at the level that brings the norm to the radius."""
+        found = compiled_projection(x, batch, self.radius, ball=True)
+        if found is not None:
+            return found
         flat = rows(x, batch)
         magnitude = np.abs(flat)
         total = magnitude.sum(axis=-1, keepdims=True)
@@ -71,11 +82,12 @@ class L1Ball(ConstraintSet):
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
         if batch == 0:
-            index = int(np.absolute(g).argmax())  # a NaN, if there is one
-            top = g.item(index)
-            if not math.isfinite(top):
+            high, low = int(g.argmax()), int(g.argmin())  # a NaN, if there is one
+            top, bottom = g.item(high), -g.item(low)
+            if not math.isfinite(top + bottom):
                 expect_finite(self, g)
-            code = -(index + 1) if top > 0 else index + 1
+            first = top > bottom or (top == bottom and high < low)
+            code = -(high + 1) if first else low + 1
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
         flat = rows(g, batch).reshape(-1, math.prod(g.shape[batch:]))
         compiled = kernels(flat)
@@ -131,14 +143,22 @@ class L2Ball(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Shrink to the radius where the norm exceeds it."""
-        expect_finite(self, x)
         flat = rows(x, batch)
+        if (loops := oracles(x)) is not None:
+            out, size = np.empty(x.shape, x.dtype), flat.shape[-1]
+            if loops.shrink_norm(vector(x), size, self.radius, True, vector(out)):
+                return out
+        expect_finite(self, x)
         units = flat / self.radius
         with np.errstate(over="ignore"):
             norm = np.linalg.norm(units, axis=-1, keepdims=True)
         if not np.isfinite(norm).all():  # the squares overflowed
             largest = np.maximum(np.abs(units).max(axis=-1, keepdims=True), 1)
             norm = largest * np.linalg.norm(units / largest, axis=-1, keepdims=True)
+        if known(x):  # as the compiled loop, row by row, but for those whose squares are extreme
+            squares = square_norms(flat)
+            norm = np.where(ordinary(squares), np.sqrt(squares) / self.radius, norm)
+            norm = norm.astype(x.dtype, copy=False)
         projected: Array = flat / np.maximum(norm, 1)
         return projected.reshape(x.shape)
 
@@ -193,6 +213,9 @@ class LInfBall(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Clip every entry."""
+        found = clipped(x, -self.radius, self.radius)
+        if found is not None:
+            return found
         expect_finite(self, x)
         return np.clip(x, -self.radius, self.radius)
 

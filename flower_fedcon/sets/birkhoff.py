@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -140,12 +141,13 @@ class Birkhoff(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
-        from scipy.optimize import linear_sum_assignment  # slow to import
-
         self.check_shape(g.shape[batch:])
         expect_finite(self, g)
+        assign = _assignment()
+        if batch == 0:
+            return PermutationAtom(assign(g)[1], g.dtype)
         models = g.reshape(-1, self.size, self.size)
-        columns = np.stack([linear_sum_assignment(model)[1] for model in models])
+        columns = np.stack([assign(model)[1] for model in models])
         return PermutationAtom(columns.reshape(g.shape[:-1]), g.dtype)
 
     def decode_atom(
@@ -160,6 +162,13 @@ class Birkhoff(ConstraintSet):
                 f"the columns {columns} are not a permutation of 0 to {self.size - 1}"
             )
         return PermutationAtom(columns, dtype)
+
+
+@cache
+def _assignment() -> Callable[[Array], tuple[Array, Array]]:
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
+    return linear_sum_assignment  # type: ignore[no-any-return]
 
 
 def _row_levels(x: Array) -> Array:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.kernels.dispatch import oracles
+from flower_fedcon.kernels.recursions import piece
 from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
@@ -29,15 +31,12 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
     total = radius / cap
     pivot = min(max(math.ceil(total), 1), v.size)
     y = v.astype(np.float64) / cap
-    y = np.clip(y - np.partition(y, -pivot)[-pivot], -1.0, 1.0)
-    # The sum falls by 1 for each entry between y_i - 1 and y_i: piecewise linear in tau.
-    points = np.concatenate([y, y - 1.0])
-    order = np.argsort(points, kind="stable")
-    points = points[order]
-    slopes = np.cumsum(np.where(order < y.size, 1, -1))
-    sums = y.size + np.concatenate([[0.0], np.cumsum(slopes[:-1] * np.diff(points))])
-    k = int(np.searchsorted(-sums, -total, side="right")) - 1
-    middle = 0.5 * (points[max(k, 0)] + points[min(k + 1, points.size - 1)])
+    ordered = np.sort(y)
+    level = ordered[-pivot]
+    y, ordered = np.clip(y - level, -1.0, 1.0), np.clip(ordered - level, -1.0, 1.0)
+    sums = np.concatenate([[0.0], np.cumsum(ordered[::-1])])
+    search = piece if (loops := oracles(ordered)) is None else loops.piece
+    middle = search(ordered, sums, total)
     upper, free = y - 1.0 >= middle, (y > middle) & (y - 1.0 < middle)
     tau = middle
     if free.any():

@@ -193,3 +193,18 @@ def test_operators_that_do_not_fit(arguments, words):
         MatrixOperator((2, 2)) + MatrixOperator((2, 3))
     with pytest.raises(ConfigError, match="not finite"):
         NuclearNormBall(1.0).lmo(MatrixOperator((2, 2), dense=np.full((2, 2), np.nan)))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
+@pytest.mark.parametrize("count", [1, 10, 31, 32, 100])  # summed in a loop, or by NumPy
+def test_atoms_of_one_entry_sum_as_their_dense_forms(shape: tuple[int, ...], count: int) -> None:
+    """In order, bit for bit, with entries that occur twice; so are their bytes."""
+    rng = np.random.default_rng(count)
+    atoms = [L1Ball(0.1).lmo(rng.standard_normal(shape)) for _ in range(count)]
+    total = np.zeros(shape)
+    for atom in atoms:
+        total += atom.dense()
+    found = type(atoms[0]).sum(atoms)
+    assert found.shape == shape
+    assert np.array_equal(found, total)
+    assert type(atoms[0]).bytes_of(atoms) == sum(atom.nbytes for atom in atoms)

@@ -1,5 +1,7 @@
 """The reference solver, against scikit-learn, SciPy, closed forms and optimality conditions."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -8,6 +10,7 @@ from sklearn.linear_model import Lasso
 from sklearn.linear_model import LogisticRegression as SkLogistic
 
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
@@ -199,3 +202,41 @@ def test_failures_say_what_was_reached():
     # The same quadratic has a minimiser on a set.
     found = solve([Quadratic(np.diag([1.0, 0.0]), np.ones(2))], Indicator(Box(-3, 3)), np.zeros(2))
     np.testing.assert_allclose(found.x, [1, 3])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("ratio", [0.5, 0.05, 1e-3])
+@pytest.mark.parametrize("kind", ["wide", "tall", "correlated", "twins", "zeros"])
+def test_coordinate_descent_meets_the_optimality_conditions(monkeypatch, kind, ratio, compiled):
+    m, d = (120, 30) if kind == "tall" else (40, 90)
+    own = np.random.default_rng(3)
+    X = own.standard_normal((m, d))
+    if kind == "correlated":
+        X = np.cumsum(X, axis=1)
+    if kind == "twins":
+        X[:, d // 2 :] = X[:, : d - d // 2]
+    if kind == "zeros":
+        X[:, ::3] = 0
+    t = X[:, :5].sum(axis=1) + 0.1 * own.standard_normal(m)
+    weight = ratio * float(np.abs(X.T @ t).max()) / m
+    monkeypatch.setattr(dispatch, "_interpreted", 10**9 if compiled else -(10**9))
+    with nullcontext() if compiled else dispatch.numpy_only():
+        found = solve([LeastSquares(X, t)], L1(weight), np.zeros(d))
+    assert found.method == "coordinate descent"
+    gradient = X.T @ (X @ found.x - t) / m
+    assert found.residual <= 1e-10 * max(1.0, float(np.linalg.norm(X.T @ t)) / m)
+    assert L1(weight).subdifferential_distance(found.x, gradient) <= 2 * found.residual + 1e-12
+    # The duality gap bounds how far the value is from the least.
+    residual = (t - X @ found.x) / m
+    dual = residual * min(1.0, weight / max(float(np.abs(X.T @ residual).max()), 1e-300))
+    bound = float(dual @ t) - 0.5 * m * float(dual @ dual)
+    assert found.value - bound <= 1e-9 * max(1.0, found.value)
+
+
+def test_coordinate_descent_with_weights_of_each_entry():
+    each = np.linspace(0.0, 0.2, 8)
+    parts = clients(LeastSquares, "unequal")
+    found = solve(parts, L1(each), ZERO)
+    assert found.method == "coordinate descent"
+    assert found.x[0] != 0
+    assert L1(each).subdifferential_distance(found.x, mean_gradient(parts, found.x)) <= 1e-9

@@ -181,6 +181,29 @@ def test_coordinate_atoms_in_fortran_order_and_in_stacks():
     assert stack.nbytes == 128 + 16
 
 
+@given(st.lists(st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1.0, 2.0]), min_size=1, max_size=8))
+def test_the_atom_of_an_l1_ball_is_at_the_first_of_the_largest(entries):
+    """One model and a stack of models alike."""
+    g = np.array(entries)
+    index = int(np.abs(g).argmax())
+    expected = np.zeros(len(g))
+    expected[index] = -3.0 if g[index] > 0 else 3.0
+    np.testing.assert_array_equal(L1Ball(3.0).lmo(g).dense(), expected)
+    np.testing.assert_array_equal(L1Ball(3.0).lmo(g[None], batch=1).dense(), expected[None])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_l1_ball_has_no_atom_where_the_gradient_is_not_finite(bad):
+    for place in range(3):
+        g = np.array([1.0, -2.0, 0.5])
+        g[place] = bad
+        with pytest.raises(ConfigError, match="finite"):
+            L1Ball(1.0).lmo(g)
+    largest = np.finfo(float).max
+    code = L1Ball(1.0).lmo(np.array([-largest, largest])).code
+    assert code == 1
+
+
 def test_ties_and_zero_gradients_take_the_lowest_index():
     np.testing.assert_array_equal(L1Ball(1.0).lmo(np.array([1.0, -1.0])).dense(), [-1, 0])
     np.testing.assert_array_equal(L1Ball(1.0).lmo(np.zeros(2)).dense(), [1, 0])

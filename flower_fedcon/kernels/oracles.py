@@ -1,0 +1,347 @@
+"""Prox and projections, compiled by numba: loops over entries, on one core.
+
+Each finds bit for bit what NumPy finds in `regularizers` and `sets`, so that nothing depends on
+when `dispatch` turns to it. Results are written into `out`. What returns that it failed leaves the
+rest to NumPy, which says what is wrong with an entry that is not finite.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.kernels import recursions
+from flower_fedcon.kernels.rows import jit
+from flower_fedcon.validation import Array
+
+
+def shrink(v: Array, level: float, divisor: float, beyond: float, out: Array) -> bool:
+    """Write sign(v) max(|v| - level, 0) / divisor, but v where |v| > beyond, for vectors.
+
+    Returns whether v is finite.
+    """
+    number, bad = v.dtype.type, 0
+    least, most, by, far = number(-level), number(level), number(divisor), number(beyond)
+    if level == 0.0:
+        for i in range(len(v)):
+            bad += not abs(v[i]) < np.inf
+            out[i] = v[i] / by
+    elif divisor == 1.0 and beyond == np.inf:
+        for i in range(len(v)):
+            kept = least if v[i] < least else v[i]
+            kept = most if kept > most else kept
+            bad += not abs(v[i]) < np.inf
+            out[i] = v[i] - kept
+    else:
+        for i in range(len(v)):
+            kept = least if v[i] < least else v[i]
+            kept = most if kept > most else kept
+            bad += not abs(v[i]) < np.inf
+            out[i] = v[i] if abs(v[i]) > far else (v[i] - kept) / by
+    return bad == 0
+
+
+def shrink_each(v: Array, step: Any, weights: Array, out: Array) -> bool:
+    """Soft-threshold models of shape (d,), one after another, at step * weights.
+
+    Returns whether they are finite.
+    """
+    number, bad, d = v.dtype.type, 0, len(weights)
+    for start in range(0, len(v), d):
+        for j in range(d):
+            x, most = v[start + j], number(step * weights[j])
+            kept = -most if x < -most else x
+            kept = most if kept > most else kept
+            bad += not abs(x) < np.inf
+            out[start + j] = x - kept
+    return bad == 0
+
+
+def clip(v: Array, lower: float, upper: float, out: Array) -> bool:
+    """Write min(max(v, lower), upper); return whether v is finite."""
+    number, bad = v.dtype.type, 0
+    least, most = number(lower), number(upper)
+    for i in range(len(v)):
+        kept = least if v[i] < least else v[i]
+        bad += not abs(v[i]) < np.inf
+        out[i] = most if kept > most else kept
+    return bad == 0
+
+
+def shrink_groups(
+    models: Array, width: int, labels: Array, level: float, thresholds: Array, out: Array
+) -> bool:
+    """Soft-threshold entries at a level, then the norms of groups; return whether all is finite.
+
+    Parameters
+    ----------
+    models, out : array, shape (n, d)
+    width : int
+        The size of contiguous groups; 0 if there are labels.
+    labels : array of int, shape (d,) or (0,)
+    level : float
+    thresholds : array, shape (groups,) or (1,)
+        Of the norms.
+    """
+    d, number, least = models.shape[1], models.dtype.type, models.dtype.type(0)
+    groups = d // width if width else labels.max() + 1
+    most, factors = number(level), np.empty(groups)
+    for i in range(len(models)):
+        x, bad, largest = out[i], 0, 0.0
+        for j in range(d):
+            bad += not abs(models[i, j]) < np.inf
+            if most > least:
+                kept = -most if models[i, j] < -most else models[i, j]
+                x[j] = models[i, j] - (most if kept > most else kept)
+            else:
+                x[j] = models[i, j]
+            largest = abs(x[j]) if abs(x[j]) > largest else largest
+        if bad:
+            return False
+        unit = 1.0 if largest == 0.0 or 1e-100 < largest < 1e100 else largest
+        factors[:] = 0.0
+        if width:
+            for g in range(groups):
+                total = 0.0
+                for j in range(g * width, (g + 1) * width):
+                    share = np.float64(x[j]) if unit == 1.0 else np.float64(x[j]) / unit
+                    total += share * share
+                factors[g] = total
+        else:
+            for j in range(d):
+                share = np.float64(x[j]) if unit == 1.0 else np.float64(x[j]) / unit
+                factors[labels[j]] += share * share
+        for g in range(groups):
+            norm = unit * np.sqrt(factors[g])
+            left = max(norm - thresholds[g if len(thresholds) > 1 else 0], 0.0)
+            factors[g] = left / norm if norm > 0.0 else 0.0
+        if width:
+            for g in range(groups):
+                for j in range(g * width, (g + 1) * width):
+                    x[j] = number(x[j] * factors[g])
+        else:
+            for j in range(d):
+                x[j] = number(x[j] * factors[labels[j]])
+    return True
+
+
+def shrink_norm(v: Array, d: int, level: float, ball: bool, out: Array) -> bool:
+    """Change the norms of vectors of d entries, one after another; see `sets.arrays.square_norms`.
+
+    They are clipped at a level, for a ball, or else soft-thresholded. Returns whether the norms are
+    ordinary numbers, whose squares are so, too.
+    """
+    number, whole, lanes = v.dtype.type, d - d % 8, np.zeros(8)
+    for start in range(0, len(v), d):
+        x = v[start : start + d]
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+        for j in range(0, whole, 8):
+            s0 += np.float64(x[j]) * np.float64(x[j])
+            s1 += np.float64(x[j + 1]) * np.float64(x[j + 1])
+            s2 += np.float64(x[j + 2]) * np.float64(x[j + 2])
+            s3 += np.float64(x[j + 3]) * np.float64(x[j + 3])
+            s4 += np.float64(x[j + 4]) * np.float64(x[j + 4])
+            s5 += np.float64(x[j + 5]) * np.float64(x[j + 5])
+            s6 += np.float64(x[j + 6]) * np.float64(x[j + 6])
+            s7 += np.float64(x[j + 7]) * np.float64(x[j + 7])
+        for j in range(whole, d):
+            lanes[j - whole] = np.float64(x[j]) * np.float64(x[j])
+        total = (s0 + lanes[0]) + (s1 + lanes[1]) + (s2 + lanes[2]) + (s3 + lanes[3])
+        total = total + (s4 + lanes[4]) + (s5 + lanes[5]) + (s6 + lanes[6]) + (s7 + lanes[7])
+        if not 1e-200 < total < 1e200:
+            return False
+        norm = np.sqrt(total)
+        if ball:
+            over = number(max(norm / level, 1.0))
+            for j in range(d):
+                out[start + j] = x[j] / over
+        else:
+            factor = max(norm - level, 0.0) / norm
+            for j in range(d):
+                out[start + j] = number(x[j] * factor)
+    return True
+
+
+def _sum_of_sizes(x: Array) -> float:
+    """Return the sum of |x_j|, in any order: infinite or not a number if an entry is so."""
+    total = 0.0
+    for j in range(len(x)):
+        total += abs(x[j])
+    return total
+
+
+def _largest(x: Array) -> Any:
+    """Return the largest of finite entries."""
+    found = x[0]
+    for j in range(len(x)):
+        found = x[j] if x[j] > found else found
+    return found
+
+
+def below_largest(models: Array, radius: float, ball: bool, below: Array, outside: Array) -> int:
+    """Write how far the entries, or their sizes, lie below the largest of each row.
+
+    `outside` tells which rows are to be projected; for a ball, those whose sizes sum to more than
+    the radius.
+
+    Returns
+    -------
+    int
+        The number of those rows, or -1 if entries are not finite, or such a sum may be the radius,
+        but for rounding.
+    """
+    d, found = models.shape[1], 0
+    margin = (d + 8) * np.finfo(models.dtype).eps
+    for i in range(len(models)):
+        x = models[i]
+        total = _sum_of_sizes(x)
+        if not total < np.inf or (ball and abs(total - radius) <= margin * total):
+            return -1
+        outside[i] = not ball or total > radius
+        if outside[i]:
+            found += 1
+            if ball:
+                for j in range(d):
+                    below[i, j] = abs(x[j])
+            else:
+                below[i] = x
+            largest = _largest(below[i])
+            for j in range(d):
+                below[i, j] -= largest
+    return found
+
+
+def simplex(
+    models: Array, below: Array, ordered: Array, radius: float, ball: bool, outside: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """Write the projections onto the simplex, or the l1 ball; see `sets.simplex`.
+
+    Parameters
+    ----------
+    models, out : array, shape (n, d)
+    below, outside
+        See `below_largest`.
+    ordered : array, shape (n, d)
+        `below`, in increasing order.
+    """
+    d, number = models.shape[1], models.dtype.type
+    for i in range(len(models)):
+        if not outside[i]:
+            out[i] = models[i]
+            continue
+        total, active = 0.0, 0
+        for k in range(d):
+            total += ordered[i, d - 1 - k]
+            active += np.float64(ordered[i, d - 1 - k]) * (k + 1.0) > total - radius
+        active, total = max(active, 1), 0.0
+        for k in range(active):
+            total += ordered[i, d - 1 - k]
+        level = number((total - radius) / active)
+        for j in range(d):
+            left = below[i, j] - level
+            left = left if left > 0 else number(0)
+            if ball:  # without -0
+                out[i, j] = -left if models[i, j] < 0 and left > 0 else left
+            else:
+                out[i, j] = left
+
+
+def _ties_in_order(size: Array, order: Array) -> None:
+    """Sort the indices of equal sizes, as a stable sort leaves them."""
+    start = 0
+    for i in range(1, len(order) + 1):
+        if i == len(order) or size[order[i]] != size[order[start]]:
+            if i - start > 1:
+                order[start:i] = np.sort(order[start:i])
+            start = i
+
+
+def shrink_sorted(v: Array, step: Any, weights: Array, orders: Array, out: Array) -> bool:
+    """Write the prox of SLOPE for vectors of d entries, one after another.
+
+    Parameters
+    ----------
+    v, out : array, shape (n d,)
+    step : float, of the weights' type
+    weights : array, shape (d,)
+    orders : array of int, shape (n d,) or (0,)
+        Indices that sort -|v|, ties in any order; without them they are found here.
+
+    Returns
+    -------
+    bool
+        Whether v is finite.
+    """
+    number, d = v.dtype.type, len(weights)
+    room, counts = np.empty((4, d)), np.empty(d, np.int64)
+    size, fitted = room[0], room[1]
+    for start in range(0, len(v), d):
+        x, bad = v[start : start + d], 0
+        for i in range(d):
+            size[i] = -abs(x[i])
+            bad += not abs(x[i]) < np.inf
+        if bad:
+            return False
+        order = orders[start : start + d] if len(orders) else np.argsort(size)
+        _ties_in_order(size, order)
+        for i in range(d):
+            fitted[i] = -size[order[i]] - step * weights[i]
+        _nonincreasing(fitted, room[2], room[3], counts)
+        for i in range(d):
+            j = order[i]
+            left = number(max(fitted[i], 0.0))
+            out[start + j] = -left if x[j] < 0 and left > 0 else left
+    return True
+
+
+def denoise(v: Array, n: int, level: float, out: Array) -> bool:
+    """Write the prox of the total variation for lines of n entries, one after another.
+
+    Parameters
+    ----------
+    v, out : array, shape (number n,)
+    n : int
+    level : float
+        > 0.
+
+    Returns
+    -------
+    bool
+        Whether v is finite.
+    """
+    room = np.empty((10, n))
+    y, best, low, high = room[0], room[1], room[2], room[3]
+    x, a, b = room[4:6].reshape(-1), room[6:8].reshape(-1), room[8:].reshape(-1)
+    for start in range(0, len(v), n):
+        total, bad = 0.0, 0
+        for k in range(start, start + n):
+            total += v[k]
+            bad += not abs(v[k]) < np.inf
+        if bad:
+            return False
+        mean, partial, largest = total / n, 0.0, 0.0
+        for k in range(n):
+            y[k] = v[start + k] - mean
+            partial += y[k]
+            largest = max(largest, abs(partial))
+        if largest <= level:
+            best[:] = 0.0
+        else:
+            _fused(y, level, x, a, b, low, high, best)
+        for k in range(n):
+            out[start + k] = best[k] + mean
+    return True
+
+
+# How these go over entries is left to the compiler: a test is all that follows from the sum.
+_sum_of_sizes = jit(_sum_of_sizes, fastmath={"reassoc"})
+_largest = jit(_largest, fastmath={"nnan", "nsz", "reassoc"})
+# As they stand, without fast mathematics, so that no bit is another than NumPy's.
+_fused, _nonincreasing = jit(recursions.fused), jit(recursions.nonincreasing)
+piece, descend = jit(recursions.piece), jit(recursions.descend)
+_ties_in_order = jit(_ties_in_order)
+shrink, shrink_each, shrink_sorted = jit(shrink), jit(shrink_each), jit(shrink_sorted)
+shrink_groups, shrink_norm, denoise = jit(shrink_groups), jit(shrink_norm), jit(denoise)
+below_largest, simplex, clip = jit(below_largest), jit(simplex), jit(clip)

@@ -1,0 +1,229 @@
+"""Prox and projections by compiled loops: NumPy's bits, its errors, and when they are used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.kernels import dispatch
+from flower_fedcon.regularizers import (
+    L1,
+    MCP,
+    SLOPE,
+    ElasticNet,
+    GroupLasso,
+    L2Norm,
+    L2Squared,
+    SparseGroupLasso,
+    TotalVariation1D,
+)
+from flower_fedcon.sets import (
+    Box,
+    CappedSimplex,
+    KSparsePolytope,
+    L1Ball,
+    L2Ball,
+    LInfBall,
+    Simplex,
+)
+
+pytest.importorskip("numba", reason="the extra `fast` is not installed")
+
+
+def weights(d):
+    return np.sort(np.random.default_rng(d).exponential(size=d))[::-1].copy()
+
+
+def labels(d):
+    return np.random.default_rng(d).permutation(np.arange(d) % (d // 3 + 1))
+
+
+REGULARIZERS = {
+    "l1": lambda d: L1(0.3),
+    "weighted l1": lambda d: L1(weights(d)),
+    "weighted l1, float32": lambda d: L1(weights(d).astype(np.float32)),
+    "l2 squared": lambda d: L2Squared(0.7),
+    "elastic net": lambda d: ElasticNet(0.3, 0.7),
+    "mcp": lambda d: MCP(0.3, 3.0),
+    "l2": lambda d: L2Norm(0.9),
+    "groups": lambda d: GroupLasso(0.5, d),
+    "labels": lambda d: GroupLasso(weights(d // 3 + 1), labels(d)),
+    "sparse groups": lambda d: SparseGroupLasso(0.2, 0.5, labels(d)),
+    "slope": lambda d: SLOPE(weights(d)),
+    "equal slope": lambda d: SLOPE(np.full(d, 0.4, np.float32)),
+    "variation": lambda d: TotalVariation1D(0.4),
+}
+SETS = {
+    "l1 ball": L1Ball(0.8),
+    "simplex": Simplex(0.8),
+    "l2 ball": L2Ball(0.8),
+    "linf ball": LInfBall(0.8),
+    "box": Box(-0.2, 0.8),
+    "capped simplex": CappedSimplex(1.0, 0.9),
+    "k-sparse": KSparsePolytope(2, 0.3),
+}
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Use the compiled loops for arrays of any size."""
+    monkeypatch.setattr(dispatch, "_oracles", dispatch._load_oracles())
+    assert dispatch.oracles(np.ones(1)) is not None
+
+
+def oracle(name, d):
+    if name in SETS:
+        return lambda v, batch: SETS[name].project(v, batch=batch)
+    return lambda v, batch: REGULARIZERS[name](d).prox(v, 0.7, batch=batch)
+
+
+SIZES = st.sampled_from([1, 2, 7, 8, 9, 30, 130, 600])
+KINDS = ["normal", "whole", "sparse", "walk", "tiny", "huge"]
+
+
+def entries(kind, shape, dtype, seed):
+    v = np.random.default_rng(seed).standard_normal(shape)
+    extreme = 1e150 if dtype == np.float64 else 1e30
+    v = {
+        "normal": v,
+        "whole": np.round(2 * v),  # ties
+        "sparse": v * (np.abs(v) > 1.5),
+        "walk": np.cumsum(v, axis=-1),
+        "tiny": v / extreme,
+        "huge": v * extreme,
+    }[kind]
+    return v.astype(dtype)
+
+
+@pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
+@settings(max_examples=40, deadline=None)
+@given(
+    d=SIZES,
+    kind=st.sampled_from(KINDS),
+    dtype=st.sampled_from([np.float64, np.float32]),
+    batch=st.integers(0, 1),
+    seed=st.integers(0, 10**6),
+)
+def test_the_bits_are_numpys(name, d, kind, dtype, batch, seed):
+    v = entries(kind, (3, d) if batch else (d,), dtype, seed)
+    find, before = oracle(name, d), v.copy()
+    with warnings.catch_warnings(), dispatch.numpy_only():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        expected = find(v, batch)
+        dispatch._oracles = dispatch._load_oracles()
+        found = find(v, batch)
+    assert found.dtype == expected.dtype == dtype
+    assert found.shape == v.shape
+    assert found.tobytes() == expected.tobytes()
+    assert v.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_as_by_numpy(loaded, name, value):
+    v = np.ones((2, 40))
+    v[1, 33] = value
+    errors = []
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"not finite \(.*\) at \(1, 33\)") as caught:
+            oracle(name, 40)(v, 1)
+        errors.append(str(caught.value))
+        dispatch._oracles = None
+        with dispatch.numpy_only():
+            pass
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("name", REGULARIZERS)
+@pytest.mark.parametrize("step", [-1.0, np.nan, np.inf, np.float64(-1.0), -1])
+def test_bad_steps_are_refused(loaded, name, step):
+    with pytest.raises(ConfigError, match="step must be finite and >= 0"):
+        REGULARIZERS[name](40).prox(np.ones(40), step)
+
+
+@pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
+def test_other_arrays_are_numpys(loaded, name):
+    """Whatever their order in memory, their type and the type of the step."""
+    find, v = oracle(name, 12), np.random.default_rng(0).standard_normal((3, 12))
+    expected = find(v, 1)
+    for other in (np.asfortranarray(v), np.repeat(v, 2, axis=1)[:, ::2], v.astype(">f8")):
+        np.testing.assert_allclose(find(other, 1), expected, rtol=0, atol=1e-14)
+    frozen = v.copy()
+    frozen.flags.writeable = False
+    np.testing.assert_array_equal(find(frozen, 1), expected)
+    np.testing.assert_allclose(find(v.astype(np.longdouble), 1), expected, rtol=0, atol=1e-14)
+    if name in REGULARIZERS:
+        psi = REGULARIZERS[name](12)
+        for step in (np.float64(1.0), np.float32(1.0), 1):
+            np.testing.assert_allclose(psi.prox(v, step, batch=1), psi.prox(v, 1.0, batch=1))
+
+
+def test_steps_of_mcp_that_are_too_long_are_refused(loaded):
+    with pytest.raises(ConfigError, match="for steps below 3"):
+        MCP(1.0, gamma=3.0).prox(np.ones(40), 3.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.floats(0.05, 0.95), st.floats(0.1, 3.0))
+def test_the_capped_simplex_by_a_search_for_its_level(seed, d, share, cap):
+    v = np.random.default_rng(seed).standard_normal(d) * 2
+    radius = share * cap * d
+    found = CappedSimplex(cap, radius).project(v)
+
+    def dual(tau):  # maximised at the level
+        w = np.clip(v - tau, 0, cap)
+        return -(0.5 * ((w - v) ** 2).sum() + tau * (w.sum() - radius))
+
+    bounds = (float(v.min()) - cap, float(v.max()))
+    tau = minimize_scalar(dual, bounds=bounds, method="bounded", options={"xatol": 1e-12}).x
+    np.testing.assert_allclose(found, np.clip(v - tau, 0, cap), rtol=0, atol=1e-5)
+    assert found.sum() == pytest.approx(radius, rel=1e-12)
+
+
+CODE = """
+import sys
+import numpy as np
+from flower_fedcon.kernels import dispatch
+from flower_fedcon.regularizers import L1, TotalVariation1D
+from flower_fedcon.sets import L1Ball
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        # few small arrays do not load numba, a large one does
+        "for _ in range(100): L1(1.0).prox(np.ones(100), 1.0); L1Ball(1.0).project(np.ones(100))\n"
+        "assert 'numba' not in sys.modules\n"
+        "L1(1.0).prox(np.ones(2**15), 1.0)\n"
+        "assert 'numba' in sys.modules and dispatch.oracles(np.ones(1)) is not None",
+        # many small ones do, too
+        "dispatch._entries = dispatch._SPARED - 5000\n"
+        "for _ in range(3): L1(1.0).prox(np.ones(100), 1.0)\n"
+        "assert 'numba' in sys.modules",
+        # and recursions sooner
+        "for _ in range(400): TotalVariation1D(1.0).prox(np.arange(100.0) % 7, 0.1)\n"
+        "assert 'numba' in sys.modules",
+        # without numba all goes on
+        "sys.modules['numba'] = None\n"
+        "dispatch._entries = dispatch._SPARED\n"
+        "assert L1(1.0).prox(np.full(2**16, 3.0), 1.0).sum() == 2**17\n"
+        "assert abs(L1Ball(1.0).project(np.ones(8)).sum() - 1) < 1e-12\n"
+        "assert dispatch.oracles(np.ones(2**20)) is None",
+    ],
+    ids=["sizes", "many", "recursions", "without numba"],
+)
+def test_when_they_are_loaded(rest):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.format(rest)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
