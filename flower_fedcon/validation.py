@@ -14,6 +14,7 @@ from flower_fedcon.errors import ConfigError
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
+_PIECE = 2**18  # entries, two megabytes of doubles
 
 
 def _number(name: str, value: object) -> float:
@@ -136,7 +137,8 @@ def float_array(name: str, value: object, ndim: int | None = None) -> Array:
         raise ConfigError(f"{name} must be an array of numbers ({error})") from None
     if ndim is not None and array.ndim != ndim:
         raise ConfigError(f"{name} must have {ndim} axes, got shape {array.shape}")
-    if not np.isfinite(array).all():
+    flat = array.reshape(-1)  # in pieces, since what says of each whether it is would be large
+    if not all(np.isfinite(flat[i : i + _PIECE]).all() for i in range(0, flat.size, _PIECE)):
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ConfigError(
             f"{name} holds a value that is not finite ({array[where]}) at {where}: "

@@ -11,7 +11,7 @@ A server refers to a state by the round of the reply that came with it, 0 for no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -147,36 +147,46 @@ class Acknowledgements:
 
     Attributes
     ----------
-    rounds : array of int, shape (N,)
-        0 for a client none of whose replies was used.
     kept : array of int, shape (N,)
-        The same, as of the last checkpoint.
+        `rounds` as of the last checkpoint; 0 for a client none of whose replies was used.
     """
 
     def __init__(self, num_clients: int) -> None:
-        self.rounds = np.zeros(num_clients, np.int64)
-        self.kept = np.zeros(num_clients, np.int64)
+        self._rounds = self.kept = np.zeros(num_clients, np.int64)
+        self._given = True  # whether others hold `_rounds`, which must not change then
+
+    @property
+    def rounds(self) -> Array:
+        """The round of each client's last reply that was used; an array that never changes."""
+        self._given = True
+        return self._rounds
+
+    @rounds.setter
+    def rounds(self, rounds: Array) -> None:
+        self._rounds, self._given = rounds, True
 
     def used(self, clients: list[int], server_round: int) -> None:
         """Acknowledge the replies of a round that were used."""
-        if len(clients) == len(self.rounds):
-            self.rounds = np.empty_like(self.rounds)
-            self.rounds.fill(server_round)
+        if len(clients) == len(self._rounds):
+            self._rounds = np.empty_like(self._rounds)
+            self._rounds.fill(server_round)
         else:
-            self.rounds = self.rounds.copy()
-            self.rounds[clients] = server_round
+            if self._given:
+                self._rounds = self._rounds.copy()
+            self._rounds[clients] = server_round
+        self._given = False
 
     def of(self, clients: list[int]) -> tuple[Array, Array]:
         """Return `rounds` and `kept` of some clients, ascending; these arrays never change."""
-        if len(clients) == len(self.rounds):
+        if len(clients) == len(self._rounds):
             return self.rounds, self.kept
-        return self.rounds[clients], self.kept[clients]
+        return self._rounds[clients], self.kept[clients]
 
     def keep(self) -> None:
         """Note that a checkpoint has been written: a later start falls back to it."""
         self.kept = self.rounds
 
-    def restore(self, rounds: list[int]) -> None:
+    def restore(self, rounds: Sequence[int] | Array) -> None:
         """Continue from a checkpoint."""
         self.rounds = np.array(rounds, dtype=np.int64)
         self.keep()

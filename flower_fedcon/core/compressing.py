@@ -277,7 +277,7 @@ def check_setup(strategy: FedConStrategy[Any]) -> None:
     if strategy.compression is None:
         return
     form_of(strategy)
-    if any(client.own_loop for client in strategy.setup.clients):
+    if strategy.setup.any_own_loop:
         raise ConfigError(
             f"{strategy.title} takes no compression=... here: train loops of one's own send their "
             "arrays as they are; give nodes an objective, such as a TorchObjective"

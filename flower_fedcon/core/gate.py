@@ -21,6 +21,7 @@ from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
+from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
 
@@ -152,7 +153,7 @@ class Gate:
         """Raise unless each value has its shape and type, and `most` bounds its square."""
         shape = self._shapes.get(name, self._layout.shape)
         dtype = self._layout.array_dtype
-        values, lead, one = column, 0, shape
+        values, lead, one, bounded = column, 0, shape, most < math.inf
         if not isinstance(column, list):
             values, shape, lead = [column], (count, *shape), 1
         for value in values:
@@ -167,9 +168,9 @@ class Gate:
             if isinstance(value, np.ndarray):
                 if not np.vdot(value, value) < most:
                     _check_norms(name, value if lead else value[None], most)
-            elif isinstance(value, Summed):
+            elif lead and isinstance(value, Summed):
                 _check_norms(name, value.total()[None], math.inf)
-            elif most < math.inf and isinstance(value, Compressed):
+            elif bounded and isinstance(value, Compressed):
                 _check_norms(name, value.dense()[None], most)
 
 
@@ -226,4 +227,6 @@ def column_bytes(column: Any) -> int:
         return len(column) * array_bytes(first.shape, first.dtype)
     if isinstance(first, float | int):
         return len(column) * SCALAR_BYTES
+    if isinstance(first, Atom):
+        return first.bytes_of(column)
     return sum([value.nbytes for value in column])

@@ -45,7 +45,11 @@ class Mirror:
     def put(self, clients: int | Sequence[int], **values: Array) -> None:
         """Replace the values of one client, or of some, stacked."""
         for name, value in values.items():
-            self._own(name)[clients] = value
+            rows = self._own(name)
+            if not isinstance(clients, int) and len(clients) == len(rows):
+                rows[:] = value
+            else:
+                rows[clients] = value
 
     def add(self, clients: Sequence[int], **changes: Array) -> None:
         """Add to values of some clients: for each name, a change for each of them, stacked."""

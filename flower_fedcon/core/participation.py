@@ -85,7 +85,8 @@ class Sample(Participation):
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
         """Return a sorted cohort of the fixed size."""
         size = self.size(num_clients)
-        return sorted(int(i) for i in rng.choice(num_clients, size=size, replace=False))
+        cohort: list[int] = np.sort(rng.choice(num_clients, size=size, replace=False)).tolist()
+        return cohort
 
     def rate(self, num_clients: int) -> float:
         """Return size / N."""
@@ -113,7 +114,8 @@ class Bernoulli(Participation):
         while True:
             cohort = np.flatnonzero(rng.random(num_clients) < self.p)
             if cohort.size:
-                return [int(i) for i in cohort]
+                drawn: list[int] = cohort.tolist()
+                return drawn
 
     def rate(self, num_clients: int) -> float:
         """Return p (the redraw of empty cohorts is not counted)."""

@@ -251,7 +251,7 @@ def check_private(strategy: FedConStrategy[Any]) -> None:
         else "",
         "train loops of one's own send metrics and buffers besides: give nodes an objective, such "
         "as a TorchObjective"
-        if any(client.own_loop for client in setup.clients)
+        if setup.any_own_loop
         else "",
         "its clients keep state, for cohorts of one size: use Sample(...) or Full()"
         if strategy.clients_keep_state and setup.sampled and isinstance(rule, Bernoulli)

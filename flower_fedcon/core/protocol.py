@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon import __version__
+from flower_fedcon.core.infos import ClientInfo as ClientInfo
+from flower_fedcon.core.infos import ClientInfos
+from flower_fedcon.core.infos import check_objective as check_objective
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.rng import check_seed, stream
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.validation import choice, count, nonnegative
+from flower_fedcon.validation import choice
 from flower_fedcon.wire.payloads import Payload
 
 UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
 TRAIN, QUERY, CERTIFY, PREPARE = "train", "query", "certify", "prepare"
-_LARGEST = 1e100  # of a client's constants: their squares are finite
 
 
 @dataclass(frozen=True)
@@ -160,99 +161,13 @@ def entry(column: Any, i: int) -> Any:
 
 
 @dataclass(frozen=True)
-class ClientInfo:
-    """What a client says about itself before the first round.
-
-    Attributes
-    ----------
-    name : str
-        Stable across restarts: the partition id, a name from the node's configuration, or
-        else the node's own id.
-    num_examples : int
-    layout : Layout
-        The model that the client's objective takes.
-    smoothness, strong_convexity : float, optional
-        L and mu, where known.
-    own_loop : str
-        "app" or "client" (a function, or a method of a NumPyClient) if it trains by a loop of its
-        own, and has no objective that it could evaluate.
-    schema : str
-        The digest of its schema if it has a table, and no objective before that is prepared.
-    digest : str
-        Of the client's objective, data and all; "" where it was not asked for.
-    version : str
-        Of the client's flower-fedcon.
-
-    Raises
-    ------
-    ConfigError
-        If a number is out of range.
-    """
-
-    name: str
-    num_examples: int
-    layout: Layout | None
-    smoothness: float | None = None
-    strong_convexity: float | None = None
-    digest: str = ""
-    version: str = ""
-    own_loop: str = ""
-    schema: str = ""
-
-    def __post_init__(self) -> None:
-        count("num_examples", self.num_examples)
-        for name in ("smoothness", "strong_convexity"):
-            value = getattr(self, name)
-            if value is not None and nonnegative(name, value) > _LARGEST:
-                raise ConfigError(f"{name} must be at most {_LARGEST:g}, got {value!r}")
-        L, mu = self.smoothness, self.strong_convexity
-        if L is not None and mu is not None and mu > L * (1 + 1e-6):
-            raise ConfigError(f"strong_convexity must be at most smoothness, got {mu!r} > {L!r}")
-
-    @classmethod
-    def of(cls, objective: Any, name: str) -> ClientInfo:
-        """Return what an objective says about itself.
-
-        Raises
-        ------
-        ConfigError
-            If it is not an objective.
-        """
-        check_objective(objective)
-        return cls(
-            name=name,
-            num_examples=_number(int, objective, "num_examples", 1),
-            layout=Layout.for_objective(objective),
-            smoothness=_number(float, objective, "smoothness"),
-            strong_convexity=_number(float, objective, "strong_convexity"),
-            version=__version__,
-        )
-
-
-def check_objective(objective: Any) -> None:
-    """Raise unless an object has what every objective needs."""
-    for method in ("value", "gradient"):
-        if not callable(getattr(objective, method, None)):
-            raise ConfigError(f"an objective needs a method {method}(x): got {objective!r}")
-
-
-def _number(kind: type[Any], objective: Any, name: str, default: int | None = None) -> Any:
-    """Return a number that an objective states in an attribute; by default None, or `default`."""
-    value = getattr(objective, name, default)
-    try:
-        return None if value is None else kind(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"an objective's {name} must be a number, got {value!r}") from None
-
-
-@dataclass(frozen=True)
 class Setup:
     """What a strategy may know when it starts.
 
     Attributes
     ----------
-    clients : tuple of ClientInfo
-        In client order.
+    clients : sequence of ClientInfo
+        In client order; a tuple, or `ClientInfos`.
     num_rounds : int
     layout : Layout
     sampled : bool
@@ -267,7 +182,7 @@ class Setup:
         What clients with tables have agreed on.
     """
 
-    clients: tuple[ClientInfo, ...]
+    clients: Sequence[ClientInfo]
     num_rounds: int
     layout: Layout
     sampled: bool
@@ -290,7 +205,7 @@ class Setup:
         """Return the setup of a run with these clients."""
         n = len(infos)
         return cls(
-            clients=tuple(infos),
+            clients=infos if isinstance(infos, ClientInfos) else tuple(infos),
             num_rounds=num_rounds,
             layout=layout,
             sampled=not participation.is_full(n),
@@ -300,6 +215,12 @@ class Setup:
             preparation=preparation,
         )
 
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """The clients' names."""
+        known = self.clients
+        return known.names if isinstance(known, ClientInfos) else [client.name for client in known]
+
     @property
     def smoothness(self) -> float | None:
         """The largest smoothness constant L of the clients; None unless all are known."""
@@ -308,16 +229,19 @@ class Setup:
     @property
     def smoothnesses(self) -> list[float]:
         """The smoothness constant L_i of each client; empty unless all are known."""
-        return self._scaled([c.smoothness for c in self.clients])
+        return self._scaled("smoothness")
 
     @property
     def strong_convexity(self) -> float | None:
         """The smallest strong convexity mu of the clients; None unless all are known."""
-        known = self._scaled([c.strong_convexity for c in self.clients])
-        return min(known) if known else None
+        return min(self._scaled("strong_convexity"), default=None)
 
-    def _scaled(self, constants: Sequence[float | None]) -> list[float]:
+    def _scaled(self, name: str) -> list[float]:
         """Return the constants of what clients really minimise; none unless all are known."""
+        if isinstance(self.clients, ClientInfos):
+            constants = self.clients.constants(name)
+        else:
+            constants = [getattr(client, name) for client in self.clients]
         known = [value for value in constants if value is not None]
         if len(known) < len(constants) or self.factors is None:
             return known if len(known) == len(constants) else []
@@ -337,7 +261,17 @@ class Setup:
     @property
     def own_loops(self) -> bool:
         """Whether every client trains by a loop of its own."""
-        return all(client.own_loop != "" for client in self.clients)
+        return "" not in self._loops
+
+    @property
+    def any_own_loop(self) -> bool:
+        """Whether any client does."""
+        return self._loops != {""}
+
+    @property
+    def _loops(self) -> set[str]:
+        many = isinstance(self.clients, ClientInfos)  # which have objectives
+        return {""} if many else {client.own_loop for client in self.clients}
 
     def rng(self, purpose: int, server_round: int) -> np.random.Generator:
         """Return the server's random stream of one purpose and round."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
+from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError, printable
 from flower_fedcon.validation import Array
@@ -61,7 +62,8 @@ class Round:
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
         self._count = 0
-        self._answered: set[int] = set()
+        self._heard: set[int] = set()
+        self._unheard: list[list[int]] = []  # whose replies are used, too, and not yet among these
 
     def _rebroadcast(self) -> None:
         """Broadcast the current state; replies to an earlier broadcast no longer count."""
@@ -126,7 +128,7 @@ class Round:
     ) -> dict[int, Payload]:
         """Return what individual clients are sent beside what all are."""
         strategy, state = self._server.strategy, self._server.state
-        if not (strategy.sends_personal or after_query):
+        if not (strategy.says("personal") or after_query):
             return {}
         parts = {}
         for client, last in zip(clients, acknowledged.tolist(), strict=True):
@@ -145,7 +147,7 @@ class Round:
         found: dict[int, Payload] = {}
         if self._restores:  # rare: the cohort is not gone through in every round
             found = {c: self._restores[c] for c in clients if c in self._restores}
-        if np.count_nonzero(acknowledged) < len(clients):
+        if strategy.says("first_contact") and not acknowledged[acknowledged.argmin()]:
             for client, last in zip(clients, acknowledged.tolist(), strict=True):
                 if last == 0 and client not in self._held and client not in found:
                     given = strategy.first_contact(state, client)
@@ -153,9 +155,18 @@ class Round:
                         found[client] = given
         return found
 
+    @property
+    def _answered(self) -> set[int]:
+        """The clients whose replies are used, which few rounds ask for."""
+        if self._unheard:
+            self._heard.update(*self._unheard)
+            self._unheard = []
+        return self._heard
+
     def _unanswered(self) -> list[int]:
         """Return the clients whose usable reply is still missing."""
-        return [client for client in self.cohort if client not in self._answered]
+        answered = self._answered
+        return [client for client in self.cohort if client not in answered]
 
     def missing(self) -> dict[int, str]:
         """Return the clients without a usable reply in this round, and why."""
@@ -216,18 +227,27 @@ class Round:
         self._used.append(reply)
         server.audit.used(reply)
         self._count += len(reply.clients)
-        self._answered.update(reply.clients)
-        for work in reply.work:
-            if work and server.private is None:  # what a step cost depends on the data
-                server.work.update(work)
+        self._unheard.append(reply.clients)
+        if reply.work and server.private is None:  # what a step cost depends on the data
+            for work in reply.work:
+                if work:
+                    server.work.update(work)
         server.uplink_bytes += sum(map(column_bytes, columns.values()))
+        if server.sums_suffice and 1 < len(reply.clients) < len(self.cohort) and not query:
+            reply.payload = {name: self._sum(name, c) for name, c in columns.items()}
         return False
+
+    def _sum(self, name: str, rows: Any) -> Any:
+        """Return the sum of one of several columns of a round, which needs no memory; of arrays."""
+        own = name in self._server.strategy.numbers or not isinstance(rows, np.ndarray)
+        return rows if own else Summed(name, rows.sum(axis=0), len(rows), column_bytes(rows[:1]))
 
     def _waits_for(self, reply: Reply) -> bool:
         """Return whether these clients were asked, and have not answered yet."""
         if not self._members:  # where every reply is this process's own, nobody looks
             self._members = frozenset(self.cohort)
-        return not any(c in self._answered or c not in self._members for c in reply.clients)
+        answered = self._answered
+        return not any(c in answered or c not in self._members for c in reply.clients)
 
     def _drop(self, client: int, error: FedConError) -> None:
         """Count and log a reply that is not used."""
@@ -310,7 +330,7 @@ class Round:
         """Return why clients have no usable reply, each reason once."""
         by_reason: dict[str, list[str]] = {}
         for client, reason in self.missing().items():
-            by_reason.setdefault(reason, []).append(self._server.setup.clients[client].name)
+            by_reason.setdefault(reason, []).append(self._server.setup.names[client])
         return "; ".join(
             f"client{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
             for reason, names in by_reason.items()

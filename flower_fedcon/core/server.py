@@ -58,6 +58,8 @@ class Server:
         What makes its rounds private, if anything does.
     received : Received, optional
         What reads its uploads, if they are compressed.
+    sums_suffice : bool
+        Whether each upload may go into a sum as soon as it is let in.
     audit : Audit
         Hears of every exchange.
     buffers : list of arrays
@@ -103,6 +105,10 @@ class Server:
         self.gate = Gate(self.strategy)
         self.private = None if self.strategy.privacy is None else Private(self.strategy)
         self.received = Received(self.strategy) if rule else None
+        release = known.release
+        self.sums_suffice = not (
+            release.single or release.form or known.aggregation or known.privacy or rule
+        )
         self.audit = Audit()
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
@@ -182,7 +188,7 @@ class Server:
     def client_name(self, client: int) -> str:
         """Return a client's name, for messages."""
         known = 0 <= client < self.setup.num_clients
-        return f"client {self.setup.clients[client].name}" if known else f"unknown client {client}"
+        return f"client {self.setup.names[client]}" if known else f"unknown client {client}"
 
     def continued(self, strategy: FedConStrategy[Any]) -> Server:
         """Return this run as far as it is, to go on with the same method for another regularizer.
@@ -210,7 +216,7 @@ class Server:
                 "round": self.round,
                 "state": self.state,
                 "buffers": self.buffers,
-                "acknowledged": self.acknowledgements.rounds.tolist(),
+                "acknowledged": self.acknowledgements.rounds,
                 "uplink_bytes": self.uplink_bytes,
                 "downlink_bytes": self.downlink_bytes,
                 "counts": dict(self.counts),

@@ -120,8 +120,8 @@ class Uploads:
 
     def _sum(self, name: str) -> Array:
         columns = [reply.payload.get(name, []) for reply in self._replies]
-        if list not in map(type, columns):
-            sums = [c.sum(axis=0) if isinstance(c, np.ndarray) else c.total() for c in columns]
+        if list not in map(type, columns) or Summed in map(type, columns):
+            sums = [_total(column) for column in columns]
             return _add(sums) if len(sums) > 1 else sums[0]
         values = self[name]
         if isinstance(values[0], Atom):
@@ -202,6 +202,14 @@ class Uploads:
         if about is None:
             return self._aggregation.combine(values)
         return about + self._aggregation.combine(values - about)
+
+
+def _total(column: Any) -> Array:
+    """Return the sum of a column's values."""
+    if isinstance(column, list):
+        return _add(column)
+    total: Array = column.sum(axis=0) if isinstance(column, np.ndarray) else column.total()
+    return total
 
 
 def _add(values: Sequence[Any]) -> Array:

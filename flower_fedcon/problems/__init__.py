@@ -34,6 +34,7 @@ from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.l1_logistic import l1_logistic
 from flower_fedcon.problems.lasso import lasso
 from flower_fedcon.problems.low_rank import low_rank
+from flower_fedcon.problems.many_clients import many_clients
 from flower_fedcon.problems.mixture import mixture
 from flower_fedcon.problems.mnist import mnist, mnist_images
 from flower_fedcon.problems.movielens import movielens
@@ -62,6 +63,7 @@ BUILDERS: dict[str, Builder] = {
     "l1_logistic": l1_logistic,
     "lasso": lasso,
     "low_rank": low_rank,
+    "many_clients": many_clients,
     "mixture": mixture,
     "mnist": mnist,
     "movielens": movielens,
@@ -92,6 +94,7 @@ __all__ = [
     "l1_logistic",
     "lasso",
     "low_rank",
+    "many_clients",
     "mixture",
     "mnist",
     "mnist_images",

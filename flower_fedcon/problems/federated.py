@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.evaluation import check_metric_names, pooled
+from flower_fedcon.core.infos import Numbered
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.layout import Layout, Model
-from flower_fedcon.objectives import Scaled
+from flower_fedcon.objectives import ManyClients, Scaled
 from flower_fedcon.objectives.foreign import as_seen
+from flower_fedcon.objectives.many import representatives
 from flower_fedcon.problems.constrained_reference import least_violation, solve_constrained
 from flower_fedcon.problems.functional import FunctionalConstraints, check_bounds, check_convex
 from flower_fedcon.problems.reference import Reference, solve
@@ -32,7 +34,7 @@ class FederatedProblem:
 
     Parameters
     ----------
-    objectives : sequence
+    objectives : sequence, or ManyClients
         f_1, ..., f_N: objects with `value(x)` and `gradient(x)`. Where all have `metrics(x)`, a
         dict of numbers by name, the history has the clients' plain mean of each; of a pair
         (value, weight) the weighted mean, and beside it each client's value. One that is not convex
@@ -91,10 +93,11 @@ class FederatedProblem:
         preparation: Preparation | None = None,
         constraints: str = "mean",
     ) -> None:
-        objectives = list(objectives)
+        objectives = objectives if isinstance(objectives, ManyClients) else list(objectives)
         if not objectives:
             raise ConfigError("a problem needs at least one client's objective")
-        for j, objective in enumerate(objectives):
+        standing = representatives(objectives)
+        for j, objective in enumerate(standing):
             for method in ("value", "gradient"):
                 if not callable(getattr(objective, method, None)):
                     raise ConfigError(f"client {j}'s objective has no {method}(x): {objective!r}")
@@ -108,16 +111,28 @@ class FederatedProblem:
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
         if isinstance(self.regularizer, Indicator):
             self.constraint, self.regularizer = self.regularizer.constraint, None
-        self.names = _names(names, len(objectives))
-        self.layout = common_layout([Layout.for_objective(o) for o in objectives], self.names, x0)
+        self.names = _names(names, len(objectives), many=isinstance(objectives, ManyClients))
+        own_names = self.names[: len(standing)]
+        self.layout = common_layout([Layout.for_objective(o) for o in standing], own_names, x0)
         self.weights = _weights(weights, len(objectives))
         self.constraints = choice("constraints", constraints, ("mean", "each", "groups"))
-        self.objectives = [
-            _weighted(o, len(objectives) * w, self.layout, mean=self.constraints == "mean")
-            for o, w in zip(objectives, self.weights, strict=True)
-        ]
-        self.clients: list[Any] = [as_seen(o, self.layout) for o in self.objectives]
-        self._functional = FunctionalConstraints(self.clients, constraints, self.names)
+        self.objectives: Sequence[Any]
+        self.clients: Sequence[Any]
+        self._summands: Sequence[Any]  # whose mean is that of the clients
+        if isinstance(objectives, ManyClients):
+            weighted = objectives.weighted(len(objectives) * self.weights)
+            self.objectives = self.clients = weighted
+            self._summands = [weighted.mean]
+        else:
+            self.objectives = [
+                _weighted(o, len(objectives) * w, self.layout, mean=self.constraints == "mean")
+                for o, w in zip(objectives, self.weights, strict=True)
+            ]
+            self.clients = [as_seen(o, self.layout) for o in self.objectives]
+            self._summands = self.clients
+        self._functional = FunctionalConstraints(
+            representatives(self.clients), constraints, own_names
+        )
         if self.groups:
             check_bounds(objectives, self.names)
         if self.constraint is not None:
@@ -126,7 +141,7 @@ class FederatedProblem:
         self.metrics = dict(metrics or {})
         check_metric_names(self.metrics)
         # Of the objectives as they were given: a scaled one has none of its own.
-        own: list[Any] = [getattr(objective, "metrics", None) for objective in objectives]
+        own: list[Any] = [getattr(objective, "metrics", None) for objective in standing]
         self._own_metrics = own if all(map(callable, own)) else []
         self._optimum = optimum
         self.preparation = preparation
@@ -148,7 +163,7 @@ class FederatedProblem:
     def gradient(self, x: Model) -> Model:
         """Return the gradient of (1/N) sum_j f_j at x."""
         packed = self.layout.pack(x, "x")
-        return self.layout.unpack(self._mean([c.gradient(packed) for c in self.clients]))
+        return self.layout.unpack(self._mean([c.gradient(packed) for c in self._summands]))
 
     def violation(self, x: Model) -> float:
         """Return the distance from x to D; 0 without a constraint."""
@@ -167,7 +182,7 @@ class FederatedProblem:
             self._optimum = self._constrained_optimum()
         if self._optimum is None:
             psi = Indicator(self.constraint) if self.constraint is not None else self.regularizer
-            self._optimum = solve(self.clients, psi or Zero(), self.start)
+            self._optimum = solve(self._summands, psi or Zero(), self.start)
         return self._optimum
 
     @property
@@ -235,7 +250,7 @@ class FederatedProblem:
         check_convex(self.objectives)
         return solve_constrained(
             self._objective,
-            lambda x: self._mean([c.gradient(x) for c in self.clients]),
+            lambda x: self._mean([c.gradient(x) for c in self._summands]),
             self._functional.values,
             self._functional.gradients,
             self.start,
@@ -278,7 +293,7 @@ class FederatedProblem:
             allowed += 2 * optimum.residual * float(away)
         if self.constraint is not None and record["violation"]:
             inside = self.constraint.project(x)
-            slope = np.linalg.norm(self._mean([c.gradient(inside) for c in self.clients]))
+            slope = np.linalg.norm(self._mean([c.gradient(inside) for c in self._summands]))
             allowed += float(slope) * record["violation"]
         if record["residual"] < -allowed:
             raise FedConError(
@@ -290,8 +305,9 @@ class FederatedProblem:
             )
 
     def _objective(self, packed: Array, values: Sequence[float] | None = None) -> float:
-        known = (c.value(packed) for c in self.clients) if values is None else values
-        total = math.fsum(known) / self.num_clients
+        if values is None:
+            values = [c.value(packed) for c in self._summands]
+        total = math.fsum(values) / len(values)
         return total if self.regularizer is None else total + self.regularizer.value(packed)
 
     @staticmethod
@@ -302,9 +318,9 @@ class FederatedProblem:
         return total / len(arrays)
 
 
-def _names(names: Sequence[str] | None, n: int) -> tuple[str, ...]:
+def _names(names: Sequence[str] | None, n: int, *, many: bool) -> Sequence[str]:
     if names is None:
-        return tuple(str(j) for j in range(n))
+        return Numbered(n) if many else tuple(str(j) for j in range(n))
     if len(names) != n or len({str(name) for name in names}) != n:
         raise ConfigError(f"names must be {n} different texts, one for each client, got {names!r}")
     return tuple(str(name) for name in names)

@@ -68,7 +68,7 @@ class AuditLog(Audit):
         clients = {
             client.name: {
                 "examples": client.num_examples,
-                "data": digests[j] if digests else "",
+                "data": digests[min(j, len(digests) - 1)] if digests else "",  # or one of all
                 "version": client.version,
             }
             for j, client in enumerate(server.setup.clients)

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.columns import StateColumns
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import UNIFORM
@@ -35,12 +38,12 @@ _ESSENTIAL = (
     "compression",
 )  # without them the states mean nothing
 _FORM: dict[str, Any] = {
-    "fingerprint": dict, "server": dict, "clients": list | None, "rows": int, "seconds": float,
-    "versions": dict,
+    "fingerprint": dict, "server": dict, "clients": list | StateColumns | None, "rows": int,
+    "seconds": float, "versions": dict,
 }  # fmt: skip
 _SERVER_FORM: dict[str, Any] = {
     "run_id": str, "incarnation": int, "round": int, "state": tuple, "buffers": list,
-    "acknowledged": list,
+    "acknowledged": list | np.ndarray,
     "uplink_bytes": int, "downlink_bytes": int, "counts": dict, "work": dict,
 }  # fmt: skip
 
@@ -57,7 +60,7 @@ def fingerprint(
         **strategy.arguments(),
         "algorithm": strategy.name,
         "seed": setup.seed,
-        "clients": [client.name for client in setup.clients],
+        "clients": setup.names,
         "model": setup.layout.to_json(),
         "x0": x0,
         "states": "with the clients" if engine.clients_keep_states else "in the checkpoint",
@@ -145,17 +148,29 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         if not all(isinstance(table[name], kind) for name, kind in form.items()):
             return False
     server, clients = content["server"], content["clients"]
-    numbers = [content["rows"], server["round"], server["incarnation"], *server["acknowledged"]]
+    numbers = [content["rows"], server["round"], server["incarnation"]]
+    known = isinstance(clients, StateColumns)
     return (
-        len(server["acknowledged"]) == num_clients
+        _are_rounds(server["acknowledged"], num_clients)
         and (clients is None or len(clients) == num_clients)
-        and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-        and all(isinstance(client, Versions) for client in clients or ())
+        and all(map(_is_round, numbers))
+        and (known or all(isinstance(client, Versions) for client in clients or ()))
         and _is_spent(server.get("privacy"))
         and isinstance(server.get("compression"), Mirror | None)
         and all(map(_is_entry, content["fingerprint"].values()))
         and all(isinstance(version, str) for version in content["versions"].values())
     )
+
+
+def _are_rounds(found: Any, num_clients: int) -> bool:
+    """Return whether this is a round of each client; a list in files of earlier versions."""
+    if isinstance(found, list):
+        return len(found) == num_clients and all(map(_is_round, found))
+    return found.dtype == np.int64 and found.shape == (num_clients,) and bool((found >= 0).all())
+
+
+def _is_round(number: Any) -> bool:
+    return type(number) is int and 0 <= number < 2**63
 
 
 def _is_spent(found: Any) -> bool:
@@ -199,7 +214,7 @@ def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) 
 def _types(strategy: FedConStrategy[Any]) -> dict[str, type[Any]]:
     """Return the named tuples of an algorithm's own modules: its states are made of them."""
     found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
-    found["Remembering"] = Remembering
+    found |= {"Remembering": Remembering, "StateColumns": StateColumns}
     for kind in (*type(strategy).__mro__, *client_class(strategy.name).__mro__):
         for name, value in vars(sys.modules[kind.__module__]).items():
             if isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):

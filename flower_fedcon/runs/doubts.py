@@ -26,6 +26,7 @@ def warn(server: Server, rows: Sequence[Record]) -> None:
     if doubts is None or not server.round:
         return
     silent = np.flatnonzero(server.acknowledgements.rounds == 0)
-    unheard = [server.setup.clients[j].name for j in silent]
+    names = server.setup.names
+    unheard = [names[j] for j in silent.tolist()]
     for text in doubts(server.state, rows[-1] if rows else {}, unheard):
         _log.warning("%s", text)

@@ -228,8 +228,9 @@ class Run:
 
     def finish_round(self, round_: Round) -> None:
         """Ask until a round has what it needs, and apply it."""
+        ask = self._engine.replies if self._engine.streams else self._engine.answer
         while (request := round_.next_request()) is not None:
-            round_.take(self._engine.answer(request))
+            round_.take(ask(request))
         self.server.finish(round_)
         self._engine.observe(round_)
 
@@ -270,7 +271,6 @@ class Run:
 
     def _checkpoint(self, history: History) -> None:
         """Write all that a later start needs; from then on clients keep these versions."""
-        self._saved = time.monotonic()
         if self._directory is None:
             return
         self._directory.sync()
@@ -287,6 +287,7 @@ class Run:
             },
         )
         self.server.acknowledgements.keep()
+        self._saved = time.monotonic()  # the next is due so long after the end of this one
 
 
 def _record(server: Server, evaluation: Record, seconds: float) -> Record:

@@ -1,0 +1,217 @@
+"""The objectives of many clients, of one kind and one size, whose data lie in one array."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Self, overload
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.linear import LeastSquares
+from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
+from flower_fedcon.objectives.rows import LinearModel, is_sparse
+from flower_fedcon.validation import Array
+
+KINDS: tuple[Any, ...] = (
+    LeastSquares,
+    LogisticRegression,
+    HuberRegression,
+    PoissonRegression,
+    SoftmaxRegression,
+)
+"""What the objectives may be."""
+_AT_ONCE = 2**20  # entries of the data whose constants are computed in one go
+_EACH = ("sample_weight", "intercept")  # what belongs into the data of each client
+
+
+class ManyClients(Sequence[Any]):
+    """Objectives f_j = kind(A[j], targets[j], **settings), of any number of clients.
+
+    A `FederatedProblem` takes it in place of a list, and needs no object for a client: each is made
+    when it is asked for, without a copy of its data. An array in a file serves as well:
+    ``np.load("A.npy", mmap_mode="r")``.
+
+    Parameters
+    ----------
+    kind : type
+        `LeastSquares`, `LogisticRegression`, `HuberRegression`, `PoissonRegression` or
+        `SoftmaxRegression`.
+    A : array, shape (N, m, *row shape)
+        m rows of each client; float64, or float32 to work in single precision. What is C-ordered
+        is not copied, and must not change afterwards.
+    targets : array, shape (N, m)
+        What `kind` takes beside A.
+    **settings
+        Of all clients alike, such as `l2`; not `intercept` or `sample_weight`.
+
+    Raises
+    ------
+    ConfigError
+        If the shapes do not fit, or `kind` refuses the data.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem
+    >>> from flower_fedcon.objectives import LeastSquares, ManyClients
+    >>> rng = np.random.default_rng(0)
+    >>> A, b = rng.standard_normal((1000, 5, 3)), rng.standard_normal((1000, 5))
+    >>> clients = ManyClients(LeastSquares, A, b)
+    >>> clients, clients[-1].num_examples
+    (ManyClients(LeastSquares: 1000 clients, 5 rows each), 5)
+    >>> bool(np.isclose(FederatedProblem(clients).objective(np.zeros(3)), np.mean(b**2) / 2))
+    True
+    """
+
+    def __init__(
+        self, kind: Callable[..., LinearModel], A: Any, targets: Any, **settings: Any
+    ) -> None:
+        if kind not in KINDS:
+            known = ", ".join(one.__name__ for one in KINDS)
+            raise ConfigError(f"ManyClients(kind) must be one of {known}, got {kind!r}")
+        for name in _EACH:
+            if name in settings:
+                remedy = {
+                    "sample_weight": "weights=... of the problem are the clients'",
+                    "intercept": "append a column of ones to A, and see regularizers.WithIntercept",
+                }[name]
+                raise ConfigError(f"ManyClients takes no {name}: {remedy}")
+        if is_sparse(A):
+            raise ConfigError("ManyClients(A) must be a dense array: give a list of objectives")
+        try:
+            A, targets = np.asarray(A), np.asarray(targets)
+        except ValueError:  # rows of several lengths
+            raise ConfigError(
+                "ManyClients takes as many rows for each client, all of one length: give a list of "
+                "objectives where they differ"
+            ) from None
+        if A.ndim < 3 or 0 in A.shape:
+            raise ConfigError(
+                "ManyClients(A) must have shape (clients, rows, *row shape), all >= 1, got "
+                f"{A.shape}"
+            )
+        if targets.shape != A.shape[:2]:
+            raise ConfigError(
+                f"ManyClients(targets) must have shape {A.shape[:2]}, as A has, got {targets.shape}"
+            )
+        self.num_clients, self.rows_each = int(A.shape[0]), int(A.shape[1])
+        # One objective of all rows: it checks the data, and each client's is a part of it.
+        self._whole: LinearModel = kind(
+            A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings
+        )
+        self.factors: Array | None = None
+        """What multiplies each client's objective; None for 1."""
+
+    def __len__(self) -> int:
+        return self.num_clients
+
+    @overload
+    def __getitem__(self, client: int) -> Any: ...
+    @overload
+    def __getitem__(self, client: slice) -> Self: ...
+    def __getitem__(self, client: int | slice) -> Any:
+        taken, m = range(self.num_clients)[client], self.rows_each
+        rows: Any  # where they follow one another, a slice, which copies nothing
+        if isinstance(taken, int):
+            rows = slice(taken * m, taken * m + m)
+        elif taken.step == 1:
+            rows = slice(taken.start * m, taken.start * m + len(taken) * m)
+        else:
+            rows = (np.array(taken, np.intp)[:, None] * m + np.arange(m)).reshape(-1)
+        whole, factors = self._whole.subset(rows), self.factors
+        if isinstance(taken, int):
+            return whole if factors is None else Scaled(whole, float(factors[taken]))
+        part = self._with(None if factors is None else factors[client])
+        part.num_clients, part._whole = len(taken), whole
+        return part
+
+    def weighted(self, factors: Array) -> Self:
+        """Return the same objectives, each times its factor, >= 0, besides what it has already."""
+        return self._with(factors if self.factors is None else factors * self.factors)
+
+    def _with(self, factors: Array | None) -> Self:
+        part = copy.copy(self)
+        vars(part).pop("mean", None)
+        alike = factors is None or bool((np.abs(factors - 1.0) <= 1e-15).all())
+        part.factors = None if alike else factors
+        return part
+
+    @cached_property
+    def mean(self) -> Any:
+        """(1/N) sum_j f_j, as one objective of all rows."""
+        if self.factors is None:
+            return self._whole
+        size = float(self.factors.mean())  # 1 of all, unless weights have weights
+        if size == 0:
+            return Scaled(self._whole, 0.0)
+        everything: Any = slice(None)
+        mean = self._whole.subset(everything)
+        mean._weigh(np.repeat(self.factors, self.rows_each))  # in proportion
+        return mean if abs(size - 1.0) <= 1e-12 else Scaled(mean, size)
+
+    def column(self, name: str) -> Any:
+        """Return what the attribute of that name is of each client.
+
+        `rows` and `targets` are arrays with a leading client axis, `objective` and `factor` those
+        of clients with weights; what all have alike is a list of one.
+        """
+        if name == "factor":
+            return self.factors
+        if name == "objective":
+            return self._with(None)
+        found: Any = getattr(self._whole, name)
+        if name in ("rows", "targets"):
+            return found.reshape(self.num_clients, self.rows_each, *found.shape[1:])
+        return [found]
+
+    def constants(self) -> tuple[list[float | None], list[float | None]]:
+        """Return each client's L and mu, None where it has none; computed together."""
+        smooth: list[float | None] = []
+        strong: list[float | None] = []
+        at_once = max(1, _AT_ONCE // (self.rows_each * self._whole.rows.shape[1]))
+        for start in range(0, self.num_clients, at_once):
+            some = self[start : start + at_once]
+            found = _curvatures(some[0] if some.factors is None else some[0].objective, some)
+            for constants, more in zip((smooth, strong), found, strict=True):
+                constants += more
+        return smooth, strong
+
+    def __repr__(self) -> str:
+        name, m = type(self._whole).__name__, self.rows_each
+        return f"ManyClients({name}: {self.num_clients} clients, {m} rows each)"
+
+
+def column(objectives: Sequence[Any], name: str) -> Any:
+    """Return one attribute of each objective; a list of one where all have it alike."""
+    if isinstance(objectives, ManyClients):
+        return objectives.column(name)
+    return [getattr(objective, name) for objective in objectives]
+
+
+def representatives(objectives: Sequence[Any]) -> Sequence[Any]:
+    """Return objectives that stand for all: the first of `ManyClients`, else each."""
+    return objectives[:1] if isinstance(objectives, ManyClients) else objectives
+
+
+def _curvatures(first: LinearModel, clients: ManyClients) -> list[list[float | None]]:
+    """Return L and mu of each of some clients, by the formulas of the first."""
+    tables = clients.column("rows").astype(np.float64, copy=False)
+    _, m, d = tables.shape
+    turned = tables.swapaxes(1, 2)
+    squares = np.linalg.eigvalsh(tables @ turned if m < d else turned @ tables)
+    top = np.maximum(squares[:, -1], 0.0)
+    known = (m >= d) & (squares[:, 0] > d * np.finfo(np.float64).eps * top)
+    alike: Any = copy.copy(first)
+    alike._singular_squares = lambda: (top, np.where(known, squares[:, 0], 0.0))
+    each: list[list[float | None]] = []
+    for constant in alike._curvature():
+        if constant is None:
+            each.append([None] * len(clients))
+            continue
+        factors = 1.0 if clients.factors is None else clients.factors
+        each.append(np.broadcast_to(factors * constant, len(clients)).tolist())
+    return each

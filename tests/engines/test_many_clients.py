@@ -1,0 +1,317 @@
+"""Clients whose data lie in one array: the same problem, iterates and runs as a list of them."""
+
+from __future__ import annotations
+
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.core.columns import StateColumns
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.round import Round
+from flower_fedcon.core.server import Server
+from flower_fedcon.core.summed import Summed
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.engines import stacked
+from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.engines.stacked import StackedEngine
+from flower_fedcon.errors import ConfigError, FedConError, RoundError
+from flower_fedcon.objectives import (
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    ManyClients,
+    PoissonRegression,
+    Quadratic,
+    SoftmaxRegression,
+)
+from flower_fedcon.regularizers import L1
+from flower_fedcon.runs import checkpoint
+from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import DualFL, FedAvg, FedDualAvg, FedFW, Scaffold
+from flower_fedcon.wire import state_files
+
+N, M, D = 7, 5, 4
+SETTINGS: dict[Any, dict[str, Any]] = {
+    LeastSquares: {"scale": 2.0},
+    LogisticRegression: {"l2": 0.1},
+    HuberRegression: {"delta": 0.5, "l2": 0.1},
+    PoissonRegression: {"l2": 0.1},
+    SoftmaxRegression: {"num_classes": 3, "l2": 0.1},
+}
+RULES = {"full": Full(), "sampled": Sample(count=3)}
+METHODS = {
+    "fedavg": lambda p, **more: FedAvg(client_lr=0.05, local_steps=3, **more),
+    "minibatches": lambda p, **more: FedAvg(client_lr=0.05, local_steps=3, batch_size=2, **more),
+    "feddualavg": lambda p, **more: FedDualAvg(
+        p.regularizer, client_lr=0.05, local_steps=3, **more
+    ),
+    "fedfw": lambda p, **more: FedFW(p.constraint, penalty=1.0, **more),
+    "scaffold": lambda p, **more: Scaffold(client_lr=0.05, local_steps=2, **more),
+    "dualfl": lambda p, **more: DualFL(strong_convexity=1e-3, **more),
+}
+TERMS = {"feddualavg": {"regularizer": L1(0.01)}, "fedfw": {"constraint": L1Ball(1.0)}}
+
+
+def data(kind: type[Any], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    A, targets = rng.standard_normal((N, M, D)), rng.standard_normal((N, M))
+    if kind is LogisticRegression:
+        targets = np.sign(targets)
+    elif kind is PoissonRegression:
+        targets = rng.poisson(1.0, (N, M)).astype(float)
+    elif kind is SoftmaxRegression:
+        targets = rng.integers(0, 3, (N, M))
+    return A, targets
+
+
+def both(kind: type[Any], **options: Any) -> tuple[FederatedProblem, FederatedProblem]:
+    """Return a problem from one array, and the same from separate objectives."""
+    A, targets = data(kind)
+    each = [kind(*own, **SETTINGS[kind]) for own in zip(A, targets, strict=True)]
+    many = ManyClients(kind, A, targets, **SETTINGS[kind])
+    return FederatedProblem(many, **options), FederatedProblem(each, **options)
+
+
+WEIGHTS = np.arange(N) + 0.5
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["alike", "weighted"])
+@pytest.mark.parametrize("kind", SETTINGS, ids=lambda kind: kind.__name__)
+def test_the_problem_is_that_of_separate_objectives(kind, weights):
+    many, each = both(kind, weights=weights)
+    x = np.random.default_rng(1).standard_normal(each.x0.shape)
+    assert many.objective(x) == pytest.approx(each.objective(x), rel=1e-13)
+    assert np.allclose(many.gradient(x), each.gradient(x), rtol=0, atol=1e-13)
+    for ours, theirs in zip(many.objectives, each.objectives, strict=True):
+        assert np.allclose(ours.gradient(x), theirs.gradient(x), rtol=0, atol=1e-14)
+    setups = [Setup.of(LocalEngine(p).describe(), 1, p.layout, Full(), 0) for p in (many, each)]
+    for name in ("smoothness", "strong_convexity"):
+        if kind is PoissonRegression and name == "smoothness":
+            assert all(s.smoothness is s.clients[0].smoothness is None for s in setups)
+            continue
+        ours, theirs = ([getattr(c, name) for c in s.clients] for s in setups)
+        assert ours == pytest.approx(theirs, rel=1e-10)
+        assert getattr(setups[0], name) == pytest.approx(getattr(setups[1], name), rel=1e-10)
+        assert getattr(setups[0].clients[3], name) == pytest.approx(theirs[3], rel=1e-10)
+    assert [c.name for c in setups[0].clients] == list(setups[0].names) == list(each.names)
+    assert [c.num_examples for c in setups[0].clients] == [M] * N
+    if kind is LogisticRegression:
+        assert many.optimum.value == pytest.approx(each.optimum.value, abs=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_iterates_are_those_of_separate_objectives(method, engine, rule):
+    for kind in (LeastSquares, LogisticRegression):
+        for weights in (None, WEIGHTS):
+            problems = both(kind, weights=weights, **TERMS.get(method, {}))
+            histories = [
+                simulate(METHODS[method](p, participation=RULES[rule]), p, 8, engine=engine, seed=2)
+                for p in problems
+            ]
+            ours, theirs = histories
+            assert np.abs(ours.x - theirs.x).max() <= 1e-12
+            assert ours["objective"] == pytest.approx(theirs["objective"], rel=1e-12)
+            for name in ("uplink_bytes", "downlink_bytes", "cohort"):
+                assert ours[name].tolist() == theirs[name].tolist()
+
+
+@pytest.mark.parametrize("kind", [HuberRegression, PoissonRegression, SoftmaxRegression])
+def test_other_losses(kind):
+    """With workers, too: a process gets its share of the array."""
+    many, each = both(kind)
+    for options in ({"engine": "stacked"}, {"workers": 2}):
+        found = [simulate(METHODS["fedavg"](p), p, 5, **options).x for p in (many, each)]
+        assert np.abs(found[0] - found[1]).max() <= 1e-12
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", ["feddualavg", "fedfw", "scaffold"])
+def test_a_run_is_resumed_to_the_same_bytes(method, rule, engine, tmp_path):
+    """Also by the other engine, to rounding."""
+    problem = both(LeastSquares, **TERMS.get(method, {}))[0]
+    strategy = METHODS[method](problem, participation=RULES[rule])
+    whole = simulate(strategy, problem, 12, engine=engine)
+    for other in ("local", "stacked"):
+        folder = tmp_path / other
+        simulate(strategy, problem, 7, engine=engine, run_dir=folder)
+        rest = simulate(strategy, problem, 12, engine=other, run_dir=folder, resume=True)
+        assert np.abs(rest.x - whole.x).max() <= 1e-12
+        if other == engine:
+            assert rest.x.tobytes() == whole.x.tobytes()
+            assert rest["uplink_bytes"].tolist() == whole["uplink_bytes"].tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_bound": 0.25}, {"aggregation": "median"}], ids=str)
+@pytest.mark.parametrize("method", ["fedavg", "feddualavg", "fedfw", "scaffold"])
+def test_uploads_of_a_large_cohort_are_summed_as_they_come(method, options, monkeypatch):
+    """Once they have passed the gate, and where their sum is all that is needed: the same bytes."""
+    if options and method not in ("fedavg", "feddualavg"):
+        pytest.skip("takes none")
+    problem = both(LeastSquares, **TERMS.get(method, {}))[0]
+    rule = {"aggregation": CoordinateMedian()} if "aggregation" in options else options
+    strategy = METHODS[method](problem, **rule)
+    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four passes
+    held: list[set[type[Any]]] = []
+    plain = Uploads.__init__
+
+    def watched(self, replies, *more):
+        held.append({type(column) for reply in replies for column in reply.payload.values()})
+        plain(self, replies, *more)
+
+    monkeypatch.setattr(Uploads, "__init__", watched)
+    streamed = simulate(strategy, problem, 5, engine="stacked")
+    assert any(Summed in kinds for kinds in held) == (
+        method in ("fedavg", "feddualavg") and "aggregation" not in options
+    )
+    monkeypatch.setattr(StackedEngine, "streams", False)
+    monkeypatch.setattr(Round, "_sum", lambda self, name, column: column)
+    whole = simulate(strategy, problem, 5, engine="stacked")
+    assert np.abs(streamed.x - whole.x).max() <= 1e-15  # with dropped ones, in another order
+    assert options == {"norm_bound": 0.25} or streamed.x.tobytes() == whole.x.tobytes()
+    for name in ("uplink_bytes", "dropped", "replies"):
+        assert streamed[name].tolist() == whole[name].tolist()
+    assert (whole["dropped"][-1] > 0) == ("norm_bound" in options)
+
+
+def test_a_large_cohort_that_fails_half_way_goes_on_client_by_client(monkeypatch):
+    problem = both(LeastSquares)[0]
+    strategy = METHODS["scaffold"](problem)
+    expected = simulate(strategy, problem, 6).x
+    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)
+    plain, failed = StackedEngine._step, []
+
+    def step(self, clients, request, *more):
+        if len(clients) == 2 and request.round in (1, 4) and clients[0] == 3:
+            failed.append(request.round)
+            raise RoundError("half way")
+        return plain(self, clients, request, *more)
+
+    monkeypatch.setattr(StackedEngine, "_step", step)
+    found = simulate(strategy, problem, 6, engine="stacked")
+    assert failed == [1, 4]
+    assert np.abs(found.x - expected).max() <= 1e-12
+    assert found["dropped"][-1] == 0
+
+
+def saved(folder, strategy) -> dict[str, Any]:
+    return state_files.read(folder / checkpoint.NAME, checkpoint._types(strategy))
+
+
+def test_a_checkpoint_has_one_array_for_all_clients(tmp_path):
+    """And rows for those alone that have a state."""
+    problem = both(LeastSquares, constraint=L1Ball(1.0))[0]
+    strategy = METHODS["fedfw"](problem, participation=RULES["sampled"])
+    simulate(strategy, problem, 1, engine="stacked", run_dir=tmp_path / "run")
+    content = saved(tmp_path / "run", strategy)
+    states, acknowledged = content["clients"], content["server"]["acknowledged"]
+    assert isinstance(states, StateColumns)
+    assert isinstance(acknowledged, np.ndarray)
+    found = [array for place in states.arrays for array in place.values()]
+    assert [array.shape for array in found] == [(3, D)]
+    sampled = np.flatnonzero(acknowledged).tolist()
+    assert [j for j, one in enumerate(states) if one.pending_round] == sampled
+    with zipfile.ZipFile(tmp_path / "run" / checkpoint.NAME) as archive:
+        assert len(archive.namelist()) < 12
+
+
+@pytest.mark.parametrize("method", ["feddualavg", "scaffold"])
+def test_checkpoints_with_the_states_one_by_one_are_read(method, tmp_path):
+    """As earlier versions wrote them."""
+    problem = both(LeastSquares, **TERMS.get(method, {}))[1]
+    strategy = METHODS[method](problem, participation=RULES["sampled"])
+    whole = simulate(strategy, problem, 12, engine="stacked")
+    simulate(strategy, problem, 7, engine="stacked", run_dir=tmp_path / "run")
+    content = saved(tmp_path / "run", strategy)
+    content["clients"] = list(content["clients"] or [checkpoint.Versions()] * N)
+    content["server"]["acknowledged"] = content["server"]["acknowledged"].tolist()
+    checkpoint.save(tmp_path / "run", content)
+    rest = simulate(strategy, problem, 12, engine="stacked", run_dir=tmp_path / "run", resume=True)
+    assert rest.x.tobytes() == whole.x.tobytes()
+
+
+def test_a_run_on_other_data_is_not_resumed(tmp_path):
+    problem = both(LeastSquares)[0]
+    strategy = METHODS["fedavg"](problem)
+    simulate(strategy, problem, 2, engine="stacked", run_dir=tmp_path / "run")
+    A, b = data(LeastSquares)
+    A[3, 2, 1] += 1e-9
+    other = FederatedProblem(ManyClients(LeastSquares, A, b, scale=2.0))
+    with pytest.raises(FedConError, match="data is not what it was"):
+        simulate(strategy, other, 3, engine="stacked", run_dir=tmp_path / "run", resume=True)
+
+
+def test_nothing_is_copied(tmp_path):
+    """Neither of arrays, nor of arrays in files; the engine reads the very data."""
+    A, b = data(LeastSquares)
+    np.save(tmp_path / "A.npy", A)
+    mapped = np.load(tmp_path / "A.npy", mmap_mode="r")
+    for given in (A, mapped):
+        many = ManyClients(LeastSquares, given, b)
+        problem = FederatedProblem(many)
+        engine = StackedEngine(problem)
+        setup = Setup.of(engine.describe(), 1, problem.layout, Full(), 0)
+        engine.open(Server(METHODS["fedavg"](problem), setup, problem.start).info)
+        for array in (many[2].rows, many[2:5][0].rows, engine._groups[0].stack.tables):
+            assert np.shares_memory(array, given)
+        found = simulate(METHODS["fedavg"](problem), problem, 3, engine="stacked").x
+    assert A.flags.writeable
+    each = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
+    assert np.abs(found - simulate(METHODS["fedavg"](each), each, 3).x).max() <= 1e-12
+
+
+def test_the_local_engine_makes_the_clients_that_are_sampled():
+    problem = both(LeastSquares)[0]
+    engine = LocalEngine(problem)
+    strategy = METHODS["fedavg"](problem, participation=Sample(count=2))
+    setup = Setup.of(engine.describe(), 1, problem.layout, strategy.participation, 0)
+    run = Run(Plan(1), strategy, setup, problem.start, engine)
+    run.play()
+    assert set(engine._clients) == {0, *run.server.cohort}
+
+
+def test_parts():
+    A, b = data(LeastSquares)
+    many = ManyClients(LeastSquares, A, b)
+    for part, places in ((many[2:5], range(2, 5)), (many[1::3], range(1, N, 3)), (many[5:2], ())):
+        assert len(part) == len(places)
+        for ours, place in zip(part, places, strict=True):
+            assert np.array_equal(ours.A, A[place])
+            assert np.array_equal(ours.b, b[place])
+    with pytest.raises(IndexError):
+        many[N]
+
+
+WRONG = {
+    "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of LeastSquares"),
+    "axes": ((LeastSquares, np.ones((2, 3)), np.ones(2)), {}, r"shape \(clients, rows"),
+    "empty": ((LeastSquares, np.ones((0, 3, 2)), np.ones((0, 3))), {}, "all >= 1"),
+    "targets": ((LeastSquares, np.ones((2, 3, 4)), np.ones(6)), {}, r"must have shape \(2, 3\)"),
+    "finite": ((LeastSquares, np.full((2, 3, 4), np.nan), np.ones((2, 3))), {}, "not finite"),
+    "labels": ((LogisticRegression, np.ones((2, 3, 4)), np.ones((2, 3)) * 2), {}, "-1 or"),
+    "intercept": ((LeastSquares, np.ones((2, 3, 4)), np.ones((2, 3))), {"intercept": True}, "ones"),
+    "weight": (
+        (LeastSquares, np.ones((2, 3, 4)), np.ones((2, 3))), {"sample_weight": [1]}, "weights="
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_refused(case):
+    arguments, settings, reason = WRONG[case]
+    with pytest.raises(ConfigError, match=reason):
+        ManyClients(*arguments, **settings)
+
+
+def test_functional_constraints_are_refused():
+    A, b = data(LeastSquares)
+    with pytest.raises(ConfigError, match='constraints="each" needs'):
+        FederatedProblem(ManyClients(LeastSquares, A, b), constraints="each")
