@@ -11,6 +11,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
@@ -31,6 +32,7 @@ def simulate(
     engine: str = "local",
     workers: int | None = None,
     timeout: float | None = None,
+    clients_per_message: int | None = None,
     on_mismatch: str = "error",
     seed: int = 0,
     evaluate_every: int = 1,
@@ -66,6 +68,10 @@ def simulate(
     timeout : float, optional
         With "ray", seconds that a client may take for one answer; by default an hour. One that
         takes longer is stopped, named, and asked again as one that fails.
+    clients_per_message : int, optional
+        With "ray", at most how many clients share a message to a worker; by default as many as make
+        two messages for each worker. With 1 each client is a SuperNode of its own, and is sent what
+        a deployed one is sent.
     on_mismatch : {"error", "warn"} (default: "error")
         A strategy that does not use the problem's constraint or regularizer, or uses another one,
         solves another problem: it is refused, or with "warn" runs after a warning.
@@ -134,6 +140,7 @@ def simulate(
         engine=engine,
         workers=workers,
         timeout=timeout,
+        clients_per_message=clients_per_message,
         on_mismatch=on_mismatch,
     )
 
@@ -146,6 +153,7 @@ def play(
     engine: str = "local",
     workers: int | None = None,
     timeout: float | None = None,
+    clients_per_message: int | None = None,
     on_mismatch: str = "error",
 ) -> History:
     """Run a strategy on a problem as a plan says; see `simulate`."""
@@ -170,10 +178,16 @@ def play(
         positive("timeout", timeout)
         if engine != "ray":
             raise ConfigError(f'timeout={timeout} is for engine="ray", not for {engine!r}')
+    if clients_per_message is not None:
+        count("clients_per_message", clients_per_message)
+        if engine != "ray":
+            raise ConfigError(
+                f'clients_per_message={clients_per_message} is for engine="ray", not for {engine!r}'
+            )
     if engine == "ray":
         from flower_fedcon.engines import ray
 
-        return ray.simulate(strategy, problem, plan, timeout)
+        return ray.simulate(strategy, problem, plan, timeout, clients_per_message)
     clients = hold(engine, workers, strategy, problem)
     try:
         rule = strategy.participation
@@ -204,7 +218,7 @@ def hold(
             _log.warning('engine="jax": %s; running on the stacked engine', reason)
             return stacked.StackedEngine(problem)
     if workers is not None and workers > 1:
-        if any(map(is_private, problem.objectives)):
+        if any(map(is_private, representatives(problem.objectives))):
             raise ConfigError(
                 f"workers={workers}: what private examples have spent would be forgotten with the "
                 "processes: leave workers out"

@@ -46,23 +46,38 @@ def _children() -> float:
 
 
 def ray(quick: bool = False) -> Iterator[Result]:
-    """Time a round in process against one through Ray, start-up aside (by the clock)."""
-    for clients, rounds, target in ((10, 25, "<= 0.01"), (100, 6, "<= 0.033")):
-        if quick and clients > 10:
-            return
-        problem = small_clients(clients, 400, rows=20)
-        constraint: Any = problem.constraint
-        through_ray = _Clocked(constraint, penalty=1.0)
-        last = 3 if quick else rounds
-        simulate(through_ray, problem, last, engine="ray", evaluate_every=0)
-        play = rounds_of(FedFW(constraint, penalty=1.0), problem, "local")
+    """Time a round through Ray, start-up aside (by the clock), against one in process.
+
+    And one with blocks of clients against one with a message for each.
+    """
+    sizes = [(10, 400, 25, "<= 0.01"), (100, 400, 25, "<= 0.033"), (1_000, 64, 15, "")]
+    for clients, d, rounds, target in sizes[: 1 if quick else None]:
+        problem = small_clients(clients, d, rows=20)
+        in_ray = _through_ray(problem, 3 if quick else rounds)
+        play = rounds_of(FedFW(_constraint(problem), penalty=1.0), problem, "local")
         play(5)
-        began, many = time.perf_counter(), 20 * last
+        many = 20 * (3 if quick else rounds)
+        began = time.perf_counter()
         play(many)
         here = (time.perf_counter() - began) / many
-        in_ray = through_ray.gaps()
-        what = f"a round of FedFW, {clients} clients, d=400: local"
-        yield ratio(what, "Ray", [here] * len(in_ray), in_ray, unit="s", target=target)
+        what = f"a round of FedFW, {clients} clients, d={d}"
+        yield ratio(f"{what}: local", "Ray", [here] * len(in_ray), in_ray, unit="s", target=target)
+        if clients == 100:
+            alone = _through_ray(problem, 8, clients_per_message=1)
+            middle = [statistics.median(alone)] * len(in_ray)
+            other = "a client to a message"
+            yield ratio(f"{what}: Ray", other, in_ray, middle, unit="s", target="<= 0.67")
+
+
+def _constraint(problem: FederatedProblem) -> Any:
+    return problem.constraint
+
+
+def _through_ray(problem: FederatedProblem, rounds: int, **options: Any) -> list[float]:
+    """Return the seconds of rounds of FedFW."""
+    strategy = _Clocked(_constraint(problem), penalty=1.0)
+    simulate(strategy, problem, rounds, engine="ray", evaluate_every=0, **options)
+    return strategy.gaps()
 
 
 def flower(quick: bool = False) -> Iterator[Result]:

@@ -1,43 +1,50 @@
-"""Flower's own simulation, on Ray: each client's step runs in a worker process."""
+"""Flower's own simulation, on Ray: the clients' steps run in worker processes."""
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
-import tempfile
+import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from flower_fedcon.engines import ray_data
+from flower_fedcon.engines.blocks import BlockEngine, block_app
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.registry import client_class, register_client
+from flower_fedcon.objectives.private import is_private
+from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.strategies.base import FedConStrategy
 
 if TYPE_CHECKING:
-    from flower_fedcon.clients.base import FedConClient
     from flower_fedcon.problems.federated import FederatedProblem
 
 BACKEND: dict[str, Any] = {
-    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},  # by default two processors per client
+    # By default two processors per worker, and one that dies is not replaced. Its message is tried
+    # once more: what did not come back has moved no state.
+    "client_resources": {
+        "num_cpus": 1.0,
+        "num_gpus": 0.0,
+        "max_restarts": -1,
+        "max_task_retries": 1,
+    },
     "init_args": {"include_dashboard": False, "log_to_driver": False},
 }
 _HOUR, _FOREVER = 3600.0, 1e12
+_BLOCKS = 2  # for each worker: one that is done early takes another
 
 
 def simulate(
@@ -45,8 +52,14 @@ def simulate(
     problem: FederatedProblem,
     plan: Plan,
     timeout: float | None = None,
+    clients_per_message: int | None = None,
 ) -> History:
     """Run a strategy in Flower's simulation; see `flower_fedcon.simulate`."""
+    if any(map(is_private, problem.objectives)):
+        raise ConfigError(
+            'engine="ray": what private examples have spent would be forgotten with the workers: '
+            'use engine="local"'
+        )
     seconds = _HOUR if timeout is None else timeout
     # Clients share the processors: the last one's turn may come after all the others'. Whom a
     # round asks, and how often, is as on the local engine.
@@ -57,36 +70,41 @@ def simulate(
         quarantine_after=0,
     )
     own = {"regularizer": strategy.regularizer, "constraint": strategy.constraint}
-    oracles = _pickled(own, "the strategy's set or regularizer")
-    data = [_pickled(f, f"client {j}'s objective") for j, f in enumerate(problem.objectives)]
-    # Flower ships the client app with every message: the data stays in a file, from which each
-    # worker reads its clients once.
-    with _data_file() as (file, path):
-        np.cumsum([8 * (len(data) + 1), *map(len, data)], dtype=np.int64).tofile(file)
-        file.writelines(data)
-        file.flush()
-        del data
+    oracles = ray_data.pickled(own, "the strategy's set or regularizer")
+    data = [
+        ray_data.pickled(f, f"client {j}'s objective") for j, f in enumerate(problem.objectives)
+    ]
+    kept = None if plan.run_dir is None else Path(plan.run_dir).resolve() / "clients"
+    policy = replace(Policy.open(), max_seconds=seconds)  # the data is the server's own
+    workers, machines = _workers()
+    size = clients_per_message or math.ceil(problem.num_clients / (_BLOCKS * workers))
+    nodes = math.ceil(problem.num_clients / size)
+    with ray_data.shared(data, client_class(strategy.name), machines=machines) as load:
+        if clients_per_message == 1:
+            given = pickle.loads(oracles)  # noqa: S301  (made just above)
+            folder = None if kept is None else str(kept)
+            app = client_app(load, oracles=given, state_dir=folder, policy=policy)
+        else:
+            app = block_app(load, policy)
+
+        def engine(grid: Grid) -> GridEngine:
+            if clients_per_message == 1:
+                return GridEngine(strategy, grid, patience, nodes, problem)
+            return BlockEngine(strategy, grid, patience, problem, nodes, kept)
+
         histories: list[History] = []
         server = ServerApp()
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            engine = GridEngine(strategy, grid, patience, problem.num_clients, problem)
-            histories.append(GridRun(strategy, engine).play(problem.x0, plan).history)
+            histories.append(GridRun(strategy, engine(grid)).play(problem.x0, plan).history)
 
-        kept = None if plan.run_dir is None else str(Path(plan.run_dir).resolve() / "clients")
-        app = client_app(
-            _Loader(path, client_class(strategy.name)),
-            oracles=pickle.loads(oracles),  # noqa: S301  (made just above)
-            state_dir=kept,
-            policy=replace(Policy.open(), max_seconds=seconds),  # the data is the server's own
-        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             run_simulation(
                 server_app=server,
                 client_app=app,
-                num_supernodes=problem.num_clients,
+                num_supernodes=nodes,
                 backend_config=BACKEND,
             )
     if not histories:
@@ -94,54 +112,26 @@ def simulate(
     return histories[0]
 
 
-class _Loader:
-    """Loads the objective of a partition; small, since it travels with every message.
+def _workers() -> tuple[int, int]:
+    """Start Ray, or join the cluster that there is; return how many workers, on how many machines.
 
-    Where it arrives, an algorithm of the user's own is known.
+    Raises
+    ------
+    ConfigError
+        If there is no processor for a worker.
     """
+    import ray
 
-    def __init__(self, path: str, client: type[FedConClient[Any]]) -> None:
-        self._path, self._client = path, client
-        register_client(client)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Loader, (self._path, self._client)
-
-    def __call__(self, context: Context) -> Any:
-        return _load(self._path, int(context.node_config["partition-id"]))
-
-
-@lru_cache(maxsize=1024)
-def _load(path: str, partition: int) -> Any:
-    """Return a partition's objective: the file begins with the places where they begin and end."""
-    with open(path, "rb") as file:
-        file.seek(8 * partition)
-        start, end = np.frombuffer(file.read(16), dtype=np.int64).tolist()
-        file.seek(start)
-        return pickle.loads(file.read(end - start))  # noqa: S301  (written by the parent)
-
-
-@contextmanager
-def _data_file() -> Iterator[tuple[IO[bytes], str]]:
-    """Yield a new file, and a path by which this process' workers can read it.
-
-    It has no name, and is gone with this process, however that ends. Where processes cannot reach
-    each other's descriptors it has a name, and is removed in the end.
-    """
-    with tempfile.TemporaryFile(prefix="fedcon-") as file:
-        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-        if os.access(path, os.R_OK):
-            yield file, path
-            return
-    with tempfile.NamedTemporaryFile(prefix="fedcon-") as named:
-        yield named.file, named.name
-
-
-def _pickled(value: Any, what: str) -> bytes:
-    try:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    if not ray.is_initialized():
+        # As Flower does: what this process can import, its workers can.
+        path = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
+        ray.init(runtime_env={"env_vars": {"PYTHONPATH": path}}, **BACKEND["init_args"])
+    found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in found if node["Alive"]]
+    each = [int(resources.get("CPU", 0)) for resources in nodes]
+    if not sum(each):
+        ray.shutdown()
         raise ConfigError(
-            f'{what} cannot be pickled ({error}), which engine="ray" needs: define it at the top '
-            'level of a module, or use engine="local"'
-        ) from None
+            "Ray's cluster has no processor for a worker: start its nodes with --num-cpus"
+        )
+    return sum(each), len(nodes)

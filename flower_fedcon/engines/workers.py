@@ -80,9 +80,11 @@ class WorkersEngine(InProcess):
         parts = [request.only(places) for places in mine]
         return [reply for part in self._each(_answer, parts) for reply in part]
 
-    def save(self) -> list[Versions]:
-        """Return the clients' states, for a checkpoint."""
+    def save(self) -> list[Versions] | None:
+        """Return the clients' states, for a checkpoint; None where they keep none."""
         parts = self._each(_save, [()] * self._count)
+        if parts[0] is None:
+            return None
         total = sum(len(part) for part in parts)
         return [parts[i % self._count][i // self._count] for i in range(total)]
 
@@ -155,7 +157,7 @@ def _answer(request: Request) -> list[Reply]:
     return _here[0].answer(request)
 
 
-def _save(nothing: object) -> list[Versions]:
+def _save(nothing: object) -> list[Versions] | None:
     return _here[0].save()
 
 

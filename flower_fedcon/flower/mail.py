@@ -56,12 +56,15 @@ class Waiting:
         How many replies are enough.
     grace : float, optional
         Seconds to wait for the others once there are enough; None for the whole timeout.
+    poll : tuple of float, optional
+        Seconds between polls for replies, at first and at most; by default `POLL`.
     """
 
     timeout: float
     there: Callable[[], set[int]]
     enough: int
     grace: float | None
+    poll: tuple[float, float] | None = None
 
 
 class Post:
@@ -188,14 +191,14 @@ class Post:
         and names the silent ones.
         """
         waiting, arrivals = self.send(messages)
-        now = time.monotonic()
-        began, deadline, look, delay = now, now + how.timeout, now + _WATCH, POLL[0]
+        now, (first, longest) = time.monotonic(), how.poll or POLL
+        began, deadline, look, delay = now, now + how.timeout, now + _WATCH, first
         while waiting:
             found = self.collect(waiting)
             arrivals += found
             now = time.monotonic()
             if found:
-                delay = POLL[0]
+                delay = first
             good = sum(not arrival.failed for arrival in arrivals)
             if how.grace is not None and good >= how.enough:
                 deadline, how = min(deadline, now + how.grace), replace(how, grace=None)
@@ -209,7 +212,7 @@ class Post:
                 look = time.monotonic() + _WATCH
                 continue
             time.sleep(delay)
-            delay = min(2 * delay, POLL[1])
+            delay = min(2 * delay, longest)
         late = Fault(f"no reply in {now - began:.3g} s", silent=True)
         return arrivals + [Arrival(node, late) for node in waiting.values()]
 

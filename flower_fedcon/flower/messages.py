@@ -23,6 +23,7 @@ from flower_fedcon.wire.payloads import load_array
 TRAIN, EVALUATE = "train", "evaluate"
 _INS = {TRAIN: "fitins", EVALUATE: "evaluateins"}
 _RES = {TRAIN: "fitres", EVALUATE: "evaluateres"}
+_BLOCK = "fedcon.block"
 
 
 def instruction(kind: str, arrays: Iterable[Array], config: Config, node_id: int) -> Message:
@@ -76,6 +77,31 @@ def evaluate_reply(message: Message, loss: float, num_examples: int, config: Con
         }
     )
     return Message(content, reply_to=message)
+
+
+def block(content: bytes, version: str, node_id: int) -> Message:
+    """Return a message of the simulation's own that holds the requests of many clients."""
+    return Message(_block(content, version), node_id, TRAIN)
+
+
+def block_reply(message: Message, content: bytes) -> Message:
+    """Return the reply to such a message."""
+    return Message(_block(content, block_version(message)), reply_to=message)
+
+
+def _block(content: bytes, version: str) -> RecordDict:
+    return RecordDict({_BLOCK: ConfigRecord({"version": version, "content": content})})
+
+
+def block_version(message: Message) -> str:
+    """Return which version of this package a block is of."""
+    return str(message.content[_BLOCK]["version"])
+
+
+def block_content(message: Message) -> bytes:
+    """Return what a block, or the reply to one, holds."""
+    content: Any = message.content[_BLOCK]["content"]
+    return bytes(content)
 
 
 def reply_parts(message: Message, kind: str) -> Parts:

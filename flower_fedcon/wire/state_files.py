@@ -13,16 +13,18 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.files import atomic, read_bytes, storage
+from flower_fedcon.wire.files import atomic, check_file, storage
 
 _MAGIC = b"fedcon state "
-_HEAD = re.compile(_MAGIC + rb"(\d{1,9}) ([0-9a-f]{64})")
+_HEAD = re.compile(_MAGIC + rb"(\d{1,9}) ([0-9a-f]{64})\n")
+_NOT_YET = 64 * "0"  # the digest of a file that is being written
+_PIECE, _LINE = 2**20, 200  # bytes: of what is read at a time, and more than a head has
 _VERSION = 2  # 1: before states held mirrors
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -115,15 +117,49 @@ def write(path: Path, tree: Any) -> None:
     The file and its folder are private to the user.
     """
     text, arrays = pack(tree)
-    body = io.BytesIO()
     named: dict[str, Any] = {**arrays, "json": np.frombuffer(text.encode(), dtype=np.uint8)}
-    np.savez(body, **named)
-    payload = body.getvalue()
-    head = _MAGIC + f"{_VERSION} {hashlib.sha256(payload).hexdigest()}\n".encode()
     with storage(f"make the folder {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with atomic(path, private=True) as temporary:
-        temporary.write_bytes(head + payload)
+    with atomic(path, private=True) as temporary, temporary.open("w+b") as file:
+        file.write(_head(_NOT_YET))
+        np.savez(_After(file), **named)
+        digest = _digest(file, len(_head(_NOT_YET)))
+        file.seek(0)
+        file.write(_head(digest))
+
+
+def _head(digest: str) -> bytes:
+    return _MAGIC + f"{_VERSION} {digest}\n".encode()
+
+
+def _digest(file: BinaryIO, start: int) -> str:
+    """Return the SHA-256 of what follows the head, read in pieces."""
+    file.seek(start)
+    found = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        found.update(piece)
+    return found.hexdigest()
+
+
+class _After:
+    """What follows the head of a file, as a file of its own that an archive is written to."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._start = file, file.tell()
+        self.write, self.flush = file.write, file.flush
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._file.tell() - self._start
+
+    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place, and return it."""
+        offset = self._start if whence == io.SEEK_SET else 0
+        return self._file.seek(place + offset, whence) - self._start
+
+    def read(self, size: int = -1) -> bytes:
+        """Return what follows."""
+        return self._file.read(size)
 
 
 def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
@@ -140,7 +176,13 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
     ConfigError
         If another version of this package wrote it, in another format.
     """
-    head, _, payload = read_bytes(path).partition(b"\n")
+    check_file(path)
+    with storage(f"read {path}"), path.open("rb") as file:
+        return _content(path, file, types)
+
+
+def _content(path: Path, file: BinaryIO, types: Mapping[str, type[Any]]) -> Any:
+    head = file.readline(_LINE)
     found = _HEAD.fullmatch(head)
     if found is None:
         raise DamagedError(f"{path} is not a state file, or its head is damaged")
@@ -151,10 +193,11 @@ def read(path: Path, types: Mapping[str, type[Any]]) -> Any:
             f"{path} has format {version}, this version reads format {_VERSION}: go on with "
             f"the {writer} version of flower-fedcon that wrote it, or start again in another folder"
         )
-    if hashlib.sha256(payload).hexdigest() != digest:
+    if _digest(file, len(head)) != digest:
         raise DamagedError(f"{path} is truncated or altered: its checksum does not fit")
     try:
-        with np.load(io.BytesIO(payload), allow_pickle=False) as content:
+        file.seek(len(head))
+        with np.load(file, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
         text = arrays.pop("json").tobytes().decode()
     except Exception as error:  # a whole file of another program: zip and NumPy raise anything

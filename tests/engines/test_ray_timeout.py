@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from fake_grid import FakeGrid
-from flwr.app import Context, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
+from fake_ray import fake_ray  # noqa: F401  (a fixture)
 from problems import avg, q6_objectives
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.engines import grid, ray
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.objectives import Quadratic
 
@@ -28,25 +25,18 @@ class Hangs(Quadratic):
         return super().gradient(x)
 
 
-def in_this_process(*, server_app, client_app, num_supernodes, backend_config):
-    """Run what `run_simulation` is given, one client after another."""
-    nodes = FakeGrid(range(num_supernodes), make=lambda load: client_app)
-    server_app(nodes, Context(1, 1, {}, RecordDict(), {}))
-
-
+@pytest.mark.usefixtures("fake_ray")
+@pytest.mark.parametrize("block", [None, 1, 4])
 @pytest.mark.parametrize("needed", [5, 6])
-def test_a_client_that_hangs_costs_its_reply(needed, monkeypatch):
-    for name in ("_task_id", "_run_id", "_node_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-    monkeypatch.setattr(ray, "run_simulation", in_this_process)
-    monkeypatch.setattr(grid, "PAUSE", (0.0, 0.0))
+def test_a_client_that_hangs_costs_its_reply(needed, block, monkeypatch):
     monkeypatch.setattr(Hangs, "asked", 0)
     objectives = list(q6_objectives())
     objectives[2] = Hangs(objectives[2].Q, objectives[2].b)
     problem = FederatedProblem(objectives)
 
     def run():
-        return simulate(avg(min_replies=needed), problem, 2, engine="ray", timeout=0.1)
+        strategy, options = avg(min_replies=needed), {"engine": "ray", "timeout": 0.1}
+        return simulate(strategy, problem, 2, **options, clients_per_message=block)
 
     if needed == 6:
         with pytest.raises(RoundError, match=r"client 2: refused: .*max-seconds = 0.1, and"):

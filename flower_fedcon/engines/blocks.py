@@ -1,0 +1,282 @@
+"""In Flower's simulation, many clients to a message: what a worker does for a block of them.
+
+A SuperNode is no client here, but carries the request of some clients to a worker and brings their
+replies. The server keeps the clients' states, and sends them along: so any worker can serve any
+client, and what does not come back has moved nothing. Server and workers are one program, started
+by one process, which is why a message may hold pickled objects.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from flower_fedcon import __version__
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
+from flower_fedcon.core.round import Round
+from flower_fedcon.engines import ray_data
+from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.engines.local import in_columns
+from flower_fedcon.engines.patience import Patience
+from flower_fedcon.engines.ray_data import HELD, Loader
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.flower import messages
+from flower_fedcon.flower.incoming import Fault, readable
+from flower_fedcon.flower.mail import Waiting
+from flower_fedcon.flower.nodes import listed
+from flower_fedcon.flower.policy import Policy
+from flower_fedcon.flower.stores import FileStore
+from flower_fedcon.registry import client_class
+from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.payloads import Payload
+
+if TYPE_CHECKING:
+    from flower_fedcon.clients.base import FedConClient
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.strategies.base import FedConStrategy
+
+_log = logging.getLogger("flwr")
+_POLL = 0.01, 0.05  # seconds: of a SuperLink in this process, which costs little
+_START = 600.0  # seconds
+Clients = Callable[[int], "FedConClient[Any]"]
+
+
+class BlockEngine(GridEngine):
+    """Clients in workers, a block of them to a message.
+
+    Who shares a message changes from round to round: those that are asked are dealt out to the
+    SuperNodes.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+    grid : flwr.serverapp.Grid
+    patience : Patience
+    problem : FederatedProblem
+    nodes : int
+        How many SuperNodes there are: in how many blocks all clients are asked.
+    folder : path, optional
+        Where checkpoints put the clients' states, as `FileStore` does.
+    """
+
+    def __init__(
+        self,
+        strategy: FedConStrategy[Any],
+        grid: Grid,
+        patience: Patience,
+        problem: FederatedProblem,
+        nodes: int,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__(strategy, grid, patience, problem.num_clients, problem)
+        self._blocks, self._own, self._folder = nodes, problem, folder
+        self._states: dict[int, Versions] = {}
+        self._unsaved: set[int] = set()
+
+    def describe(self) -> list[ClientInfo]:
+        """Return what the objectives say about themselves, once the SuperNodes are there.
+
+        Raises
+        ------
+        FedConError
+            If Flower does not make them.
+        """
+        deadline = time.monotonic() + _START
+        while len(self._post.node_ids()) < self._blocks:  # they are made while this runs
+            if time.monotonic() > deadline:
+                raise FedConError(f"Flower has not made {self._blocks} SuperNodes: see its log")
+            time.sleep(_POLL[1])
+        return [ClientInfo.of(f, str(j)) for j, f in enumerate(self._own.objectives)]
+
+    def digests(self) -> dict[str, list[str]]:
+        """Return those of the clients' objectives."""
+        return {"data": [digest(objective) for objective in self._own.objectives]}
+
+    def open(self, run: RunInfo) -> None:
+        """Pickle what all messages have in common."""
+        self._run = run
+        settings = ray_data.pickled(run, "a setting of the strategy", _dumps)
+        self._common = secrets.token_hex(16), settings
+
+    def answer(self, request: Request) -> list[Reply]:
+        """Deal the clients out to the SuperNodes, and return what comes back."""
+        nodes, able, unread = sorted(self._post.node_ids()), [], []
+        for place, client in enumerate(request.clients):
+            try:
+                self._state(client)
+                able.append(place)
+            except FedConError as error:  # of one file, and so of one client
+                unread.append(Reply([client], request.round, error=str(error)))
+        count = min(len(nodes), len(able))
+        if not count:
+            return unread
+        asked: dict[int, Request] = {}
+        sent = []
+        for first, node in enumerate(nodes[:count]):
+            # Neighbours, whose steps may take alike, are not in one block.
+            share = request.only(able[first::count])
+            states = [self._state(client) for client in share.clients]
+            asked[node] = share
+            content = _dumps((*self._common, share, states))
+            sent.append(messages.block(content, __version__, node))
+        there, timeout = self._post.node_ids, self._patience.timeout
+        how = Waiting(timeout, there, request.wanted, grace=None, poll=_POLL)
+        arrivals = self._post.exchange(sent, how)
+        replies = [reply for a in arrivals for reply in self._replies(asked[a.node], a.content)]
+        return replies + unread
+
+    def _state(self, client: int) -> Versions | None:
+        """Return a client's state, which may be in a file of a run that goes on."""
+        if client not in self._states and self._run.incarnation > 1 and self._folder is not None:
+            kind = client_class(self._run.algorithm).state_type
+            self._states[client] = self._store(client).load(self._run, kind)
+        return self._states.get(client)
+
+    def _replies(self, asked: Request, content: Message | Fault) -> list[Reply]:
+        """Return the replies in a message; if there is none to read, each client's error."""
+        if isinstance(content, Message) and not content.has_error():
+            replies, states = _loads(messages.block_content(content))
+            self._states |= states
+            self._unsaved |= states.keys()
+            return list(replies)
+        silent = isinstance(content, Fault) and content.silent
+        reason = (
+            content.reason
+            if isinstance(content, Fault)
+            else f"the client failed: {readable(content.error.reason)}"
+        )
+        names = listed(map(str, asked.clients))
+        _log.warning("round %d: nothing from clients %s: %s", asked.round, names, reason)
+        return [Reply([c], asked.round, error=reason, silent=silent) for c in asked.clients]
+
+    def observe(self, round_: Round) -> None:
+        """Learn nothing: a client that has failed is asked again."""
+
+    def _store(self, client: int) -> FileStore:
+        assert self._folder is not None  # noqa: S101  (the callers' case)
+        return FileStore(self._folder, str(client), Policy.open())
+
+    def save(self) -> None:
+        """Write the states that have changed, each durably, to its client's file."""
+        if self._folder is not None:
+            for client in sorted(self._unsaved):
+                self._store(client).save(self._run, self._states[client])
+        self._unsaved.clear()
+
+
+def _dumps(value: Any) -> bytes:
+    """Pickle a value; types of the program itself, which workers cannot import, by their code."""
+    from ray import cloudpickle
+
+    found: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _loads(content: bytes) -> Any:
+    from ray import cloudpickle
+
+    return cloudpickle.loads(content)
+
+
+# --- in a worker ---------------------------------------------------------------------------------
+
+
+def block_app(load: Loader, policy: Policy) -> ClientApp:
+    """Return the app that answers the messages of a `BlockEngine`.
+
+    Parameters
+    ----------
+    load : Loader
+    policy : Policy
+        Its `max_seconds` is how long each client may take.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return _train(message, load, policy)
+
+    return app
+
+
+def _train(message: Message, load: Loader, policy: Policy) -> Message:
+    """Return the replies of a message's clients, and the states that their steps have left."""
+    version = messages.block_version(message)
+    if version != __version__:
+        raise ConfigError(
+            f"the server runs flower-fedcon {version}, this worker {__version__}: install the "
+            "same on every machine of the cluster"
+        )
+    token, run, request, states = _loads(messages.block_content(message))
+    known = _clients(token, run, load)
+    answer = _answer(request, states, known, policy)
+    return messages.block_reply(message, _dumps(answer))
+
+
+_here: dict[str, Clients] = {}  # the clients of the run that was served last, by its token
+
+
+def _clients(token: str, pickled: bytes, load: Loader) -> Clients:
+    """Return what gives a run's clients; those that this worker has served it keeps."""
+    if token not in _here:
+        run: RunInfo = _loads(pickled)
+        kind = client_class(run.algorithm)
+
+        def client(index: int) -> FedConClient[Any]:
+            made = kind(load.objective(index))
+            made.configure(run)
+            return made
+
+        _here.clear()
+        _here[token] = lru_cache(maxsize=HELD)(client)
+    return _here[token]
+
+
+def _answer(
+    request: Request, states: list[Versions | None], known: Clients, policy: Policy
+) -> tuple[list[Reply], dict[int, Versions]]:
+    """Return the replies of a request's clients: a failure is one client's own."""
+    after: dict[int, Versions] = {}
+    done: list[int] = []
+    payloads: list[Payload] = []
+    work: list[dict[str, float]] = []
+    others: list[Reply] = []
+    for place, index in enumerate(request.clients):
+        acknowledged, kept = int(request.acknowledged[place]), int(request.kept[place])
+        before = states[place] or Versions()
+        try:
+            client = known(index)  # whose data may take their time to come
+            with policy.in_time():
+                client.versions = before
+                down, given = request.down(index), request.restore.get(index)
+                payload = client.serve(request, index, acknowledged, kept, down, given)
+        except Exception as error:
+            others.append(Reply([index], request.round, error=_told(error)))
+            continue
+        if client.versions is not before:
+            after[index] = client.versions
+        if payload is None:
+            others.append(Reply([index], request.round, lost=True))
+        else:
+            done.append(index)
+            payloads.append(payload)
+            work.append(client.work)
+    answered = in_columns(done, request.round, payloads, work if any(work) else ())
+    return [*answered, *others], after
+
+
+def _told(error: Exception) -> str:
+    """Return what the server is told of an error."""
+    if isinstance(error, FedConError):
+        return readable(error.told)
+    return readable(f"the client failed: {error!r}")
