@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import gradient_steps
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -54,9 +55,7 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
     ) -> tuple[Payload, ScaffnewClientState]:
         """Do steps 3 and 4."""
         h = state.h
-        x = down["x_bar"]
-        for _ in range(int(down["steps"])):
-            x = x - self.client_lr * (self.gradient(x) - h)
+        x = gradient_steps(self, down["x_bar"], int(down["steps"]), linear=-h)
         v = x - (self.client_lr / self.communication_probability) * h
         return {"v": v}, ScaffnewClientState(h, x_hat=x)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
 from flower_fedcon.solvers import Correction
+from flower_fedcon.solvers.variates import variate_change
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -59,7 +60,7 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         elif self.option == "I":
             dc = self.gradient(done.start) - state.c
         else:
-            dc = -(down["c"] + delta / (self.local_steps * self.client_lr))
+            dc = variate_change(down["c"], delta, self.local_steps * self.client_lr)
         after = state._replace(c=state.c + dc)
         if self.option == "II" and self.mirror and self.local_steps is not None:
             return {"delta": delta}, after
@@ -76,6 +77,6 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         if "dc" in read:
             return after._replace(c=before.c + read["dc"])
         assert self.local_steps is not None  # noqa: S101  (else there is a dc)
-        step = self.local_steps * (self.client_lr or 0.0)
-        dc = -(down["c"] + read["delta"] / step)
+        length = self.local_steps * (self.client_lr or 0.0)
+        dc = variate_change(down["c"], read["delta"], length)
         return after._replace(c=before.c + dc)

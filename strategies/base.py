@@ -187,10 +187,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         """
         return {}
 
-    @property
-    def sends_personal(self) -> bool:
-        """Whether this algorithm says anything to one client alone."""
-        return type(self).personal is not FedConStrategy.personal
+    def says(self, hook: str) -> bool:
+        """Whether this algorithm defines "personal", say, and so tells one client alone."""
+        return getattr(type(self), hook) is not getattr(FedConStrategy, hook)
 
     def expects(self, state: State) -> tuple[str, ...]:
         """Return what clients upload in the coming round, by name."""

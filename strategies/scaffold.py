@@ -38,6 +38,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.optimizers import OptimizerState
+from flower_fedcon.solvers.variates import variate_change
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
 from flower_fedcon.validation import Array, choice
@@ -143,9 +144,8 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         """Return the dc_i, stacked; by step 3 of option "II" where they are not on the wire."""
         if "dc" in self.expects(state):
             return uploads.stacked("dc")  # type: ignore[no-any-return]
-        step = self.local_steps * self.rate(uploads)
-        changes: Array = -(state.c + uploads.stacked("delta") / step)
-        return changes
+        length = self.local_steps * self.rate(uploads)
+        return variate_change(state.c, uploads.stacked("delta"), length)
 
     def model(self, state: ScaffoldState) -> Array:
         """Return x."""

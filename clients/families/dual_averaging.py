@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalStepsClient
+from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers.dual_averaging import model_minimizer
+from flower_fedcon.solvers import Correction
+from flower_fedcon.solvers.dual_averaging import model_curvature, model_minimizer
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -37,3 +40,24 @@ class DualAveragingClient(FedConClient[None]):
                 z = down["z"] - g
                 v = self.minimizer(psi, z, down["steps"], anchor=anchor, radius=radius)
         return {"g": g}
+
+
+class DualAveragingSteps(DualAveragingClient, LocalStepsClient[None]):
+    """A client whose pass is such steps, from z and its minimiser w, all of weight 1."""
+
+    def point(self, z: Array, k: int, down: Payload) -> Array:
+        """Return v."""
+        return self.minimizer(self.regularizer, z, down["steps"] + k) if k else down["w"]
+
+    def move(self, z: Array, w: Array, g: Array) -> Array:
+        """Add a gradient together with its own point."""
+        return z - g + (0.5 * self.strong_convexity) * w
+
+    def steps_ahead(self, added: Correction, count: int, down: Payload) -> Steps | None:
+        """Return them as numbers: prox(z / c, A / c) is soft(z, A l1) / (c + A l2)."""
+        weights, mu, gamma = self.prox_weights(), self.strong_convexity, self.damping
+        if weights is None:
+            return None
+        steps = [down["steps"] + k for k in range(count)]
+        points = [(A * weights[0], model_curvature(A, gamma, mu) + A * weights[1]) for A in steps]
+        return Steps(added.start, 1.0, points, (1.0, 0.5 * mu), first=down["w"])

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.client_axis import Steps, StepTaker, Z
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
+
+_FORESEEN = ("point", "move", "minimizer")  # what `steps_ahead` says again
 
 State = TypeVar("State")
 
@@ -76,6 +78,7 @@ class LocalStepsClient(LocalPassClient[State]):
 
     from_point: ClassVar[bool] = False
     """Whether z moves on from the point."""
+    _foreseen: ClassVar[bool] = False  # whether `steps_ahead` says what `point` and `move` do
     _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
 
     def _take(self, settings: Mapping[str, Any]) -> None:
@@ -133,25 +136,63 @@ class LocalStepsClient(LocalPassClient[State]):
 
     def _all_at_once(self, added: Correction, count: int, down: Payload) -> Array | None:
         """Return where the steps lead, if the objective can take them all in one go."""
-        take, plain = getattr(self.objective, "gradient_steps", None), LocalStepsClient
-        if take is None or added.subgradient is not None or count == 0:
+        own = self.objective
+        if not (isinstance(own, StepTaker) and count and self._foreseen):
             return None
-        kind = type(self)
-        if kind.point is not plain.point or kind.move is not plain.move:
-            return None
+        steps = None if added.subgradient is not None else self.steps_ahead(added, count, down)
+        return None if steps is None else own.gradient_steps(steps)
+
+    def steps_ahead(self, added: Correction, count: int, down: Payload) -> Steps | None:
+        """Return all steps as numbers and arrays; None if their points follow by another prox.
+
+        It says again what `point` and `move` do, as `prox_weights` does of `prox`: a class that
+        defines these defines it, or takes its steps one by one, and so does one with a `gradient`.
+        """
+        start, linear, shift, center, _ = added
         proxes = [self.prox_step(k, down) for k in range(count)]
-        weights: Any = (0.0, 0.0)
+        points = [Z] * count
         if any(step is not None for step in proxes):
             weights = self.prox_weights()
-        if weights is None:
-            return None
-        start, linear, shift, center, _ = added
-        levels = [(step or 0.0, *weights) for step in proxes]
-        found: Array | None = take(
-            Steps(start, self.client_lr, levels, self.from_point, linear, shift, center)
-        )
-        return found
+            if weights is None:
+                return None
+            l1, l2 = weights
+            points = [Z if t is None else (t * l1, 1.0 + t * l2) for t in proxes]
+        onward = (0.0, 1.0) if self.from_point else (1.0, 0.0)
+        return Steps(start, self.client_lr, points, onward, linear, shift, center)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        where = {n: i for i, one in reversed([*enumerate(cls.__mro__)]) for n in vars(one)}
+        ahead, own = where["steps_ahead"], [where[n] for n in _FORESEEN if n in where]
+        cls._foreseen = ahead <= min(own) and where["prox_weights"] <= where["prox"]
+        cls._foreseen &= cls.gradient is FedConClient.gradient
 
     def prox_weights(self) -> tuple[float, float] | None:
         """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi, or the prox, is another."""
         return self.regularizer.weights()  # type: ignore[attr-defined, no-any-return]
+
+
+def gradient_steps(
+    client: FedConClient[Any], start: Array, count: int, linear: Array | None = None
+) -> Array:
+    """Return where K plain steps of a client lead, on f_j(x) + <linear, x>.
+
+    Parameters
+    ----------
+    client : FedConClient
+        With a `client_lr`.
+    start : array, shape (..., *model)
+    count : int
+        K.
+    linear : array, shape (..., *model), optional
+    """
+    own = client.objective
+    if isinstance(own, StepTaker) and count and type(client).gradient is FedConClient.gradient:
+        found = own.gradient_steps(Steps(start, client.client_lr, [Z] * count, linear=linear))
+        if found is not None:
+            return found
+    x = start
+    for _ in range(count):
+        g = client.gradient(x)
+        x = x - client.client_lr * (g if linear is None else g + linear)
+    return x

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.infos import ClientInfos
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
+from flower_fedcon.objectives import ManyClients
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.digests import digest
@@ -40,7 +42,7 @@ class Engine(ABC):
     wall_clock: ClassVar[bool] = False
 
     @abstractmethod
-    def describe(self) -> list[ClientInfo]:
+    def describe(self) -> Sequence[ClientInfo]:
         """Return what each client says about itself, in client order."""
 
     @abstractmethod
@@ -54,6 +56,13 @@ class Engine(ABC):
         One reply may hold the answers of many clients, in columns. A client that fails gives a
         reply with the error; one that is not heard from gives none, or one that is `silent`.
         """
+
+    streams: ClassVar[bool] = False
+    """Whether a run takes `replies`, and not `answer`."""
+
+    def replies(self, request: Request) -> Iterable[Reply]:
+        """Return the same replies as `answer`, each when it is asked for."""
+        return self.answer(request)
 
     @abstractmethod
     def evaluate(self, x: Array) -> Record:
@@ -80,8 +89,8 @@ class Engine(ABC):
         """Return digests of what a run works on, which must not change when it is resumed."""
         return {}
 
-    def save(self) -> list[Versions] | None:
-        """Return the clients' states for a checkpoint; None where clients keep them themselves."""
+    def save(self) -> Sequence[Versions] | None:
+        """Return the clients' states for a checkpoint; None where it needs none of them."""
         return None
 
     def load(self, states: Sequence[Versions]) -> None:
@@ -105,17 +114,21 @@ class InProcess(Engine):
     def __init__(self, problem: FederatedProblem) -> None:
         self._problem = problem
 
-    def describe(self) -> list[ClientInfo]:
+    def describe(self) -> Sequence[ClientInfo]:
         """Return what the objectives say about themselves."""
         problem = self._problem
+        if isinstance(problem.objectives, ManyClients):
+            return ClientInfos(problem.objectives, problem.names)
         pairs = zip(problem.objectives, problem.names, strict=True)
         return [ClientInfo.of(objective, name) for objective, name in pairs]
 
     def digests(self) -> dict[str, list[str]]:
         """Return those of the clients' objectives, and of D and psi."""
         problem = self._problem
+        many = isinstance(problem.objectives, ManyClients)
+        each = [problem.objectives] if many else problem.objectives
         return {
-            "data": [digest(objective) for objective in problem.objectives],
+            "data": [digest(objective) for objective in each],
             "problem": [digest((problem.constraint, problem.regularizer))],
         }
 

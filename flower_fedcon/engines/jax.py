@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -86,7 +86,12 @@ class JaxEngine(StackedEngine):
         self._settle()
         return super().answer(request)
 
-    def save(self) -> list[Versions]:
+    def replies(self, request: Request) -> Iterable[Reply]:
+        """Return the same, one pass after the other."""
+        self._settle()
+        return super().replies(request)
+
+    def save(self) -> Sequence[Versions] | None:
         """Return the clients' states, for a checkpoint."""
         self._settle()
         return super().save()

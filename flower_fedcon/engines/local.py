@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.errors import AlgorithmError, FedConError
+from flower_fedcon.objectives import ManyClients
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload
 
 _log = logging.getLogger("flwr")
 
 
+class _Lazy(dict[int, Any]):
+    """Clients by number, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, client: int) -> Any:
+        made = self[client] = self._make(client)
+        return made
+
+
 class LocalEngine(InProcess):
     """A client object for each objective, in this process."""
 
     _logged = False
+    _clients: dict[int, Any]
 
     def open(self, run: RunInfo) -> None:
         """Make the clients."""
@@ -30,9 +44,18 @@ class LocalEngine(InProcess):
     ) -> None:
         """Make clients first, first + every, ... for these objectives."""
         kind = client_class(run.algorithm)
-        self._clients = {first + i * every: kind(o) for i, o in enumerate(objectives)}
-        for client in self._clients.values():
-            client.configure(run)
+
+        def client(objective: Any) -> Any:
+            made = kind(objective)
+            made.configure(run)
+            return made
+
+        self._everyone = range(first, first + every * len(objectives), every)
+        if isinstance(objectives, ManyClients):
+            self._clients = _Lazy(lambda number: client(objectives[(number - first) // every]))
+            self._clients[first]  # what is wrong with all is told here
+        else:
+            self._clients = dict(zip(self._everyone, map(client, objectives), strict=True))
 
     def answer(self, request: Request) -> list[Reply]:
         """Return one reply, in columns, of all clients that succeed, and one of each other."""
@@ -73,14 +96,18 @@ class LocalEngine(InProcess):
             self._logged = True
         return f"{type(error).__name__}: {error}"
 
-    def save(self) -> list[Versions]:
-        """Return the clients' states, in client order."""
-        return [client.versions for client in self._clients.values()]
+    def save(self) -> list[Versions] | None:
+        """Return the clients' states, in client order; None of `ManyClients` that keep none."""
+        known, none = self._clients, Versions()
+        if isinstance(known, _Lazy) and not known[self._everyone[0]].remembers:
+            return None
+        return [known[c].versions if c in known else none for c in self._everyone]
 
     def load(self, states: Sequence[Versions]) -> None:
         """Give the clients their states."""
-        for client, versions in zip(self._clients.values(), states, strict=True):
-            client.versions = versions
+        for client, versions in zip(self._everyone, states, strict=True):
+            if client in self._clients or versions.round or versions.pending_round:
+                self._clients[client].versions = versions
 
 
 def in_columns(
@@ -92,10 +119,14 @@ def in_columns(
     """Return clients' answers as one reply, or as one for each where their names differ."""
     if not clients:
         return []
-    names = payloads[0].keys()
-    if all([payload.keys() == names for payload in payloads]):  # noqa: C419  (faster)
-        columns = {name: [payload[name] for payload in payloads] for name in names}
-        return [Reply(clients, server_round, columns, work=work)]
+    names = payloads[0]
+    # Where all have as many names, and those of the first, they are the same.
+    if {*map(len, payloads)} == {len(names)}:
+        try:
+            columns = {name: [payload[name] for payload in payloads] for name in names}
+            return [Reply(clients, server_round, columns, work=work)]
+        except KeyError:
+            pass
     return [
         Reply([c], server_round, {k: [v] for k, v in p.items()}, work=work[i : i + 1])
         for i, (c, p) in enumerate(zip(clients, payloads, strict=True))

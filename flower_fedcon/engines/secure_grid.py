@@ -71,7 +71,7 @@ class SecureGridEngine(GridEngine):
             raise ConfigError(
                 f"secure_aggregation shows the server no single upload of {title}: {reason}"
             )
-        if any(client.own_loop for client in setup.clients):
+        if setup.any_own_loop:
             raise ConfigError(
                 "secure_aggregation is for nodes with an objective (client_app): what train loops "
                 "of their own send beside the upload, buffers and metrics, cannot be summed"

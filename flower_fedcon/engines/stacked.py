@@ -7,7 +7,7 @@ by rounding. Clients that differ in type or shape are taken in groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,8 +27,9 @@ from flower_fedcon.engines.stacked_requests import (
 )
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
-from flower_fedcon.objectives.client_axis import Steps, places
-from flower_fedcon.objectives.stacked import Stack, Which, key, stack
+from flower_fedcon.objectives.client_axis import Steps, StepTaker, places
+from flower_fedcon.objectives.many import representatives
+from flower_fedcon.objectives.stacked import Stack, Which, key, stacks
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
@@ -60,16 +61,17 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title} {reason}"
     if problem.layout.layered:
         return "the model is a list of arrays"
-    keys = [key(objective) for objective in problem.objectives]
+    standing = representatives(problem.objectives)
+    keys = [key(objective) for objective in standing]
     if None in keys:
-        other = problem.objectives[keys.index(None)]
+        other = standing[keys.index(None)]
         return f"an objective is a {type(other).__name__}, which has no stacked form"
     if len(set(keys)) > max(1, len(keys) // 2):
         return f"the {len(keys)} clients differ: {len(set(keys))} types and shapes of objectives"
     return None
 
 
-class Selected:
+class Selected(StepTaker):
     """The objective of the clients that are being served."""
 
     def __init__(self, run: RunInfo, objectives: Sequence[Any] = ()) -> None:
@@ -113,7 +115,7 @@ class Selected:
             return None
         size, rows = self._batch_size, None
         if size is not None and size < self._stack.num_examples:
-            rows = np.stack([self._next_rows(size) for _ in steps.levels], axis=1)
+            rows = np.stack([self._next_rows(size) for _ in steps.points], axis=1)
         return self._stack.gradient_steps(steps, self._which, rows)
 
     def _next_rows(self, size: int) -> Array:
@@ -142,16 +144,12 @@ class _Group(NamedTuple):
 class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
+    streams = True
+
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
-        by_key: dict[Any, list[int]] = {}
-        for client, objective in enumerate(objectives):
-            by_key.setdefault(key(objective), []).append(client)
-        self._groups = [
-            _Group(stack([objectives[c] for c in clients]), np.array(clients))
-            for clients in by_key.values()
-        ]
+        self._groups = [_Group(*group) for group in stacks(objectives)]
         n = len(objectives)
         self._everyone = np.arange(n)
         self._group_of, self._place = np.zeros(n, np.intp), np.arange(n)
@@ -188,17 +186,37 @@ class StackedEngine(InProcess):
         if request.phase == CERTIFY:
             return self._certificates(request)
         try:
-            return self._serve(request)
+            return list(self._serve(request))
         except AlgorithmError:
             raise
         except FedConError as error:
             if len(request.clients) == 1:
                 return [Reply(request.clients, request.round, error=str(error))]
-            each = (request.only([place]) for place in range(len(request.clients)))
-            return [reply for one in each for reply in self.answer(one)]
+            return list(self._one_by_one(request, range(len(request.clients))))
 
-    def _serve(self, request: Request) -> list[Reply]:
-        """Return the uploads of the cohort, and which clients have lost their state."""
+    def replies(self, request: Request) -> Iterable[Reply]:
+        """Return the replies of a cohort; of a large one, each pass's when it is asked for."""
+        few = len(request.clients) <= self._models
+        return self.answer(request) if few or request.phase == CERTIFY else self._streamed(request)
+
+    def _streamed(self, request: Request) -> Iterator[Reply]:
+        done: set[int] = set()
+        try:
+            for reply in self._serve(request):
+                done.update(reply.clients)
+                yield reply
+        except AlgorithmError:
+            raise
+        except FedConError:
+            rest = [place for place, c in enumerate(request.clients) if c not in done]
+            yield from self._one_by_one(request, rest)
+
+    def _one_by_one(self, request: Request, places: Iterable[int]) -> Iterator[Reply]:
+        for place in places:
+            yield from self.answer(request.only([place]))
+
+    def _serve(self, request: Request) -> Iterator[Reply]:
+        """Yield the uploads of the cohort, and which clients have lost their state."""
         acknowledged, states = request.acknowledged, self._states
         whole = len(request.clients) == len(self._everyone)
         clients = self._everyone if whole else np.array(request.clients)
@@ -223,17 +241,15 @@ class StackedEngine(InProcess):
         if forms is not None and len(clients):
             keys = forms if keys is None else forms * (1 + keys.max()) + keys
         classes = classes_of(keys, len(clients))
-        replies = []
         for members in classes:
             mine = clients if members is None else clients[members]
             rounds = acknowledged if members is None else acknowledged[members]
             for part in self._parts(mine):
-                replies += self._step(mine[part], request, rounds[part])
+                yield from self._step(mine[part], request, rounds[part])
         if states is not None and whole and not lost and len(classes) == 1:
             states.all_pending(request.round)
         if lost:
-            replies.append(Reply(lost, request.round, lost=True))
-        return replies
+            yield Reply(lost, request.round, lost=True)
 
     def _parts(self, clients: Array) -> Iterator[slice]:
         """Cut a list of clients into even parts whose models fit into the cache."""
@@ -250,7 +266,9 @@ class StackedEngine(InProcess):
 
         If the local solves of some fail, each of these gets its error, and the others step again.
         """
-        client, states, numbers = self._client, self._states, clients.tolist()
+        client, states, numbers = self._client, self._states, request.clients
+        if len(clients) < len(numbers):
+            numbers = clients.tolist()
         group = self._groups[self._group_of[numbers[0]]]
         whole = len(self._groups) == 1
         which = as_rows(clients if whole else self._place[clients])
@@ -321,11 +339,9 @@ class StackedEngine(InProcess):
         values = [value for group in self._groups for value in group.stack.values(x).tolist()]
         return self._problem.evaluate(x, values)
 
-    def save(self) -> list[Versions]:
-        """Return the clients' states, for a checkpoint."""
-        if self._states is None:
-            return [Versions()] * len(self._everyone)
-        return self._states.save(self._incarnation)
+    def save(self) -> Sequence[Versions] | None:
+        """Return the clients' states, for a checkpoint; None where they keep none."""
+        return None if self._states is None else self._states.save(self._incarnation)
 
     def load(self, states: Sequence[Versions]) -> None:
         """Give the clients the states of a checkpoint."""

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions, confirms, stands
+from flower_fedcon.core.columns import ARRAY, StateColumns
 from flower_fedcon.objectives.stacked import Which
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.validation import Array
-
-_ARRAY = "array"
 
 
 class States:
@@ -136,31 +135,33 @@ class States:
         self._write(1 - int(self._slot[clients[0]]), rows, state, uploads)
         self._pending_round[rows] = server_round
 
-    def save(self, incarnation: int) -> list[Versions]:
-        """Return the clients' states, for a checkpoint: the same as the local engine's."""
-        found = []
-        for client in range(self._num_clients):
-            slot = int(self._slot[client])
-            states = [
-                None if kind == 0 else self._read(s, kind, client)
-                for s, kind in enumerate(self._kind[:, client].tolist())
-            ]
-            known, pending = int(self._round[client]), int(self._pending_round[client])
-            found.append(
-                Versions(
-                    round=known,
-                    acknowledged=states[slot] if known else None,
-                    pending_round=pending,
-                    pending=states[1 - slot] if pending else None,
-                    incarnation=incarnation,
-                    slot=slot,
-                )
-            )
-        return found
+    def save(self, incarnation: int) -> StateColumns:
+        """Return the clients' states, for a checkpoint; good until the next round."""
+        acknowledged, pending = self._round > 0, self._pending_round > 0
+        here = [np.where(self._slot == place, acknowledged, pending) for place in (0, 1)]
+        kind = np.where(here, self._kind, 0)
+        forms = [form for form in self._kinds if form is not None]
+        arrays: list[dict[str, Array]] = []
+        for own, held in zip(kind, self._arrays, strict=True):
+            rows = as_rows(np.flatnonzero(own)) if own.any() else slice(0, 0)
+            arrays.append({name: held[name][rows] for name in self._names(own)})
+        return StateColumns(
+            self._type, incarnation, self._round, self._pending_round, self._slot, kind, forms,
+            (arrays[0], arrays[1]),
+        )  # fmt: skip
+
+    def _names(self, kind: Array) -> set[str]:
+        """Return the fields that are arrays in any of these kinds of states."""
+        forms = [self._kinds[number] for number in np.unique(kind).tolist()]
+        pairs = (zip(self._type._fields, form, strict=True) for form in forms if form is not None)
+        return {name for pair in pairs for name, value in pair if value is ARRAY}
 
     def load(self, states: Sequence[Versions]) -> None:
         """Give the clients the states of a checkpoint."""
         self._alike = 0
+        if isinstance(states, StateColumns):
+            self._load_columns(states)
+            return
         for client, versions in enumerate(states):
             self._round[client] = versions.round
             self._pending_round[client] = versions.pending_round
@@ -169,11 +170,24 @@ class States:
                 if state is not None:
                     self._write(place, np.array([client]), state)
 
+    def _load_columns(self, states: StateColumns) -> None:
+        self._round[:], self._pending_round[:] = states.round, states.pending_round
+        self._slot[:] = states.slot
+        self._kinds = [None, *states.forms]
+        self._numbers = {form: i for i, form in enumerate(self._kinds) if form is not None}
+        self._kind[:] = states.kind
+        for own, held, found in zip(states.kind, self._arrays, states.arrays, strict=True):
+            rows = np.flatnonzero(own)
+            held.clear()
+            for name, values in found.items():
+                held[name] = np.zeros((self._num_clients, *values.shape[1:]), values.dtype)
+                held[name][rows] = values
+
     def _read(self, slot: int, kind: int, rows: Which | int) -> Any:
         form, arrays = self._kinds[kind], self._arrays[slot]
         assert form is not None  # noqa: S101  (written before)
         pairs = zip(self._type._fields, form, strict=True)
-        return self._type(*(arrays[n][rows] if v is _ARRAY else v for n, v in pairs))
+        return self._type(*(arrays[n][rows] if v is ARRAY else v for n, v in pairs))
 
     def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> None:
         arrays, form = self._arrays[slot], []
@@ -188,7 +202,7 @@ class States:
                     arrays[name] = value
                 else:
                     arrays[name][rows] = value
-                form.append(_ARRAY)
+                form.append(ARRAY)
             else:
                 form.append(value)
         kind = tuple(form)

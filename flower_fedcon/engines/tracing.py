@@ -15,9 +15,10 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
 from flower_fedcon.engines.stacked import Selected
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions
-from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.client_axis import Stack, Steps
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import payload_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ class GivenRows(Selected):
     rows: TracedArray | None = None
     asked = 0  # how many batches a round takes
     size = 0
-    gradient_steps = None  # type: ignore[assignment]  # steps are traced one by one
+
+    def gradient_steps(self, steps: Steps) -> Array | None:
+        """Return None: steps are traced one by one."""
+        return None
 
     def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
         """Choose the clients to serve."""
@@ -158,7 +162,7 @@ class RoundTracer:
         self._objective.rows = None if rows is None else TracedArray(rows)
         down = strategy.broadcast(state)
         sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
-        if strategy.sends_personal:
+        if strategy.says("personal"):
             # Of the whole cohort at once; who looks at the last round ends the trace.
             everyone: Any = np.arange(n) if cohort is None else clients
             last: Any = TracedArray(jnp.asarray(0))

@@ -13,156 +13,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
 
-from flower_fedcon.kernels import recursions
+from flower_fedcon.kernels import rows, steps
+from flower_fedcon.kernels.rows import jit
 from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
-ALL_ROWS = np.empty((0, 0), np.intp)
-
-
-def _add_mean(
-    table: Array, targets: Array, rows: Array, x: Array, out: Array, factor: float, logistic: bool
-) -> None:
-    """Add factor times the mean over `rows` of (link(<a, x>) - target) a to `out`."""
-    d, count, number = len(x), len(rows), x.dtype.type
-    factor /= count
-    whole = count - count % 4
-    # Four rows at a time: they are still in the first-level cache when they are added to `out`.
-    for k in range(0, whole, 4):
-        i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
-        a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
-        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
-        for j in range(d):
-            s1 += a1[j] * x[j]
-            s2 += a2[j] * x[j]
-            s3 += a3[j] * x[j]
-            s4 += a4[j] * x[j]
-        if logistic:
-            s1, s2, s3, s4 = np.tanh(s1 / 2), np.tanh(s2 / 2), np.tanh(s3 / 2), np.tanh(s4 / 2)
-        s1, s2 = number(factor * (s1 - targets[i1])), number(factor * (s2 - targets[i2]))
-        s3, s4 = number(factor * (s3 - targets[i3])), number(factor * (s4 - targets[i4]))
-        for j in range(d):
-            out[j] += s1 * a1[j] + s2 * a2[j] + s3 * a3[j] + s4 * a4[j]
-    for k in range(whole, count):
-        a, s = table[rows[k]], number(0)
-        for j in range(d):
-            s += a[j] * x[j]
-        if logistic:
-            s = np.tanh(s / 2)
-        s = number(factor * (s - targets[rows[k]]))
-        for j in range(d):
-            out[j] += s * a[j]
-
-
-def _add_gradients(
-    tables: Array,
-    targets: Array,
-    places: Array,
-    rows: Array,
-    x: Array,
-    out: Array,
-    factors: Array,
-    scale: float,
-    logistic: bool,
-    center: Array,
-    pull: float,
-) -> None:
-    """Add the gradients of some clients to `out`; all floats in arrays have one dtype.
-
-    Parameters
-    ----------
-    tables, targets : array, shape (N, m, d) and (N, m)
-        Of all clients.
-    places : array of int, shape (n,)
-        The clients.
-    rows : array of int, shape (n, batch size), or ALL_ROWS
-        The rows of each of them that count.
-    x : array, shape (n, d) or (1, d)
-    out : array, shape (n, d)
-    factors : array, shape (N,)
-    scale : float
-        Client i's gradient is multiplied by factors[i] and scale.
-    logistic : bool
-        Whether the link of a score s is tanh(s / 2); else it is s.
-    center : array, shape (d,) or (0,)
-    pull : float
-        If there is a center, `out` is overwritten by pull * (x - center) first.
-    """
-    every, strength = np.arange(tables.shape[1]), x.dtype.type(pull)
-    for i in numba.prange(len(places)):
-        client, at = places[i], np.int64(i)  # numba's i is unsigned, and i + 0 a float
-        own = rows[at] if len(rows) else every
-        model, gradient = x[at if len(x) > 1 else 0], out[at]
-        for j in range(len(center)):
-            gradient[j] = (model[j] - center[j]) * strength
-        factor = scale * factors[client]
-        _add_mean(tables[client], targets[client], own, model, gradient, factor, logistic)
-
-
-def _take_steps(
-    tables: Array,
-    targets: Array,
-    places: Array,
-    rows: Array,
-    models: Array,
-    factors: Array,
-    ridges: Array,
-    logistic: bool,
-    linear: Array,
-    center: Array,
-    shift: Any,
-    step: Any,
-    thresholds: Array,
-    divisors: Array,
-    from_point: bool,
-) -> None:
-    """Take gradient steps of some clients on `models`, in place: a client's rows stay in the cache.
-
-    Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear, x> and
-    shift/2 ||x - center||^2. The gradient of step k is taken at the model soft-thresholded at
-    thresholds[k] and divided by divisors[k]; with `from_point` the step leads on from there.
-
-    Parameters
-    ----------
-    tables, targets, places, logistic
-        See `_add_gradients`.
-    rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step
-    models : array, shape (n, d)
-    factors, ridges : array, shape (N,)
-    linear : array, shape (n, d) or (0, 0)
-    center : array, shape (n, d), (1, d) or (0, 0)
-    """
-    every, zero = np.arange(tables.shape[1]), models.dtype.type(0)
-    for i in numba.prange(len(places)):
-        client, at = places[i], np.int64(i)
-        model, ridge, factor = models[at], ridges[client], factors[client]
-        point, gradient = np.empty(len(model), model.dtype), np.empty(len(model), model.dtype)
-        for k in range(len(thresholds)):
-            own = rows[at, k] if len(rows) else every
-            level, divisor = thresholds[k], divisors[k]
-            for j in range(len(model)):
-                size = abs(model[j]) - level
-                if size < zero:  # what is not a number stays so
-                    size = zero
-                point[j] = (size if model[j] >= zero else -size) / divisor
-                gradient[j] = ridge * point[j]
-            if len(linear):
-                for j in range(len(model)):
-                    gradient[j] += linear[at, j]
-            if len(center):
-                middle = center[at if len(center) > 1 else 0]
-                for j in range(len(model)):
-                    gradient[j] += shift * (point[j] - middle[j])
-            _add_mean(tables[client], targets[client], own, point, gradient, factor, logistic)
-            for j in range(len(model)):
-                start = point[j] if from_point else model[j]
-                model[j] = start - step * gradient[j]
+ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
 def _steepest(g: Array, codes: Array, tops: Array) -> None:
@@ -211,23 +72,12 @@ def _mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
             out[i, j] = rest * x[i, j] + u[i] * v[j]
 
 
-def _jit(function: Callable[..., None], **options: Any) -> Callable[..., None]:
-    """Compile at the first call; keep the result on disk if a folder there is writable."""
-    compiled: Callable[..., None]
-    try:
-        compiled = numba.njit(function, cache=True, **options)
-    except RuntimeError:  # no writable folder
-        compiled = numba.njit(function, **options)
-    return compiled
-
-
-_fused = _jit(recursions.fused)  # as it stands, so that no bit is another
-# Sums may be taken in any order, as in BLAS; non-finite values propagate.
-_add_mean = _jit(_add_mean, fastmath={"reassoc", "contract", "nsz"})
 _PARALLEL = (
-    _add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer, _take_steps
+    rows.add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer,
+    steps.take_steps, steps.take_steps_by_scores, rows.find_losses,
+    steps.take_softmax_steps,
 )  # fmt: skip
-_loops: list[Any] = [_jit(function, parallel=True) for function in _PARALLEL]
+_loops: list[Any] = [jit(function, parallel=True) for function in _PARALLEL]
 _paces = Paces()
 _lock = (
     threading.Lock()
@@ -250,20 +100,37 @@ if hasattr(os, "register_at_fork"):
 
 def _call(loop: int, work: int, *arguments: Any) -> None:
     """Call a loop, on as many threads as are fastest for so many entries."""
-    with _lock, _paces.threads(loop, work):
-        _loops[loop](*arguments)
+    with _lock:
+        _paces.call((loop, work.bit_length()), _loops[loop], arguments)
 
 
 def add_gradients(*arguments: Any) -> None:
-    """Call `_add_gradients`, which describes the arguments."""
+    """Call `rows.add_gradients`, which describes the arguments."""
     tables, places = arguments[0], arguments[2]
     _call(0, len(places) * tables[0].size, *arguments)
 
 
 def take_steps(*arguments: Any) -> None:
-    """Call `_take_steps`, which describes the arguments."""
-    tables, places, steps = arguments[0], arguments[2], arguments[-2]
-    _call(6, len(steps) * len(places) * tables[0].size, *arguments)
+    """Call `steps.take_steps`, which describes the arguments."""
+    tables, places, divisors = arguments[0], arguments[2], arguments[-1]
+    _call(6, len(divisors) * len(places) * tables[0].size, *arguments)
+
+
+def take_steps_by_scores(*arguments: Any) -> None:
+    """Call `steps.take_steps_by_scores`, which describes the arguments."""
+    tables, places = arguments[0], arguments[3]
+    _call(7, 2 * len(places) * tables[0].size, *arguments)
+
+
+def find_losses(*arguments: Any) -> None:
+    """Call `rows.find_losses`, which describes the arguments."""
+    _call(8, arguments[0].size, *arguments)
+
+
+def take_softmax_steps(*arguments: Any) -> None:
+    """Call `steps.take_softmax_steps`, which describes the arguments."""
+    tables, places, models = arguments[0], arguments[2], arguments[4]
+    _call(9, len(arguments[-1]) * len(places) * tables[0].size * models.shape[-1], *arguments)
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
@@ -328,14 +195,6 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     out = np.empty(x.shape, x.dtype)
     _call(5, x.size, read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
     return out
-
-
-def denoise(y: Array, level: float) -> Array:
-    """Return the solution of `recursions.fused`."""
-    n = len(y)
-    knots, bounds, best = np.zeros((3, 2 * n)), np.zeros((2, n)), np.empty(n)
-    _fused(y, level, *knots, *bounds, best)
-    return best
 
 
 def read_only(x: Array) -> Array:

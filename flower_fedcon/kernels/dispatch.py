@@ -8,12 +8,19 @@ from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 
+import numpy as np
+
 from flower_fedcon.arrays import known
 from flower_fedcon.validation import Array
 
 # The number of entries from which loading (a third of a second) and calling them (5 us) pays.
 WORTHWHILE: int = 2**15
+_SPARED = 2**28  # entries, from which on loading costs less than it has cost to do without
+_CALL = 2048  # entries that take NumPy as long as what a call costs it whatever their number
+_DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 _interpreted = 0  # numbers that recursions have gone over so far
+_entries = 0  # that prox and projections have gone over by NumPy so far
+_oracles: ModuleType | None = None  # the compiled prox and projections, once they are in use
 
 
 @cache
@@ -31,36 +38,80 @@ def _load() -> ModuleType | None:
 @contextmanager
 def numpy_only() -> Iterator[None]:
     """Use NumPy instead of the kernels inside a `with` block."""
-    global WORTHWHILE
-    before, WORTHWHILE = WORTHWHILE, sys.maxsize
+    global WORTHWHILE, _oracles
+    before = WORTHWHILE, _oracles
+    WORTHWHILE, _oracles = sys.maxsize, None
     try:
         yield
     finally:
-        WORTHWHILE = before
+        WORTHWHILE, _oracles = before
 
 
-def kernels(x: Array) -> ModuleType | None:
+def kernels(x: Array, times: int = 1) -> ModuleType | None:
     """Return the compiled kernels for arrays such as `x`, or None if NumPy is to be used.
 
-    None without numba, with NUMBA_DISABLE_JIT=1, for arrays of fewer than `WORTHWHILE` entries,
-    and for dtypes other than float32 and float64 in the machine's byte order.
+    None without numba, with NUMBA_DISABLE_JIT=1, for arrays of fewer than `WORTHWHILE` entries, of
+    which one call goes over each so many `times`, and for dtypes other than float32 and float64 in
+    the machine's byte order.
     """
-    if x.size < WORTHWHILE or x.dtype.char not in "fd" or not x.dtype.isnative or not known(x):
+    if (
+        x.size * times < WORTHWHILE
+        or x.dtype.char not in "fd"
+        or not x.dtype.isnative
+        or not known(x)
+    ):
         return None
     return _load()
 
 
-def scalar_loops(work: int) -> ModuleType | None:
-    """Return the compiled kernels for a recursion over `work` numbers, or None to interpret it.
+def oracles(x: Array) -> ModuleType | None:
+    """Return the compiled prox and projections for `x`, or None if NumPy is to be used.
+
+    Either way finds the same bits. They are loaded for an array of `WORTHWHILE` entries, or when so
+    many smaller ones have come that the time would have been won back; once loaded, they are used
+    for arrays of any size. As for `kernels`, some arrays are NumPy's; so are those not contiguous.
+    """
+    if type(x) is not np.ndarray or x.dtype not in (_DOUBLE, _SINGLE):
+        return None
+    return (_oracles or _met(x.size + _CALL)) if x.flags.c_contiguous and x.size else None
+
+
+def flat(x: Array) -> Array:
+    """Return a contiguous array as a vector."""
+    return x if x.ndim == 1 else x.reshape(-1)
+
+
+def _met(entries: int) -> ModuleType | None:
+    """Note entries that NumPy is about to go over, and load the compiled loops if that pays."""
+    global _entries, _oracles
+    _entries += entries
+    if entries - _CALL >= WORTHWHILE or (_entries >= _SPARED and sys.maxsize > WORTHWHILE):
+        _oracles = _load_oracles()
+    return _oracles
+
+
+@cache
+def _load_oracles() -> ModuleType | None:
+    if _load() is None:
+        return None
+    from flower_fedcon.kernels import oracles as loops
+
+    return loops
+
+
+def scalar_loops(x: Array) -> ModuleType | None:
+    """Return the compiled prox for a recursion over the numbers in `x`, or None to interpret it.
 
     Interpreted, a number costs as much as a hundred compiled; but a process that meets few of them
     does not wait for numba. Either way finds the same bits.
     """
     global _interpreted
-    if _interpreted > WORTHWHILE:
-        return _load()
-    _interpreted += work
-    return _load() if _interpreted > WORTHWHILE else None
+    global _interpreted
+    if _oracles is None:
+        _interpreted += min(x.size, WORTHWHILE)
+        if _interpreted > WORTHWHILE:
+            _met(WORTHWHILE + _CALL)
+    return oracles(x)
 
 
 def describe() -> str:

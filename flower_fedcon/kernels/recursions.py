@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from flower_fedcon.validation import Array
+
 
 def fused(y: Any, level: float, x: Any, a: Any, b: Any, low: Any, high: Any, best: Any) -> None:
     """Write argmin over b of ||b - y||^2 / 2 + level sum |b_{i+1} - b_i| into `best`.
@@ -55,3 +59,89 @@ def fused(y: Any, level: float, x: Any, a: Any, b: Any, low: Any, high: Any, bes
     for k in range(n - 2, -1, -1):
         last = min(max(last, low[k]), high[k])
         best[k] = last
+
+
+def nonincreasing(y: Any, sums: Any, means: Any, counts: Any) -> None:
+    """Write the nearest sequence that does not increase over y, in linear time.
+
+    Blocks of equal values lie on a stack; a new entry is pooled with those before it that are
+    smaller.
+
+    Parameters
+    ----------
+    y, sums, means : list or array of n numbers
+    counts : list or array of n whole numbers
+    """
+    top = -1
+    for k in range(len(y)):
+        total, count, mean = y[k], 1, y[k]
+        while top >= 0 and means[top] <= mean:
+            total += sums[top]
+            count += counts[top]
+            top -= 1
+            mean = total / count
+        top += 1
+        sums[top], counts[top], means[top] = total, count, mean
+    k = 0
+    for block in range(top + 1):
+        for _ in range(counts[block]):
+            y[k] = means[block]
+            k += 1
+
+
+def piece(ordered: Array, sums: Array, total: float) -> float:
+    """Return a point of the piece in which sum clip(y - tau, 0, 1) is the total, tau in [-2, 1].
+
+    The sum falls where tau is between y_i - 1 and y_i: two searches by halves, among the kinks y_i
+    and among the kinks y_i - 1, bound the piece.
+
+    Parameters
+    ----------
+    ordered : array, shape (n,)
+        y, in increasing order.
+    sums : array, shape (n + 1,)
+        Of the 0, 1, 2, ... largest.
+    total : float
+    """
+    n, low, high = len(ordered), -2.0, 1.0
+    for capped in range(2):
+        first, last = 0, n  # kinks from `last` on are above tau, those before `first` are not
+        while first < last:
+            middle = (first + last) // 2
+            kink = ordered[middle] - capped
+            free = n - np.searchsorted(ordered, kink, side="right")
+            full = n - np.searchsorted(ordered, kink + 1.0, side="right")
+            if sums[free] - free * kink - (sums[full] - full * (kink + 1.0)) < total:
+                last = middle
+            else:
+                first = middle + 1
+        if first > 0:
+            low = max(low, ordered[first - 1] - capped)
+        if first < n:
+            high = min(high, ordered[first] - capped)
+    return float(0.5 * (low + high))
+
+
+def descend(gram: Array, gradient: Array, x: Array, l1: Array, epochs: int) -> None:
+    """Minimise over each coordinate in turn, in place: x'gram x/2 - linear'x + sum_i l1_i |x_i|.
+
+    Parameters
+    ----------
+    gram : array, shape (n, n)
+        Symmetric; a coordinate whose diagonal entry is 0 stays.
+    gradient : array, shape (n,)
+        gram x - linear, which is kept up to date.
+    x, l1 : array, shape (n,)
+    epochs : int
+        Passes over all coordinates.
+    """
+    for _ in range(epochs):
+        for j in range(len(x)):
+            slope, curvature = gradient[j], gram[j, j]
+            if curvature <= 0.0 or (x[j] == 0.0 and abs(slope) <= l1[j]):
+                continue
+            goal, level = x[j] - slope / curvature, l1[j] / curvature
+            move = goal - min(max(goal, -level), level) - x[j]
+            if move != 0.0:
+                x[j] += move
+                gradient += move * gram[j]

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from statistics import median
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -38,7 +36,7 @@ class Pace:
         for alone, seconds in self._seconds.items():
             if len(seconds) < _TRIALS:
                 return alone
-        one, every = (median(seconds) for seconds in self._seconds.values())
+        one, every = (sorted(s)[len(s) // 2] for s in self._seconds.values())  # about medians
         faster, ratio = one <= every, max(one, every) / min(one, every)
         self._since += 1
         if self._since <= _RETRIES * ratio:
@@ -64,18 +62,21 @@ class Paces:
         self.alone = False
         self._paces: dict[Any, Pace] = {}
 
-    @contextmanager
-    def threads(self, loop: int, work: int) -> Iterator[None]:
-        """Set the number of threads for one call, and learn how long it takes."""
+    def call(self, kind: Any, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Call a loop of some kind and size, on one thread or all, and learn how long it takes."""
         most = numba.get_num_threads()
         if self.alone or most == 1:
-            yield
+            loop(*arguments)
             return
-        pace = self._paces.setdefault((loop, work.bit_length(), most), Pace())
+        pace = self._paces.get((kind, most))
+        if pace is None:
+            pace = self._paces[kind, most] = Pace()
         alone, began = pace.alone(), time.perf_counter()
-        numba.set_num_threads(1 if alone else most)
+        if alone:
+            numba.set_num_threads(1)
         try:
-            yield
+            loop(*arguments)
         finally:
-            numba.set_num_threads(most)
+            if alone:
+                numba.set_num_threads(most)
             pace.note(alone, time.perf_counter() - began)

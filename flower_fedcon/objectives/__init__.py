@@ -12,6 +12,7 @@ from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
 from flower_fedcon.objectives.completion import MatrixCompletion
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.objectives.many import ManyClients
 from flower_fedcon.objectives.network import TanhNetwork
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson
 from flower_fedcon.objectives.private import PrivateObjective
@@ -25,6 +26,7 @@ __all__ = [
     "LeastSquares",
     "LogisticRegression",
     "LossBound",
+    "ManyClients",
     "MatrixCompletion",
     "NeymanPearson",
     "Objective",

@@ -46,11 +46,13 @@ def chosen(constant: Any, which: Which) -> Any:
     return constant[which] if isinstance(constant, np.ndarray) else constant
 
 
-def together(arrays: Sequence[Array]) -> Array:
+def together(arrays: Sequence[Array] | Array) -> Array:
     """Return arrays of one shape, stacked along a new leading axis.
 
-    Nothing is copied if they already follow one another in one array.
+    Nothing is copied if they already are one array, or follow one another in one.
     """
+    if isinstance(arrays, np.ndarray):
+        return arrays.view()
     first = arrays[0]
     starts = [array.ctypes.data for array in arrays] if first.base is not None else []
     if starts and all(
@@ -65,7 +67,7 @@ def together(arrays: Sequence[Array]) -> Array:
 
 
 class Steps(NamedTuple):
-    """Steps z := z - step g, with g = grad h(w) at w = prox of z.
+    """Steps z := a z + b w - step g, with g = grad h(w) at a point w that follows from z.
 
     h(x) = f_j(x) + <linear, x> + shift/2 ||x - center||^2.
 
@@ -74,22 +76,43 @@ class Steps(NamedTuple):
     start : array, shape (clients, *shape), or of `shape` for all
         Of z.
     step : float
-    levels : list of (t, l1, l2)
-        For each step: the prox is that of t (l1 ||x||_1 + l2/2 ||x||^2).
-    from_point : bool
-        Whether the steps are z := w - step g.
+    points : list of (threshold, divisor)
+        For each step: w is z, soft-thresholded and divided.
+    onward : (float, float)
+        a and b.
     linear, center : array, optional
         Shape of `start`; the origin if None.
     shift : float
+    first : array, optional
+        The point of the first step, of `shape`, in place of the one that follows from z.
     """
 
     start: Array
     step: float
-    levels: Sequence[tuple[float, float, float]]
-    from_point: bool
+    points: Sequence[tuple[float, float]]
+    onward: tuple[float, float] = (1.0, 0.0)
     linear: Array | None = None
     shift: float = 0.0
     center: Array | None = None
+    first: Array | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether they are z := z - step grad h(z)."""
+        plain = self.onward in ((1.0, 0.0), (0.0, 1.0)) and self.first is None
+        return plain and self.points.count(Z) == len(self.points)
+
+
+Z = (0.0, 1.0)
+"""The point of a step that is z itself."""
+
+
+class StepTaker:
+    """An objective of an engine's own, which may take gradient steps at once."""
+
+    def gradient_steps(self, steps: Steps) -> Array | None:
+        """Return where a client's next gradient steps lead; None to take them one by one."""
+        return None
 
 
 class Stack(ABC):
@@ -108,6 +131,7 @@ class Stack(ABC):
     shape: tuple[int, ...]
     num_examples: int = 1
     entries: int = 1
+    _walking: Any = None  # the compiled form that takes gradient steps, where `takes` made one
 
     @abstractmethod
     def gradient(self, x: Array, which: Which) -> Array:
@@ -182,7 +206,13 @@ class Stack(ABC):
         rows : array of int, shape (clients, steps, batch size), optional
             The rows of each client that count in each step; all by default.
         """
-        raise NotImplementedError
+        clients = places(which)
+        models = np.empty((len(clients), *self.shape), steps.start.dtype)
+        models[:] = steps.start
+        own = None if rows is None else np.ascontiguousarray(rows)
+        assert self._walking is not None  # noqa: S101  (see `takes`)
+        self._walking.walk(models, steps, clients, own)
+        return models
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows, of shape (clients, batch size)."""

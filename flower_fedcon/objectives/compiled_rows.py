@@ -25,17 +25,33 @@ class CompiledRows:
         What multiplies each client's gradient.
     logistic : bool
         Whether the link of a score s is tanh(s / 2); else it is s.
+    ridges : array, shape (clients,), optional
+        l2 of each client, which steps heed; None where that is no number, and no steps are taken.
     """
 
     def __init__(
-        self, module: ModuleType, tables: Array, targets: Array, factors: Array, logistic: bool
+        self,
+        module: ModuleType,
+        tables: Array,
+        targets: Array,
+        factors: Array,
+        logistic: bool,
+        ridges: Array | None,
     ) -> None:
         self.module, self.tables, self.targets = module, tables, targets
-        self.factors, self.logistic = factors, logistic
+        self.factors, self.logistic, self.ridges = factors, logistic, ridges
+        self._none = module.read_only(np.empty((0, 0), tables.dtype))
+        self._products: Array | None = None
+        self._whole: tuple[CompiledRows, Which] | None = None  # of which this is a part
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
         """Return the same for some of the clients, whose tables and targets these are."""
-        return CompiledRows(self.module, tables, targets, self.factors[which], self.logistic)
+        ridges = None if self.ridges is None else self.ridges[which]
+        part = CompiledRows(
+            self.module, tables, targets, self.factors[which], self.logistic, ridges
+        )
+        part._whole = self, which
+        return part
 
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""
@@ -80,9 +96,14 @@ class CompiledRows:
             float(pull),
         )
 
-    def walk(
-        self, models: Array, steps: Steps, clients: Array, ridges: Array, rows: Array | None
-    ) -> None:
+    def mean_losses(self, x: Array) -> Array:
+        """Return each client's mean loss at x, without its factor."""
+        module, means = self.module, np.empty(len(self.tables), x.dtype)
+        at = module.read_only(x.reshape(-1))
+        module.find_losses(self.tables, self.targets, at, self.logistic, means)
+        return means
+
+    def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
         """Take gradient steps of some clients on `models`, in place.
 
         Parameters
@@ -90,40 +111,104 @@ class CompiledRows:
         models : array, shape (n, *shape), C-contiguous
         steps : Steps
         clients : array of int, shape (n,)
-        ridges : array, shape (N,)
         rows : array of int, shape (n, steps, batch size), optional
             The rows of each client that count in each step; all by default.
         """
-        module, d, number = self.module, self.tables.shape[-1], models.dtype.type
-        count, none = len(clients), module.read_only(np.empty((0, 0), models.dtype))
-        linear = center = none
-        if steps.linear is not None:
-            whole = np.broadcast_to(steps.linear, models.shape)
-            linear = module.read_only(whole.reshape(count, d))
-        if steps.shift:
-            middle = np.zeros(d, models.dtype) if steps.center is None else steps.center
-            center = module.read_only(middle.reshape(-1, d))
-        module.take_steps(
+        module, flat = self.module, models.reshape(-1, self.tables.shape[-1])
+        data, own = (self.tables, self.targets), (flat, self.factors, self.ridges, self.logistic)
+        drift, count = drift_of(module, steps, models), len(steps.points)
+        if rows is None and self._few_rows and count > 1 and steps.plain:
+            of_rows, numbers = self._row_products(), numbers_of(steps, models)[:2]
+            module.take_steps_by_scores(*data, of_rows, clients, *own, *drift[:2], *numbers, count)
+            return
+        which = module.ALL_STEPS if rows is None else rows
+        module.take_steps(*data, clients, which, *own, *drift, *numbers_of(steps, models))
+
+    @property
+    def _few_rows(self) -> bool:
+        """Whether the rows' products with one another are few beside the rows' entries."""
+        _, rows, d = self.tables.shape
+        return bool(_SCARCE * rows <= d)
+
+    def _row_products(self) -> Array:
+        """Return A A' of all clients, shape (clients, rows, rows), which are kept."""
+        if self._products is None and self._whole is not None:
+            whole, which = self._whole
+            self._products = whole._row_products()[which]
+        elif self._products is None:
+            self._products = np.matmul(self.tables, self.tables.swapaxes(1, 2))
+        return self._products
+
+
+class CompiledSoftmax:
+    """Steps of several clients with softmax regression.
+
+    Parameters
+    ----------
+    module, tables, ridges
+        See `CompiledRows`.
+    targets : array of int, shape (clients, rows)
+        Classes.
+    """
+
+    def __init__(self, module: ModuleType, tables: Array, targets: Array, ridges: Array) -> None:
+        self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
+
+    def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
+        """Take gradient steps, as `CompiledRows.walk` does; models of shape (n, d, classes)."""
+        module = self.module
+        module.take_softmax_steps(
             self.tables,
             self.targets,
             clients,
-            np.empty((0, 0, 0), np.intp) if rows is None else rows,
-            models.reshape(count, d),
-            self.factors,
-            ridges,
-            self.logistic,
-            linear,
-            center,
-            number(steps.shift),
-            number(steps.step),
-            np.array([t * l1 for t, l1, _ in steps.levels], models.dtype),
-            np.array([1.0 + t * l2 for t, _, l2 in steps.levels], models.dtype),
-            steps.from_point,
+            module.ALL_STEPS if rows is None else rows,
+            models,
+            self.ridges,
+            *drift_of(module, steps, models),
+            *numbers_of(steps, models),
         )
 
 
+def drift_of(module: ModuleType, steps: Steps, models: Array) -> tuple[Array, Array, Array]:
+    """Return the arrays that steps of `models` heed, as the kernels take them, flat.
+
+    These are the linear term, the center, and the first point, of length 0 where there is none.
+    """
+    none, size = np.empty((0, 0), models.dtype), models[0].size
+    linear = center = none
+    if steps.linear is not None:
+        linear = steps.linear
+        if linear.shape != models.shape:
+            linear = np.broadcast_to(linear, models.shape)
+        linear = linear.reshape(-1, size)
+    if steps.shift:
+        middle = np.zeros(size, models.dtype) if steps.center is None else steps.center
+        center = middle.reshape(-1, size)
+    first = none if steps.first is None else steps.first
+    read_only = module.read_only
+    return read_only(linear), read_only(center), read_only(first.reshape(-1))
+
+
+def numbers_of(steps: Steps, models: Array) -> tuple[Any, ...]:
+    """Return the numbers of steps as the kernels take them, and arrays with two for each step.
+
+    These are shift, step, and what z and the point count for; thresholds and divisors.
+    """
+    number = models.dtype.type
+    singles = (steps.shift, steps.step, *steps.onward)
+    return *map(number, singles), *np.array(steps.points, models.dtype).T.copy()
+
+
+_SCARCE = 4  # entries of a row for each row, from which on their products are kept: a fourth more
+
+
 def compiled_rows(
-    tables: Array, targets: Array, factors: Any, logistic: bool
+    tables: Array,
+    targets: Array,
+    factors: Any,
+    logistic: bool,
+    l2: Any = None,
+    steps: int = 1,
 ) -> CompiledRows | None:
     """Return the compiled form of a stack; None where NumPy is to be used.
 
@@ -131,12 +216,16 @@ def compiled_rows(
     ----------
     tables, targets, logistic
         See `CompiledRows`.
-    factors : float or sequence of float
-        What multiplies each client's gradient.
+    factors, l2 : float or sequence of float
+        What multiplies each client's gradient, and its ridge.
+    steps : int
+        How often a call goes over the tables.
     """
-    module = kernels(tables)
+    module = kernels(tables, steps)
     if module is None:
         return None
-    return CompiledRows(
-        module, tables, targets, np.full(len(tables), factors, tables.dtype), logistic
-    )
+    factors = np.full(len(tables), factors, tables.dtype)
+    ridges = None
+    if np.size(l2) in (1, len(tables)):
+        ridges = np.full(len(tables), np.reshape(l2, -1), tables.dtype)
+    return CompiledRows(module, tables, targets, factors, logistic, ridges)

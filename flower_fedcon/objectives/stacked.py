@@ -16,6 +16,7 @@ from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.client_axis import Stack, Which, chosen, per_client
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.objectives.many import ManyClients, column
 from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression, ScoreLoss
 from flower_fedcon.objectives.stacked_losses import (
     StackedLeastSquares,
@@ -26,7 +27,7 @@ from flower_fedcon.objectives.stacked_losses import (
 from flower_fedcon.objectives.stacked_rows import Table
 from flower_fedcon.validation import Array
 
-__all__ = ["Stack", "Which", "key", "stack"]
+__all__ = ["Stack", "Which", "key", "stack", "stacks"]
 
 
 def key(objective: Any) -> Hashable | None:
@@ -54,6 +55,16 @@ def stack(objectives: Sequence[Any]) -> Stack:
     """Return objectives with the same `key` as one stack."""
     kind = type(objectives[0])
     return StackedScaled(objectives) if kind is Scaled else _KINDS[kind](objectives)
+
+
+def stacks(objectives: Sequence[Any]) -> list[tuple[Stack, Array]]:
+    """Return all objectives in stacks, each with the places of those that are in it."""
+    if isinstance(objectives, ManyClients):
+        return [(stack(objectives), np.arange(len(objectives)))]
+    by_key: dict[Any, list[int]] = {}
+    for place, objective in enumerate(objectives):
+        by_key.setdefault(key(objective), []).append(place)
+    return [(stack([objectives[c] for c in own]), np.array(own)) for own in by_key.values()]
 
 
 class StackedQuadratic(Table):
@@ -137,10 +148,10 @@ class StackedScaled(Stack):
     """A stack of `Scaled` objectives."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
-        self.inner = stack([o.objective for o in objectives])
+        self.inner = stack(column(objectives, "objective"))
         self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
         self.entries = self.inner.entries
-        factors = [o.factor for o in objectives]
+        factors = column(objectives, "factor")
         self.factor = per_client(factors, objectives[0].dtype, len(self.shape))
 
     def gradient(self, x: Array, which: Which) -> Array:

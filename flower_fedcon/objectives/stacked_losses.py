@@ -10,7 +10,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.objectives.client_axis import Which, chosen, per_client
+from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.objectives.client_axis import Steps, Which, chosen, per_client
+from flower_fedcon.objectives.compiled_rows import CompiledSoftmax
+from flower_fedcon.objectives.many import column
 from flower_fedcon.objectives.stacked_rows import CompilableRows, StackedRows
 from flower_fedcon.validation import Array
 
@@ -20,7 +23,7 @@ class StackedLeastSquares(CompilableRows):
 
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(objectives)
-        scales = [o.scale for o in objectives]
+        scales = column(objectives, "scale")
         self.scale = per_client(scales, self.tables.dtype, 1)
         self._compile(scales)
 
@@ -90,6 +93,23 @@ class StackedScoreLoss(StackedRows):
 
 class StackedSoftmaxRegression(StackedRows):
     """A stack of `SoftmaxRegression`."""
+
+    def takes(self, steps: Steps) -> bool:
+        """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
+        module, l2 = kernels(self.tables, len(steps.points)), self.l2
+        if module is None or np.size(l2) not in (1, len(self.tables)):
+            return False
+        if self._walking is None:
+            ridges = np.full(len(self.tables), np.reshape(l2, -1), self.tables.dtype)
+            self._walking = CompiledSoftmax(module, self.tables, self.targets, ridges)
+        arrays = (steps.start, steps.linear, steps.center, steps.first)
+        return all(array is None or array.dtype == self.tables.dtype for array in arrays)
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part = super().only(which)
+        part._walking = None
+        return part
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         count, _, m = scores.shape

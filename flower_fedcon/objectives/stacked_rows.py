@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import (
     Stack,
     Steps,
@@ -19,6 +20,7 @@ from flower_fedcon.objectives.client_axis import (
     together,
 )
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
+from flower_fedcon.objectives.many import column
 from flower_fedcon.validation import Array
 
 # Data are read twice, and should still be in the cache the second time.
@@ -31,7 +33,7 @@ class Table(Stack):
 
     l2: Any = 0.0
 
-    def __init__(self, tables: Sequence[Array], targets: Sequence[Array]) -> None:
+    def __init__(self, tables: Sequence[Array] | Array, targets: Sequence[Array] | Array) -> None:
         self._hold(together(tables), together(targets))
         self.entries = self.tables[0].size
 
@@ -118,11 +120,11 @@ class StackedRows(Table):
     """A stack of means over rows a_i of a loss of the score <a_i, x>."""
 
     def __init__(self, objectives: Sequence[Any]) -> None:
-        super().__init__([o.rows for o in objectives], [o.targets for o in objectives])
+        super().__init__(column(objectives, "rows"), column(objectives, "targets"))
         self._first = first = objectives[0]
         self.shape, self.num_examples = first.shape, first.num_examples
-        self.l2 = per_client([o.l2 for o in objectives], self.tables.dtype, len(self.shape))
-        if any(o.intercept for o in objectives):
+        self.l2 = per_client(column(objectives, "l2"), self.tables.dtype, len(self.shape))
+        if any(column(objectives, "intercept")):
             self.l2 = np.array([np.full(o.shape, o.l2, o.dtype) for o in objectives])
             self.l2[[o.intercept for o in objectives], -1] = 0.0
 
@@ -205,17 +207,20 @@ class StackedRows(Table):
         return product
 
     def values(self, x: Array) -> Array:
-        """Return each client's value at x, from one product with all rows."""
-        clients, _, d = self.tables.shape
-        scores = self._first._scores(x, self.tables.reshape(-1, d))
-        values: Array = self._means(scores, clients)
+        """Return each client's value at x."""
+        values = self._means_at(x)
         if isinstance(self.l2, np.ndarray):
             with np.errstate(over="ignore", invalid="ignore"):  # 0 times what overflows is 0
                 squares = np.where(self.l2 == 0, 0.0, self.l2 * np.square(x))
-            values += 0.5 * squares.reshape(clients, -1).sum(axis=1)
+            values += 0.5 * squares.reshape(len(values), -1).sum(axis=1)
         elif self.l2:
             values += 0.5 * self.l2 * float(np.vdot(x, x))
         return values
+
+    def _means_at(self, x: Array) -> Array:
+        """Return each client's mean loss at one point, from one product with all rows."""
+        clients, _, d = self.tables.shape
+        return self._means(self._first._scores(x, self.tables.reshape(-1, d)), clients)
 
     def _means(self, scores: Array, clients: int) -> Array:
         """Return each client's mean loss, from the scores of all rows."""
@@ -231,7 +236,14 @@ class CompilableRows(StackedRows):
 
     def _compile(self, factors: Any) -> None:
         """Prepare the compiled form, in which `factors` multiply the clients' gradients."""
-        self._compiled = compiled_rows(self.tables, self.targets, factors, self.logistic)
+        same = isinstance(factors, float)
+        self._factors = factors if same else per_client(factors, self.tables.dtype, 0)
+        self._compiled = self._made()
+        self._walking = self._compiled  # what takes steps, of small data too if they are many
+
+    def _made(self, steps: int = 1) -> CompiledRows | None:
+        data = self.tables, self.targets
+        return compiled_rows(*data, self._factors, self.logistic, self.l2, steps)
 
     def uncompiled(self) -> None:
         """Take each gradient in one pass, without compiled kernels."""
@@ -243,6 +255,8 @@ class CompilableRows(StackedRows):
         part = super().only(which)
         if self._compiled is not None:
             part._compiled = self._compiled.of(part.tables, part.targets, which)
+        part._walking = part._compiled
+        part._factors = chosen(self._factors, which)
         return part
 
     def gradient(self, x: Array, which: Which) -> Array:
@@ -278,23 +292,25 @@ class CompilableRows(StackedRows):
             return super().batch_gradient(x, which, rows)
         return self._new(self._compiled, x, which, np.ascontiguousarray(rows))
 
+    def _means_at(self, x: Array) -> Array:
+        """Return each client's mean loss at one point."""
+        if self._compiled is None or not self._compiled.takes(x):
+            return super()._means_at(x)
+        means = self._compiled.mean_losses(x)
+        return means if self.logistic else self._compiled.factors * means
+
     def takes(self, steps: Steps) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
-        if self._compiled is None or np.size(self.l2) not in (1, len(self.tables)):
+        if self._compiled is None:
+            count = len(steps.points)
+            if kernels(self.tables, count) is None:
+                return False
+            self._walking = self._walking or self._made(count)
+        walking = self._walking
+        if walking is None or walking.ridges is None:
             return False
-        arrays = (steps.start, steps.linear, steps.center)
-        return self._compiled.takes(*(array for array in arrays if array is not None))
-
-    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
-        """Return where gradient steps of some clients lead."""
-        clients, dtype = places(which), steps.start.dtype
-        models = np.empty((len(clients), *self.shape), dtype)
-        models[:] = steps.start
-        ridges = np.full(len(self.tables), np.reshape(self.l2, -1), dtype)
-        own = None if rows is None else np.ascontiguousarray(rows)
-        assert self._compiled is not None  # noqa: S101  (see `takes`)
-        self._compiled.walk(models, steps, clients, ridges, own)
-        return models
+        arrays = (steps.start, steps.linear, steps.center, steps.first)
+        return bool(walking.takes(*(array for array in arrays if array is not None)))
 
     def _new(
         self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None

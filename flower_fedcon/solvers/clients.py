@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import FedConError
-from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.client_axis import Stack, Steps
 from flower_fedcon.solvers.problem import LocalProblem, Stop
 from flower_fedcon.validation import Array
 
@@ -38,6 +38,10 @@ class Functions(ABC):
     @abstractmethod
     def hessian_products(self, x: Array) -> Products | None:
         """Return the map v -> H_i v_i, for v in the shape of x; None where there is none."""
+
+    def gradient_steps(self, steps: Steps) -> Array | None:
+        """Return where gradient steps lead; None where they have to be taken one by one."""
+        return None
 
     @abstractmethod
     def only(self, places: Array) -> Functions:
@@ -116,6 +120,11 @@ class StackedFunctions(Functions):
     def hessian_products(self, x: Array) -> Products | None:
         """Return the Hessians' map, if the stack has one."""
         return self.stack.hessian_products(x)
+
+    def gradient_steps(self, steps: Steps) -> Array | None:
+        """Return where gradient steps lead, by the stack if it takes them."""
+        taken = self.stack.takes(steps)
+        return self.stack.gradient_steps(steps, self._all, None) if taken else None
 
     def only(self, places: Array) -> Functions:
         """Return the functions of some of the clients."""

@@ -17,6 +17,15 @@ def step_weight(t: int, power: float, shift: float) -> float:
     return float((t + shift) ** power)
 
 
+def model_curvature(steps: float, damping: float, strong_convexity: float) -> float:
+    """Return c = gamma + (mu/2) A.
+
+    >>> model_curvature(2, 1.0, 0.5)
+    1.5
+    """
+    return damping + 0.5 * strong_convexity * steps
+
+
 def model_minimizer(
     psi: Any,
     z: Array,
@@ -50,7 +59,7 @@ def model_minimizer(
     >>> model_minimizer(L1(1.0), np.array([6.0, 1.0]), 2, damping=1.0, strong_convexity=1.0)
     array([2., 0.])
     """
-    curvature = damping + 0.5 * strong_convexity * steps
+    curvature = model_curvature(steps, damping, strong_convexity)
     center, step = z / curvature, steps / curvature
     if anchor is None or radius is None:
         return psi.prox(center, step)  # type: ignore[no-any-return]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flower_fedcon.validation import Array
 
 
@@ -26,13 +28,13 @@ def extrapolate(
     return (1 + beta) * new - beta * c, new
 
 
-def catch_up(z: Array, e: Array, drift: float, left: float) -> tuple[Array, Array]:
+def catch_up(z: Array, e: Array, drift: Any, left: Any) -> tuple[Array, Array]:
     """Return z_j and e_j after the rounds that a client has missed: z_j + A_j e_j, B_j e_j.
 
     Parameters
     ----------
     z, e : array, shape (..., *model)
-    drift, left : float
+    drift, left : float, or array, shape (..., 1, ..., 1)
         A_j and B_j.
 
     >>> catch_up(np.ones(1), np.ones(1), 0.5, 0.25)

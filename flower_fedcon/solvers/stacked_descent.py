@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.objectives.client_axis import Steps, Z
 from flower_fedcon.regularizers.base import soft
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.clients import (
@@ -81,7 +82,7 @@ class _Descents(Masked):
 
     def run(self) -> Solutions:
         rules = self.rules
-        for k in range(rules.max_iterations):
+        for k in range(self._ahead(), rules.max_iterations):
             self._compact()
             if not self.going.any():
                 return self.found
@@ -111,6 +112,22 @@ class _Descents(Masked):
             self._move(previous, before)
         self._end(self.going.copy(), self.y, rules.max_iterations, rules.tolerance is None)
         return self.found
+
+    def _ahead(self) -> int:
+        """Take all steps but the last in one go, where that can be; return how many."""
+        rules, problems, count = self.rules, self.problems, self.rules.max_iterations - 1
+        counted = rules.tolerance is None and self.stop is None and self.psi is None
+        plain = not (rules.backtracking or rules.momentum or self.needs_values)
+        if not counted or not plain or rules.step is None or not count:
+            return 0
+        onward: dict[str, Any] = {"shift": problems.shift, "center": problems.center}
+        steps = Steps(problems.start, rules.step, [Z] * count, linear=problems.linear, **onward)
+        found = problems.functions.gradient_steps(steps)
+        if found is None or not np.isfinite(found).all():
+            return 0  # one by one: so it shows when a solve diverges
+        self.found.evaluations[:] += count
+        self.x = self.y = found
+        return count
 
     def _move(self, previous: Array, before: Array) -> None:
         """Go on from `new`, with momentum."""
@@ -199,7 +216,7 @@ class _Descents(Masked):
 
     def _prox(self, v: Array, pending: Array) -> Array:
         psi: Any = self.psi
-        if isinstance(psi, Penalty):
+        if isinstance(psi, Penalty) and type(psi).prox is Penalty.prox:
             l1, l2 = psi.entrywise(v.shape[1:])
             steps = along(self.a, v)
             level, shrink = steps * l1.astype(v.dtype), 1 + steps * l2.astype(v.dtype)

@@ -50,11 +50,10 @@ class PlainState(NamedTuple):
 
     def _follow(self, mirror: Mirror, known: DualConstants, uploads: Uploads) -> None:
         """Move z_j and c_j as the clients have."""
-        r, paper = known.ratio, known.form == "paper"
-        for j, theta_j in uploads.items("theta"):
-            before = mirror["c"][j] if paper else None
-            zeta, c = extrapolate(mirror["z"][j], before, self.theta, r, self.beta)
-            mirror.put(j, z=r * theta_j - zeta, **({"c": c} if paper else {}))
+        r, clients, theta = known.ratio, uploads.clients, uploads.stacked("theta")
+        before = mirror.rows("c", clients) if known.form == "paper" else None
+        zeta, c = extrapolate(mirror.rows("z", clients), before, self.theta, r, self.beta)
+        mirror.put(clients, z=r * theta - zeta, **({} if before is None else {"c": c}))
 
     def model(self, known: DualConstants) -> Array:
         """Return theta."""
@@ -105,11 +104,12 @@ class AcceleratedState(NamedTuple):
 
     def _follow(self, mirror: Mirror, now: RoundNumbers, uploads: Uploads) -> None:
         """Move z_j and e_j as the clients have."""
-        for j, delta in uploads.items("delta"):
-            drift, left = float(self.drift[j]), float(self.left[j])
-            z, e = catch_up(mirror["z"][j], mirror["e"][j], drift, left)
-            z, e = move(z, e, delta, now.a, now.b, now.k)
-            mirror.put(j, z=z, e=e)
+        clients, delta = uploads.clients, uploads.stacked("delta")
+        numbers = np.stack([self.drift, self.left])[:, clients].astype(delta.dtype)
+        drift, left = numbers.reshape(2, -1, *[1] * (delta.ndim - 1))
+        z, e = catch_up(mirror.rows("z", clients), mirror.rows("e", clients), drift, left)
+        z, e = move(z, e, delta, now.a, now.b, now.k)
+        mirror.put(clients, z=z, e=e)
 
     def model(self, known: DualConstants) -> Array:
         """Return prox(z + e, 1/nu)."""

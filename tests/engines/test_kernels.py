@@ -9,18 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from row_clients import clients
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.engines.stacked_states import States
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.kernels import passes
-from flower_fedcon.objectives import LeastSquares, LogisticRegression, Scaled
-from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.objectives.stacked import stack
-from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
-from flower_fedcon.registry import algorithms
-from flower_fedcon.regularizers import L1, ElasticNet, TotalVariation1D
 from flower_fedcon.sets import L1Ball, Simplex
 from flower_fedcon.sets.atoms import CoordinateAtom
 from flower_fedcon.sets.compact import RankOneAtom
@@ -34,21 +30,6 @@ threads = pytest.importorskip("flower_fedcon.kernels.threads")
 def always(monkeypatch):
     """Use the kernels for arrays of any size."""
     monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
-
-
-def clients(kind: str, n: int, rows: int, shape: tuple[int, ...], dtype: Any) -> list[Any]:
-    rng = np.random.default_rng(rows)
-    found: list[Any] = []
-    for j in range(n):
-        A = rng.standard_normal((rows, *shape)).astype(dtype)
-        b = rng.standard_normal(rows).astype(dtype)
-        if kind == "logistic":
-            found.append(LogisticRegression(A, np.where(b > 0, 1, -1), l2=0.1 * j))
-        elif kind == "scaled":
-            found.append(Scaled(LeastSquares(A, b), 1.0 + j))
-        else:
-            found.append(LeastSquares(A, b, scale=1.0 + j))
-    return found
 
 
 @pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
@@ -84,6 +65,23 @@ def test_gradients_are_those_of_each_client(always, kind, dtype, rows, which):
     for gradient, expected in found.values():
         assert gradient.dtype == dtype
         np.testing.assert_allclose(gradient, expected, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "scaled", "matrix"])
+def test_values_are_those_of_each_client(always, monkeypatch, kind, dtype):
+    shape = (2, 3) if kind == "matrix" else (7,)
+    objectives, used = clients(kind, 5, 9, shape, dtype), []
+    kernels = accelerate.kernels(np.ones(1))
+    plain = kernels.find_losses
+    monkeypatch.setattr(kernels, "find_losses", lambda *a: (used.append(1), plain(*a)))
+    rng = np.random.default_rng(0)
+    for x in (rng.standard_normal(shape), 300 * rng.standard_normal(shape), np.zeros(shape)):
+        found = stack(objectives).values(x.astype(dtype))
+        expected = [f.value(x.astype(dtype)) for f in objectives]
+        np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == np.float64 else 1e-5)
+    assert used == [1, 1, 1]
+    assert np.isnan(stack(objectives).values(np.full(shape, np.nan, dtype))).all()
 
 
 def test_the_kernels_are_what_is_used(always, monkeypatch):
@@ -280,48 +278,6 @@ def test_passes_leave_what_is_no_matrix_to_numpy(always):
     np.testing.assert_array_equal(passes.pulled(x[0], x[1], 2.0), [-6.0, -6.0, -6.0])
 
 
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
-def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
-    """With prox, drift and pull; from z and from the point; of all rows and of batches."""
-    parts = clients(kind, 4, 9, (7,), np.float64)
-    whole, rng = stack(parts), np.random.default_rng(5)
-    psi, which = ElasticNet(0.3, 0.2), np.array([0, 2, 3])
-    start, linear, center = (rng.standard_normal((3, 7)) for _ in range(3))
-    batches = rng.integers(0, 9, (3, 5, 4))
-    for rows in (None, batches):
-        for from_point in (False, True):
-            proxes = [0.0, 0.1, 0.2, 0.3, 0.4]
-            levels = [(t, 0.3, 0.2) for t in proxes]
-            steps = Steps(start, 0.05, levels, from_point, linear, 0.7, center)
-            assert whole.takes(steps)
-            found = whole.gradient_steps(steps, which, rows)
-            for i, j in enumerate(which):
-                z = start[i]
-                for k, t in enumerate(proxes):
-                    w = psi.prox(z, t)
-                    own = np.arange(9) if rows is None else rows[i, k]
-                    g = parts[j].batch_gradient(w, own) + linear[i] + 0.7 * (w - center[i])
-                    z = (w if from_point else z) - 0.05 * g
-                np.testing.assert_allclose(found[i], z, rtol=0, atol=1e-12)
-    unknown = Steps(np.full(7, np.nan), 0.05, [(0.0, 0.0, 0.0)] * 2, False)
-    assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
-
-
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedmid", "feddualavg", "compositefl"])
-def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
-    taken = []
-    real = StackedLeastSquares.gradient_steps
-    monkeypatch.setattr(
-        StackedLeastSquares, "gradient_steps", lambda *given: taken.append(1) or real(*given)
-    )
-    psi = {} if name in ("fedavg", "scaffold") else {"regularizer": L1(0.1)}
-    problem = FederatedProblem(clients("least squares", 4, 9, (7,), np.float64), **psi)
-    strategy = algorithms()[name](*psi.values(), client_lr=0.01, local_steps=3)
-    runs = [simulate(strategy, problem, 6, engine=engine).x for engine in ("local", "stacked")]
-    assert len(taken) == 6
-    np.testing.assert_allclose(*runs, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(("one", "every"), [(1.0, 9.0), (1.6, 1.0), (1.0, 1.02)])
 def test_the_number_of_threads_costs_no_tenth_more_than_the_better_one(one, every):
     """In every hundred calls, also once a machine that was busy is so no more."""
@@ -335,14 +291,3 @@ def test_the_number_of_threads_costs_no_tenth_more_than_the_better_one(one, ever
         best = min(one_now, every_now)
         assert np.mean(spent[200:300]) <= 1.1 * best
         assert np.mean(spent[300:]) <= 1.1 * best
-
-
-@pytest.mark.parametrize("size", [5, 500])
-def test_recursions_find_the_same_bits_interpreted_and_compiled(monkeypatch, size):
-    rng = np.random.default_rng(size)
-    v = np.cumsum(rng.standard_normal(size)) * 0.1 + rng.standard_normal(size)
-    monkeypatch.setattr(accelerate, "_interpreted", -(10**9))
-    expected = TotalVariation1D(0.05).prox(v, 1.0).tobytes()
-    monkeypatch.setattr(accelerate, "_interpreted", 10**9)
-    monkeypatch.setattr("flower_fedcon.regularizers.variation.fused", None)  # not called
-    assert TotalVariation1D(0.05).prox(v, 1.0).tobytes() == expected

@@ -1,0 +1,195 @@
+"""Loops over the rows of many clients' tables, to be compiled: gradients and losses.
+
+One client's sums are always taken in the same order, whatever thread takes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def jit(function: _Function, **options: Any) -> _Function:
+    """Compile at the first call; keep the result on disk if a folder there is writable."""
+    compiled: _Function
+    try:
+        compiled = numba.njit(function, cache=True, **options)
+    except RuntimeError:  # no writable folder
+        compiled = numba.njit(function, **options)
+    return compiled
+
+
+def _sums(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile sums, in any order, as in BLAS; non-finite values propagate."""
+    return jit(function, fastmath={"reassoc", "contract", "nsz"})
+
+
+@_sums
+def add_mean(
+    table: Array, targets: Array, rows: Array, x: Array, out: Array, factor: float, logistic: bool
+) -> None:
+    """Add factor times the mean over `rows` of (link(<a, x>) - target) a to `out`."""
+    d, count, number = len(x), len(rows), x.dtype.type
+    factor /= count
+    whole = count - count % 4
+    # Four rows at a time: they are still in the first-level cache when they are added to `out`.
+    for k in range(0, whole, 4):
+        i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+        a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
+        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
+        for j in range(d):
+            s1 += a1[j] * x[j]
+            s2 += a2[j] * x[j]
+            s3 += a3[j] * x[j]
+            s4 += a4[j] * x[j]
+        if logistic:
+            s1, s2, s3, s4 = np.tanh(s1 / 2), np.tanh(s2 / 2), np.tanh(s3 / 2), np.tanh(s4 / 2)
+        s1, s2 = number(factor * (s1 - targets[i1])), number(factor * (s2 - targets[i2]))
+        s3, s4 = number(factor * (s3 - targets[i3])), number(factor * (s4 - targets[i4]))
+        for j in range(d):
+            out[j] += s1 * a1[j] + s2 * a2[j] + s3 * a3[j] + s4 * a4[j]
+    for k in range(whole, count):
+        a, s = table[rows[k]], number(0)
+        for j in range(d):
+            s += a[j] * x[j]
+        if logistic:
+            s = np.tanh(s / 2)
+        s = number(factor * (s - targets[rows[k]]))
+        for j in range(d):
+            out[j] += s * a[j]
+
+
+@_sums
+def find_scores(table: Array, x: Array, out: Array) -> None:
+    """Write <a, x> of each row a into `out`."""
+    d, count, number = len(x), len(table), x.dtype.type
+    whole = count - count % 4
+    for k in range(0, whole, 4):
+        a1, a2, a3, a4 = table[k], table[k + 1], table[k + 2], table[k + 3]
+        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
+        for j in range(d):
+            s1 += a1[j] * x[j]
+            s2 += a2[j] * x[j]
+            s3 += a3[j] * x[j]
+            s4 += a4[j] * x[j]
+        out[k], out[k + 1], out[k + 2], out[k + 3] = s1, s2, s3, s4
+    for k in range(whole, count):
+        a, s = table[k], number(0)
+        for j in range(d):
+            s += a[j] * x[j]
+        out[k] = s
+
+
+@_sums
+def find_both_scores(table: Array, x: Array, y: Array, out: Array, other: Array) -> None:
+    """Write <a, x> and <a, y> of each row a, which is read once."""
+    d, count, number = len(x), len(table), x.dtype.type
+    whole = count - count % 2
+    for k in range(0, whole, 2):
+        a1, a2 = table[k], table[k + 1]
+        s1, s2, t1, t2 = number(0), number(0), number(0), number(0)
+        for j in range(d):
+            s1 += a1[j] * x[j]
+            s2 += a2[j] * x[j]
+            t1 += a1[j] * y[j]
+            t2 += a2[j] * y[j]
+        out[k], out[k + 1], other[k], other[k + 1] = s1, s2, t1, t2
+    for k in range(whole, count):
+        a, s, t = table[k], number(0), number(0)
+        for j in range(d):
+            s += a[j] * x[j]
+            t += a[j] * y[j]
+        out[k], other[k] = s, t
+
+
+@_sums
+def add_rows(table: Array, weights: Array, factor: Any, out: Array) -> None:
+    """Add factor times the sum of the rows, each times its weight, to `out`."""
+    d, count = len(out), len(table)
+    whole = count - count % 4
+    for k in range(0, whole, 4):
+        a1, a2, a3, a4 = table[k], table[k + 1], table[k + 2], table[k + 3]
+        w1, w2 = factor * weights[k], factor * weights[k + 1]
+        w3, w4 = factor * weights[k + 2], factor * weights[k + 3]
+        for j in range(d):
+            out[j] += w1 * a1[j] + w2 * a2[j] + w3 * a3[j] + w4 * a4[j]
+    for k in range(whole, count):
+        a, w = table[k], factor * weights[k]
+        for j in range(d):
+            out[j] += w * a[j]
+
+
+def add_gradients(
+    tables: Array,
+    targets: Array,
+    places: Array,
+    rows: Array,
+    x: Array,
+    out: Array,
+    factors: Array,
+    scale: float,
+    logistic: bool,
+    center: Array,
+    pull: float,
+) -> None:
+    """Add the gradients of some clients to `out`; all floats in arrays have one dtype.
+
+    Parameters
+    ----------
+    tables, targets : array, shape (N, m, d) and (N, m)
+        Of all clients.
+    places : array of int, shape (n,)
+        The clients.
+    rows : array of int, shape (n, batch size), or ALL_ROWS
+        The rows of each of them that count.
+    x : array, shape (n, d) or (1, d)
+    out : array, shape (n, d)
+    factors : array, shape (N,)
+    scale : float
+        Client i's gradient is multiplied by factors[i] and scale.
+    logistic : bool
+        Whether the link of a score s is tanh(s / 2); else it is s.
+    center : array, shape (d,) or (0,)
+    pull : float
+        If there is a center, `out` is overwritten by pull * (x - center) first.
+    """
+    every, strength = np.arange(tables.shape[1]), x.dtype.type(pull)
+    for i in numba.prange(len(places)):
+        client, at = places[i], np.int64(i)  # numba's i is unsigned, and i + 0 a float
+        own = rows[at] if len(rows) else every
+        model, gradient = x[at if len(x) > 1 else 0], out[at]
+        for j in range(len(center)):
+            gradient[j] = (model[j] - center[j]) * strength
+        factor = scale * factors[client]
+        add_mean(tables[client], targets[client], own, model, gradient, factor, logistic)
+
+
+def find_losses(tables: Array, targets: Array, x: Array, logistic: bool, out: Array) -> None:
+    """Write each client's mean loss at x into `out`: half of (s - t)^2, or log(1 + exp(-t s)).
+
+    Parameters
+    ----------
+    tables, targets : array, shape (N, m, d) and (N, m)
+    x : array, shape (d,)
+    logistic : bool
+    out : array, shape (N,)
+    """
+    m = tables.shape[1]
+    zero, one, number = x.dtype.type(0), x.dtype.type(1), x.dtype.type(m)
+    for i in numba.prange(len(tables)):
+        scores, own, total = np.empty(m, x.dtype), targets[i], zero
+        find_scores(tables[i], x, scores)
+        for r in range(m):
+            if logistic:
+                margin = own[r] * scores[r]
+                total += np.log1p(np.exp(-abs(margin))) + (-margin if margin < zero else zero)
+            else:
+                total += (scores[r] - own[r]) * (scores[r] - own[r]) / (one + one)
+        out[i] = total / number

@@ -1,0 +1,237 @@
+"""Loops over the gradient steps of many clients, to be compiled: a client's rows stay in the cache.
+
+Sums run as in `rows`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores
+from flower_fedcon.validation import Array
+
+
+def take_steps(
+    tables: Array,
+    targets: Array,
+    places: Array,
+    rows: Array,
+    models: Array,
+    factors: Array,
+    ridges: Array,
+    logistic: bool,
+    linear: Array,
+    center: Array,
+    first: Array,
+    shift: Any,
+    step: Any,
+    of_z: Any,
+    of_point: Any,
+    thresholds: Array,
+    divisors: Array,
+) -> None:
+    """Take gradient steps of some clients on `models`, in place: a client's rows stay in the cache.
+
+    Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear, x> and
+    shift/2 ||x - center||^2. The gradient g of step k is taken at the point w, the model z
+    soft-thresholded at thresholds[k] and divided by divisors[k]; then
+    z := of_z z + of_point w - step g.
+
+    Parameters
+    ----------
+    tables, targets, places, logistic
+        See `rows.add_gradients`.
+    rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step
+    models : array, shape (n, d)
+    factors, ridges : array, shape (N,)
+    linear : array, shape (n, d) or (0, 0)
+    center : array, shape (n, d), (1, d) or (0, 0)
+    first : array, shape (d,) or (0,)
+        The point of the first step, where it is given.
+    """
+    every, zero, one = np.arange(tables.shape[1]), models.dtype.type(0), models.dtype.type(1)
+    for i in numba.prange(len(places)):
+        client, at = places[i], np.int64(i)
+        model, ridge, factor = models[at], ridges[client], factors[client]
+        point, gradient = np.empty(len(model), model.dtype), np.empty(len(model), model.dtype)
+        for k in range(len(thresholds)):
+            own = rows[at, k] if len(rows) else every
+            level, shrink = thresholds[k], one / divisors[k]
+            for j in range(len(model)):
+                size = abs(model[j]) - level
+                if size < zero:  # what is not a number stays so
+                    size = zero
+                point[j] = (size if model[j] >= zero else -size) * shrink
+            if k == 0:
+                for j in range(len(first)):
+                    point[j] = first[j]
+            for j in range(len(model)):
+                gradient[j] = ridge * point[j]
+            if len(linear):
+                for j in range(len(model)):
+                    gradient[j] += linear[at, j]
+            if len(center):
+                middle = center[at if len(center) > 1 else 0]
+                for j in range(len(model)):
+                    gradient[j] += shift * (point[j] - middle[j])
+            add_mean(tables[client], targets[client], own, point, gradient, factor, logistic)
+            if of_point == zero:
+                for j in range(len(model)):
+                    model[j] = of_z * model[j] - step * gradient[j]
+            else:
+                for j in range(len(model)):
+                    model[j] = of_z * model[j] + of_point * point[j] - step * gradient[j]
+
+
+def take_steps_by_scores(
+    tables: Array,
+    targets: Array,
+    products: Array,
+    places: Array,
+    models: Array,
+    factors: Array,
+    ridges: Array,
+    logistic: bool,
+    linear: Array,
+    center: Array,
+    shift: Any,
+    step: Any,
+    count: int,
+) -> None:
+    """Take plain gradient steps, all rows in each, as `take_steps` does, up to rounding.
+
+    Where no prox comes between, z stays in the span of its start, the drift h (linear and center)
+    and the rows: K steps need the rows twice, and otherwise their products with one another,
+
+        s := q s - step (G r + t),   c := q c + r,   e := q e + 1,   q = 1 - step (ridge + shift)
+        z := q^K z - step (A' c + e h)
+
+    with scores s = A z, t = A h, and the weights r that the rows have in the gradient.
+
+    Parameters
+    ----------
+    products : array, shape (N, m, m)
+        G = A A' of all clients.
+    count : int
+        K >= 1.
+    """
+    m, d = tables.shape[1], tables.shape[2]
+    zero, one, number = models.dtype.type(0), models.dtype.type(1), models.dtype.type(m)
+    for i in numba.prange(len(places)):
+        client, at = places[i], np.int64(i)
+        model, table, own = models[at], tables[client], targets[client]
+        factor = factors[client] / number
+        kept = one - step * (ridges[client] + shift)
+        scores, weights = np.empty(m, model.dtype), np.empty(m, model.dtype)
+        sums, drifts = np.zeros(m, model.dtype), np.zeros(m, model.dtype)
+        drift = np.zeros(d if len(linear) or len(center) else 0, model.dtype)
+        if len(linear):
+            for j in range(d):
+                drift[j] = linear[at, j]
+        if len(center):
+            middle = center[at if len(center) > 1 else 0]
+            for j in range(d):
+                drift[j] -= shift * middle[j]
+        if len(drift):
+            find_both_scores(table, model, drift, scores, drifts)
+        else:
+            find_scores(table, model, scores)
+        power, drifted = one, zero
+        for k in range(count):
+            if k > 0:
+                for r in range(m):
+                    scores[r] = kept * scores[r] - step * drifts[r]
+                add_rows(products[client], weights, -step, scores)
+            for r in range(m):
+                link = np.tanh(scores[r] / (one + one)) if logistic else scores[r]
+                weights[r] = factor * (link - own[r])
+                sums[r] = kept * sums[r] + weights[r]
+            power *= kept
+            drifted = kept * drifted + one
+        for j in range(d):
+            model[j] *= power
+        for j in range(len(drift)):
+            model[j] -= step * drifted * drift[j]
+        add_rows(table, sums, -step, model)
+
+
+def take_softmax_steps(
+    tables: Array,
+    targets: Array,
+    places: Array,
+    rows: Array,
+    models: Array,
+    ridges: Array,
+    linear: Array,
+    center: Array,
+    first: Array,
+    shift: Any,
+    step: Any,
+    of_z: Any,
+    of_point: Any,
+    thresholds: Array,
+    divisors: Array,
+) -> None:
+    """Take steps as `take_steps` does, on the mean cross-entropy of the logits A x.
+
+    Parameters
+    ----------
+    targets : array of int, shape (N, m)
+        Classes.
+    models : array, shape (n, d, classes)
+    linear : array, shape (n, d * classes) or (0, 0)
+    center : array, shape (n, d * classes), (1, d * classes) or (0, 0)
+    first : array, shape (d * classes,) or (0,)
+    """
+    m, d, classes = tables.shape[1], tables.shape[2], models.shape[2]
+    size = rows.shape[2] if len(rows) else m
+    zero, one = models.dtype.type(0), models.dtype.type(1)
+    share = one / models.dtype.type(size)
+    for i in numba.prange(len(places)):
+        client, at = places[i], np.int64(i)
+        table, labels, model = tables[client], targets[client], models[at]
+        point = np.empty((classes, d), model.dtype)  # a row for each class: sums run along it
+        gradient = np.empty((classes, d), model.dtype)
+        scores = np.empty((classes, size), model.dtype)
+        batch = np.empty((size if len(rows) else 0, d), model.dtype)
+        for k in range(len(thresholds)):
+            level, shrink = thresholds[k], one / divisors[k]
+            for j in range(d):
+                for c in range(classes):
+                    z = model[j, c]
+                    length = abs(z) - level
+                    if length < zero:  # what is not a number stays so
+                        length = zero
+                    w = (length if z >= zero else -length) * shrink
+                    if k == 0 and len(first):
+                        w = first[j * classes + c]
+                    g = ridges[client] * w
+                    if len(linear):
+                        g += linear[at, j * classes + c]
+                    if len(center):
+                        g += shift * (w - center[at if len(center) > 1 else 0, j * classes + c])
+                    point[c, j], gradient[c, j] = w, g
+            for r in range(len(batch)):
+                batch[r] = table[rows[at, k, r]]
+            for c in range(classes):
+                find_scores(batch if len(rows) else table, point[c], scores[c])
+            for r in range(size):
+                own = labels[rows[at, k, r] if len(rows) else r]
+                top, total = scores[0, r], zero
+                for c in range(1, classes):
+                    top = max(top, scores[c, r])
+                for c in range(classes):
+                    scores[c, r] = np.exp(scores[c, r] - top)
+                    total += scores[c, r]
+                for c in range(classes):
+                    scores[c, r] = scores[c, r] / total - (one if c == own else zero)
+            for c in range(classes):
+                add_rows(batch if len(rows) else table, scores[c], share, gradient[c])
+            for j in range(d):
+                for c in range(classes):
+                    model[j, c] = (
+                        of_z * model[j, c] + of_point * point[c, j] - step * gradient[c, j]
+                    )
