@@ -175,6 +175,19 @@ def test_reproduce_tune_and_seeds(folder):
     assert (folder / "seeds" / "figure.png").exists()
 
 
+def test_many_clients_in_one_array(empty):
+    names = run_page("many_clients")[-1]
+    residual = names["history"]["residual"]
+    assert residual[-1] < 1e-7 < 1e-6 < residual[0]
+    objectives = [names[problem].objective(np.ones(16)) for problem in ("problem", "on_disk")]
+    assert objectives[0] == pytest.approx(objectives[1], rel=1e-13)
+    (empty / "many.toml").write_text(blocks("toml", page("many_clients"))[0])
+    smaller = "--set problem.clients=6000 --rounds 20"
+    bash(f"fedcon run many.toml {smaller} --run-dir run", empty)
+    last = History.read_rows(empty / "run" / "history.csv")[-1]
+    assert last["error"] < 1.0  # from 2.8
+
+
 def test_an_experiment_of_one_s_own(folder):
     (folder / "mine.toml").write_text(blocks("toml", page("experiments"))[0])
     output = bash("fedcon compare mine.toml --rounds 5", folder)

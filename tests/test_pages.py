@@ -79,6 +79,10 @@ PASTED = {
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],
     "docs/privacy.md": [("python", f"{GUIDES}test_privacy"), ("toml", f"{GUIDES}test_privacy")],
     "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],
+    "docs/many_clients.md": [
+        *[("python", f"{GUIDES}test_many_clients_in_one_array")] * 2,
+        ("toml", f"{GUIDES}test_many_clients_in_one_array"),
+    ],
     "docs/ray.md": [("python", f"{GUIDES}test_the_simulation_of_flower")],
     "docs/resume.md": [("python", f"{GUIDES}test_resume")],
     "docs/server_steps.md": [

@@ -19,6 +19,7 @@ from flower_fedcon.benchmarks import loops
 from flower_fedcon.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.kernels import dispatch
@@ -42,18 +43,36 @@ def lasso_in_one_array(clients: int, d: int) -> tuple[Array, Array, FederatedPro
     return A, b, FederatedProblem(parts, constraint=given.constraint)
 
 
-def rounds_of(strategy: Any, problem: FederatedProblem, kind: str) -> Callable[[int], None]:
-    """Return a function that plays a number of further rounds of one run, without evaluation."""
-    engine = (StackedEngine if kind == "stacked" else LocalEngine)(problem)
+def rounds_of(
+    strategy: Any, problem: FederatedProblem, kind: str, *, record: bool = False
+) -> Callable[[int], None]:
+    """Return a function that plays a number of further rounds of one run.
+
+    Without evaluation, or with `record` with one after each.
+    """
+    engine = _engine(problem, kind)
     rule = strategy.participation
     setup = Setup.of(engine.describe(), 10**6, problem.layout, rule, 0)
     run = Run(Plan(10**6), strategy, setup, problem.start, engine)
+    server = run.server
 
     def play(rounds: int) -> None:
-        for _ in range(rounds):
-            run.finish_round(run.server.begin())
+        last = server.round + rounds
+        while server.round < last:
+            if not engine.advances or not engine.advance(server, last - server.round):
+                run.finish_round(server.begin())
+            if record:
+                engine.evaluate(server.x)
 
     return play
+
+
+def _engine(problem: FederatedProblem, kind: str) -> InProcess:
+    if kind == "jax":
+        from flower_fedcon.engines.jax import JaxEngine
+
+        return JaxEngine(problem)
+    return (StackedEngine if kind == "stacked" else LocalEngine)(problem)
 
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -54,6 +53,57 @@ def scaffold(A: Any, b: Any, *, rate: float, steps: int, rounds: int) -> Any:
     return lax.scan(one, start, length=rounds)[0][0]
 
 
+def soft(z: Any, level: Any) -> Any:
+    """Return the prox of level times the l1 norm."""
+    return jnp.sign(z) * jnp.maximum(jnp.abs(z) - level, 0)
+
+
+@partial(jax.jit, static_argnames=("steps", "rounds"))
+def feddualavg(A: Any, b: Any, *, rate: float, l1: float, steps: int, rounds: int) -> Any:
+    """Return w after a number of rounds of FedDualAvg with psi = l1 ||w||_1."""
+
+    def local(A: Any, b: Any, start: Any, elapsed: Any) -> Any:
+        z = start
+        for k in range(steps):
+            w = soft(z, l1 * (elapsed + rate * k))
+            z = z - rate * least_squares_gradient(A, b, w)
+        return z - start
+
+    def one(z: Any, r: Any) -> Any:
+        deltas = vmap(local, in_axes=(0, 0, None, None))(A, b, z, rate * steps * r)
+        return z + deltas.mean(axis=0), None
+
+    z = lax.scan(one, jnp.zeros(A.shape[-1]), jnp.arange(1.0 * rounds))[0]
+    return soft(z, l1 * rate * steps * rounds)
+
+
+@partial(jax.jit, static_argnames=("steps", "batch", "rounds"))
+def feddualavg_softmax(
+    A: Any, y: Any, *, rate: float, l1: float, steps: int, batch: int, rounds: int
+) -> Any:
+    """Return w after a number of rounds on softmax regression, each step on the next rows."""
+    n, m, d = A.shape
+    shown = jax.nn.one_hot(y, 10, dtype=A.dtype)
+
+    def local(A: Any, shown: Any, start: Any, elapsed: Any, key: Any) -> Any:
+        order = jax.random.permutation(key, m)[: steps * batch].reshape(steps, batch)
+        z = start
+        for k in range(steps):
+            rows = A[order[k]]
+            w = soft(z, l1 * (elapsed + rate * k))
+            errors = jax.nn.softmax(rows @ w) - shown[order[k]]
+            z = z - (rate / batch) * (rows.T @ errors)
+        return z - start
+
+    def one(z: Any, r: Any) -> Any:
+        keys = jax.random.split(jax.random.key(r), n)
+        each = vmap(local, in_axes=(0, 0, None, None, 0))
+        return z + each(A, shown, z, rate * steps * r, keys).mean(axis=0), None
+
+    z = lax.scan(one, jnp.zeros((d, 10)), jnp.arange(rounds))[0]
+    return soft(z, l1 * rate * steps * rounds)
+
+
 @partial(jax.jit, static_argnames=("rounds",))
 def fedfw(A: Any, b: Any, *, radius: float, penalty: float, rounds: int) -> Any:
     """Return x_bar after a number of rounds of FedFW over the l1 ball."""
@@ -75,6 +125,3 @@ def fedfw(A: Any, b: Any, *, radius: float, penalty: float, rounds: int) -> Any:
 
     start = (jnp.zeros(d), jnp.zeros((n, d)))
     return lax.scan(one, start, jnp.arange(1.0, rounds + 1.0))[0][0]
-
-
-LOOPS: dict[str, Callable[..., Any]] = {"FedAvg": fedavg, "Scaffold": scaffold, "FedFW": fedfw}

@@ -16,7 +16,7 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from flower_fedcon.benchmarks import compiled, flower, in_process, oracles, paths
+from flower_fedcon.benchmarks import compiled, flower, in_process, million, oracles, paths, prox
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.kernels import dispatch
@@ -30,16 +30,29 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "memory": in_process.memory,
     "path": paths.path,
     "compiled": compiled.compiled,
+    "bookkeeping": compiled.bookkeeping,
     "projections": oracles.projections,
+    "prox": prox.prox,
     "nuclear": oracles.nuclear,
     "completion": oracles.completion,
     "imports": flower.imports,
     "long": in_process.long,
+    "million": million.million,
     "curves": in_process.curves,
     "ray": flower.ray,
     "flower": flower.flower,
 }
-ON_REQUEST = ("completion", "long", "curves", "ray", "flower", "path", "compiled")
+ON_REQUEST = (
+    "completion",
+    "long",
+    "million",
+    "curves",
+    "ray",
+    "flower",
+    "path",
+    "compiled",
+    "prox",
+)
 """The benchmarks that take more than a minute, or need an extra (path: tables; compiled: jax)."""
 
 

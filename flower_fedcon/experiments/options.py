@@ -26,6 +26,7 @@ class RunOptions:
     evaluate_every: int = 1
     workers: int | None = None
     timeout: float | None = None
+    clients_per_message: int | None = None
     audit: bool | None = None
     on_mismatch: str | None = None  # "error"
     certificates: bool = False
@@ -42,6 +43,7 @@ class RunOptions:
         if self.workers is not None:
             count("workers", self.workers)
         optional(positive, "timeout", self.timeout)
+        optional(count, "clients_per_message", self.clients_per_message)
         self.stops()
 
     def stops(self) -> tuple[Callback, ...]:

@@ -80,6 +80,7 @@ def play(
                 engine=run.engine,
                 workers=run.workers,
                 timeout=run.timeout,
+                clients_per_message=run.clients_per_message,
                 on_mismatch=experiment.on_mismatch(index),
             )
     except KeyboardInterrupt:

@@ -124,7 +124,8 @@ class OpenRun(LocalEngine):
     @property
     def acknowledged(self) -> list[int]:
         """For each client, the round of its last reply that was used."""
-        return self.server.acknowledgements.rounds.tolist()
+        rounds: list[int] = self.server.acknowledgements.rounds.tolist()
+        return rounds
 
 
 def complete(round_: Round, server: Server, engine: Engine) -> None:

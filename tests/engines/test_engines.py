@@ -45,7 +45,7 @@ COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "re
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def run(algorithm: str, engine: str) -> History:
+def run(algorithm: str, engine: str, **options) -> History:
     oracle = ORACLES.get(algorithm, "regularizer")
     problem = l1ls(CLIENTS, l1=0.1 if oracle == "regularizer" else 0.0)
     if oracle is None:
@@ -53,7 +53,7 @@ def run(algorithm: str, engine: str) -> History:
     given = {} if oracle is None else {oracle: getattr(problem, oracle)}
     settings = {**given, **RUNS[algorithm], "participation": Sample(count=2)}
     strategy = strategy_class(algorithm)(**settings)
-    return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED)
+    return simulate(strategy, problem, ROUNDS, engine=engine, seed=SEED, **options)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,9 +116,9 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("algorithm", RUNS)
-def test_ray_finds_the_local_iterates(algorithm):
-    local, ray = run(algorithm, "local"), run(algorithm, "ray")
+@pytest.mark.parametrize(("algorithm", "block"), zip(RUNS, [3, 1, None, 2, 4, 1], strict=True))
+def test_ray_finds_the_local_iterates(algorithm, block):
+    local, ray = run(algorithm, "local"), run(algorithm, "ray", clients_per_message=block)
     assert ray.x.tobytes() == local.x.tobytes()
     for row, same in zip(ray.rows, local.rows, strict=True):
         assert row == {**same, "seconds": row["seconds"]}

@@ -13,7 +13,6 @@ from test_stacked import COUNTED, KINDS, STACKS, made, objectives
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
 from flower_fedcon.arrays import Traced
-from flower_fedcon.benchmarks.in_process import small_clients
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares, Quadratic
@@ -31,7 +30,6 @@ from flower_fedcon.strategies import (
 )
 
 jax = pytest.importorskip("jax")
-from flower_fedcon.benchmarks.jax_loops import LOOPS  # noqa: E402
 from flower_fedcon.engines.jax import JaxEngine  # noqa: E402
 from flower_fedcon.engines.traceable import why_not_traceable  # noqa: E402
 
@@ -300,24 +298,6 @@ def test_a_mirror_does_not_change_what_it_was_given_to_read():
     assert mirror["c"].tolist() == [[0, 0, 0], [1, 1, 1]]
     assert mirror["d"].tolist() == [[1, 1, 1], [0, 0, 0]]
     assert not given.any()
-
-
-@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedFW"])
-def test_the_benchmark_s_yardstick_is_the_same_algorithm(name):
-    problem = small_clients(4, 6, rows=5)
-    A, b = (np.stack([getattr(f, key) for f in problem.objectives]) for key in ("A", "b"))
-    steps: dict[str, Any] = {"client_lr": 0.1, "local_steps": 2}
-    strategy = {
-        "FedAvg": lambda: FedAvg(**steps),
-        "Scaffold": lambda: Scaffold(**steps),
-        "FedFW": lambda: FedFW(problem.constraint, penalty=0.5),
-    }[name]()
-    settings = {"radius": 1.0, "penalty": 0.5} if name == "FedFW" else {"rate": 0.1, "steps": 2}
-    if name != "FedFW":
-        problem = FederatedProblem(problem.objectives)
-    with jax.enable_x64(True):
-        expected = np.asarray(LOOPS[name](A, b, rounds=20, **settings))
-    assert simulate(strategy, problem, 20).x == pytest.approx(expected, abs=1e-12)
 
 
 def test_local_and_compiled_fedfw_by_hand():

@@ -340,3 +340,10 @@ def test_weighted_layers():
 def test_a_list_for_a_model_of_one_array():
     with pytest.raises(ConfigError, match="x0 is a list of arrays, the clients' model one array"):
         FederatedProblem(quadratics(1.0), x0=[np.zeros(3)])
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**32 + 5, 2**63 - 1])
+def test_streams_are_numpys_own_of_their_four_numbers(seed):
+    for key in ((seed, 2, 1, 0), (seed, 1, 70_000, 0), (seed, 3, 2**33, 2**32 - 1)):
+        expected = np.random.default_rng(key).integers(2**63, size=3)
+        assert stream(*key).integers(2**63, size=3).tolist() == expected.tolist()

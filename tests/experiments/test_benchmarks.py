@@ -7,11 +7,13 @@ import json
 import numpy as np
 import pytest
 
-from flower_fedcon import simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.benchmarks import BENCHMARKS, loops
+from flower_fedcon.benchmarks.in_process import small_clients
 from flower_fedcon.cli import main
-from flower_fedcon.problems import lasso
-from flower_fedcon.strategies import FedFW
+from flower_fedcon.problems import digits, lasso
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, Scaffold
 
 
 @pytest.mark.parametrize(
@@ -50,4 +52,46 @@ def test_the_yardstick_is_the_same_algorithm(engine):
     b = np.stack([f.b for f in problem.objectives])
     expected = loops.fedfw_lasso(A, b, problem.constraint.radius, 0.5, 50)
     found = simulate(FedFW(problem.constraint, penalty=0.5), problem, 50, engine=engine).x
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedDualAvg", "FedFW"])
+def test_jax_by_hand_is_the_same_algorithm(name):
+    jax = pytest.importorskip("jax")
+    from flower_fedcon.benchmarks import jax_loops
+
+    bounded, psi = small_clients(4, 6, rows=5), L1(0.05)
+    A, b = (np.stack([getattr(f, key) for f in bounded.objectives]) for key in ("A", "b"))
+    steps = {"client_lr": 0.1, "local_steps": 2}
+    strategy, more = {
+        "FedAvg": lambda: (FedAvg(**steps), {}),
+        "Scaffold": lambda: (Scaffold(**steps), {}),
+        "FedDualAvg": lambda: (FedDualAvg(psi, **steps), {"l1": 0.05}),
+        "FedFW": lambda: (FedFW(bounded.constraint, penalty=0.5), {}),
+    }[name]()
+    settings = {"radius": 1.0, "penalty": 0.5} if name == "FedFW" else {"rate": 0.1, "steps": 2}
+    problem = bounded
+    if name != "FedFW":
+        problem = FederatedProblem(
+            bounded.objectives, regularizer=psi if name == "FedDualAvg" else None
+        )
+    with jax.enable_x64(True):
+        loop = getattr(jax_loops, name.lower())
+        expected = np.asarray(loop(A, b, rounds=20, **settings, **more))
+    assert simulate(strategy, problem, 20).x == pytest.approx(expected, abs=1e-12)
+
+
+def test_jax_by_hand_takes_minibatches_of_softmax_regression():
+    """With batches of all rows, in whatever order."""
+    jax = pytest.importorskip("jax")
+    from flower_fedcon.benchmarks import jax_loops
+
+    problem = digits(l1=1e-2)
+    A, y = (np.stack([getattr(f, key) for f in problem.objectives]) for key in ("A", "y"))
+    strategy = FedDualAvg(problem.regularizer, client_lr=0.5, local_steps=1)
+    with jax.enable_x64(True):
+        settings = {"rate": 0.5, "l1": 1e-2, "steps": 1, "batch": A.shape[1], "rounds": 5}
+        expected = np.asarray(jax_loops.feddualavg_softmax(A, y, **settings))
+    found = simulate(strategy, problem, 5).x
+    assert np.count_nonzero(found) > 20
     assert found == pytest.approx(expected, abs=1e-12)
