@@ -36,7 +36,7 @@ class _Case(NamedTuple):
 def compiled(quick: bool = False) -> Iterator[Result]:
     """Time rounds of five local steps (FedFW: one) on 20 rows a client, and digits in batches."""
     for case in _cases(quick):
-        rounds = 3 if quick else max(3, 30_000_000 // (30_000 + case.work))  # 20 ms and more
+        rounds = 3 if quick else rounds_for(case.work)
         plays = {kind: rounds_of(case.strategy, case.problem, kind) for kind in _ENGINES}
         fewer = {kind: max(1, rounds // 8) if kind == "local" else rounds for kind in _ENGINES}
         for _ in range(1 if quick else 12):  # until its blocks are as long as they get
@@ -55,6 +55,11 @@ def compiled(quick: bool = False) -> Iterator[Result]:
                 unit="us a round",
                 target=case.target if kind == best else "<= 1.15" if kind == "jax" else "",
             )
+
+
+def rounds_for(work: int) -> int:
+    """Return how many rounds are timed together: 10 ms and more, with caches and threads warm."""
+    return max(4, 120_000_000 // (200_000 + work))
 
 
 def _cases(quick: bool) -> Iterator[_Case]:
@@ -104,7 +109,7 @@ def bookkeeping(quick: bool = False) -> Iterator[Result]:
     steps: dict[str, Any] = {"client_lr": _RATE, "local_steps": _STEPS}
     for clients, d in ((5, 64),) if quick else _SIZES:
         problem = FederatedProblem(small_clients(clients, d, rows=_ROWS).objectives)
-        rounds = 3 if quick else max(3, 30_000_000 // (30_000 + _STEPS * clients * _ROWS * d))
+        rounds = 3 if quick else rounds_for(_STEPS * clients * _ROWS * d)
         plays = {
             "FedAvg": rounds_of(FedAvg(**steps), problem, "stacked"),
             "recorded": rounds_of(FedAvg(**steps), problem, "stacked", record=True),

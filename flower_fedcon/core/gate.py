@@ -22,7 +22,7 @@ from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, squared_norm
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Gate:
             If not: the round is not applied.
         """
         for value in state:
-            if not isinstance(value, np.ndarray) or np.vdot(value, value) < math.inf:
+            if not isinstance(value, np.ndarray) or squared_norm(value) < math.inf:
                 continue
             if not np.isfinite(value).all():
                 raise FedConError(
@@ -166,7 +166,7 @@ class Gate:
                 )
             # One pass for both: of what is not finite, neither is the square norm.
             if isinstance(value, np.ndarray):
-                if not np.vdot(value, value) < most:
+                if not squared_norm(value) < most:
                     _check_norms(name, value if lead else value[None], most)
             elif lead and isinstance(value, Summed):
                 _check_norms(name, value.total()[None], math.inf)
@@ -190,7 +190,7 @@ def _check_norms(name: str, values: Array, most: float) -> None:
         raise ConfigError(
             f"{name!r} holds non-finite values: check the data, or take smaller steps"
         )
-    longest = max(float(np.vdot(value, value)) for value in values)
+    longest = max(float(squared_norm(value)) for value in values)
     if longest > most:
         raise ConfigError(
             f"{name!r} has norm {math.sqrt(longest):.3g}, more than {math.sqrt(most):.3g} "

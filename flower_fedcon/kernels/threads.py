@@ -25,6 +25,13 @@ class Pace:
     ...     pace.note(alone := pace.alone(), 1.0 if alone else 3.0)
     >>> [pace.alone() for _ in range(4)]
     [True, True, True, True]
+
+    When the slower number is tried again and is the faster one now, what it took before is
+    forgotten: a machine that had been busy for a moment is used in full after three calls.
+
+    >>> pace.note(False, 0.5)
+    >>> pace.alone()
+    False
     """
 
     def __init__(self) -> None:
@@ -36,7 +43,7 @@ class Pace:
         for alone, seconds in self._seconds.items():
             if len(seconds) < _TRIALS:
                 return alone
-        one, every = (sorted(s)[len(s) // 2] for s in self._seconds.values())  # about medians
+        one, every = map(_median, self._seconds.values())
         faster, ratio = one <= every, max(one, every) / min(one, every)
         self._since += 1
         if self._since <= _RETRIES * ratio:
@@ -46,7 +53,16 @@ class Pace:
 
     def note(self, alone: bool, seconds: float) -> None:
         """Note how long a call took."""
-        self._seconds[alone].append(max(seconds, 1e-9))
+        own, other = self._seconds[alone], self._seconds[not alone]
+        tried = len(own) >= _TRIALS <= len(other)
+        if tried and seconds < _median(other) < _median(own):
+            own.clear()
+        own.append(max(seconds, 1e-9))
+
+
+def _median(seconds: deque[float]) -> float:
+    """Return about the median."""
+    return sorted(seconds)[len(seconds) // 2]
 
 
 class Paces:

@@ -12,7 +12,7 @@ from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import flat, oracles
 from flower_fedcon.sets.arrays import expect_finite
-from flower_fedcon.validation import Array, float_array, nonnegative
+from flower_fedcon.validation import Array, float_array, nonnegative, squared_norm
 
 
 class Regularizer(ABC):
@@ -108,7 +108,7 @@ LONGEST = 1.0 - 1e-12
 def check_prox(psi: object, v: Array, step: float) -> float:
     """Return the step size of a prox as a float, if it is valid and `v` is finite."""
     # One pass: of what is not finite, neither is the square norm; of large numbers it may not be.
-    if not np.vdot(v, v) < math.inf:
+    if not squared_norm(v) < math.inf:
         expect_finite(psi, v)
     return check_step(step)
 

@@ -11,9 +11,7 @@ import numpy as np
 
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import Array, expect_array, expect_names
-
-_SHORT = 10_000  # entries, from which on BLAS takes several threads for a product
+from flower_fedcon.validation import Array, expect_array, expect_names, squared_norm
 
 
 def size_of(shape: tuple[int, ...]) -> int:
@@ -69,7 +67,7 @@ def expect_floats(owner: str, x: Array) -> None:
 def expect_finite(owner: object, x: Array) -> None:
     """Raise if an entry of `x` is not a finite float."""
     expect_floats(type(owner).__name__, x)
-    if x.size < _SHORT and known(x) and np.vdot(x, x) < math.inf:  # several times as fast
+    if known(x) and squared_norm(x) < math.inf:  # several times as fast
         return
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
