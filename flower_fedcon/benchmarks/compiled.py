@@ -58,8 +58,8 @@ def compiled(quick: bool = False) -> Iterator[Result]:
 
 
 def rounds_for(work: int) -> int:
-    """Return how many rounds are timed together: 10 ms and more, with caches and threads warm."""
-    return max(4, 120_000_000 // (200_000 + work))
+    """Return how many rounds are timed together: 30 ms and more, with caches and threads warm."""
+    return max(4, 400_000_000 // (600_000 + work))
 
 
 def _cases(quick: bool) -> Iterator[_Case]:

@@ -14,7 +14,8 @@ from typing import Any
 import numba
 
 _TRIALS = 3  # of each number, to begin with
-_RETRIES = 16  # calls after which the other number is tried again, times how much slower it was
+_RETRIES = 16  # calls after which the other number is tried again; twice as many each time that it
+# is still slower, up to these times how much slower it is
 
 
 class Pace:
@@ -36,7 +37,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds = {True: deque[float](maxlen=5), False: deque[float](maxlen=5)}
-        self._since = 0  # calls since the slower number was tried
+        self._since, self._pause = 0, _RETRIES  # calls since the slower number was tried; and until
 
     def alone(self) -> bool:
         """Return whether the next call is to have one thread."""
@@ -46,9 +47,9 @@ class Pace:
         one, every = map(_median, self._seconds.values())
         faster, ratio = one <= every, max(one, every) / min(one, every)
         self._since += 1
-        if self._since <= _RETRIES * ratio:
+        if self._since <= self._pause:
             return faster
-        self._since = 0
+        self._since, self._pause = 0, min(2 * self._pause, int(_RETRIES * ratio))
         return not faster
 
     def note(self, alone: bool, seconds: float) -> None:
@@ -57,6 +58,7 @@ class Pace:
         tried = len(own) >= _TRIALS <= len(other)
         if tried and seconds < _median(other) < _median(own):
             own.clear()
+            self._pause = _RETRIES
         own.append(max(seconds, 1e-9))
 
 
