@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
+from flower_fedcon.kernels.passes import variate_change
 from flower_fedcon.solvers import Correction
-from flower_fedcon.solvers.variates import variate_change
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

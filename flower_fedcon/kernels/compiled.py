@@ -72,10 +72,16 @@ def _mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
             out[i, j] = rest * x[i, j] + u[i] * v[j]
 
 
+def _variate_change(c: Array, delta: Array, length: Any, out: Array) -> None:
+    for i in numba.prange(len(delta)):
+        for j in range(delta.shape[1]):
+            out[i, j] = -(c[j] + delta[i, j] / length)
+
+
 _PARALLEL = (
     rows.add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer,
     steps.take_steps, steps.take_steps_by_scores, rows.find_losses,
-    steps.take_softmax_steps,
+    steps.take_softmax_steps, _variate_change,
 )  # fmt: skip
 _loops: list[Any] = [jit(function, parallel=True) for function in _PARALLEL]
 _paces = Paces()
@@ -194,6 +200,13 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     """
     out = np.empty(x.shape, x.dtype)
     _call(5, x.size, read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
+    return out
+
+
+def variate_change(c: Array, delta: Array, length: float) -> Array:
+    """Return -(c + delta / length), for matrices `delta` and a vector c."""
+    out = np.empty(delta.shape, delta.dtype)
+    _call(10, delta.size, read_only(c), read_only(delta), delta.dtype.type(length), out)
     return out
 
 

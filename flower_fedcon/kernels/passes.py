@@ -51,6 +51,30 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array | None:
     return compiled.mix_outer(x, rest, u, v)  # type: ignore[no-any-return]
 
 
+def variate_change(c: Array, delta: Array, length: float) -> Array:
+    """Return -(c + delta / length): option II of Scaffold.
+
+    Parameters
+    ----------
+    c : array, shape (..., *model)
+    delta : array, shape (..., *model)
+        Where steps of this length in all have led.
+    length : float
+
+    >>> variate_change(np.array([1.0]), np.array([[2.0], [-4.0]]), 2.0)
+    array([[-2.],
+           [ 1.]])
+    """
+    alike = delta.ndim == 2 and c.shape == delta.shape[1:] and c.dtype == delta.dtype
+    compiled = kernels(delta) if alike else None
+    if compiled is not None:
+        return compiled.variate_change(c, delta, length)  # type: ignore[no-any-return]
+    change: Array = delta / length
+    change += c
+    change *= -1.0
+    return change
+
+
 def _kernels(x: Array, *others: Array) -> ModuleType | None:
     """Return the compiled kernels where these matrices are alike, and large."""
     compiled = kernels(x)

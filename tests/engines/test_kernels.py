@@ -260,10 +260,19 @@ def test_passes_over_matrices_are_those_of_numpy(always, dtype):
     x, center, y = rng.standard_normal((3, 5, 7)).astype(dtype)
     u, v = x[:, 0].copy(), x[0].copy()
     step = dtype(0.1) * dtype(0.3)  # not a power of two
-    found = [passes.pulled(x, center, step), *passes.pulled_twice(x, center, step, y, 0.7)]
+
+    def all_of_them():
+        change = passes.variate_change(v, x, 0.3)
+        return [
+            passes.pulled(x, center, step),
+            *passes.pulled_twice(x, center, step, y, 0.7),
+            change,
+        ]
+
+    found = all_of_them()
     mixed = RankOneAtom(u, v, 3.0).mix(x, 0.3)
     with accelerate.numpy_only():
-        same = [passes.pulled(x, center, step), *passes.pulled_twice(x, center, step, y, 0.7)]
+        same = all_of_them()
         by_numpy = RankOneAtom(u, v, 3.0).mix(x, 0.3)
         assert passes.mix_outer(x, 0.5, u, v) is None
     assert passes.mix_outer(x, 0.5, u, v).dtype == dtype
