@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -157,7 +158,7 @@ def squared_norm(x: Array) -> Any:
     >>> float(squared_norm(np.full((100, 200), 0.5)))
     5000.0
     """
-    if x.size <= _SHORT:
+    if x.size <= _SHORT or not known(x):
         return np.vdot(x, x)
     flat = x.ravel(order="K")  # a view, if the entries follow one another in any order
     return np.einsum("i,i->", flat, flat)

@@ -37,6 +37,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._seconds = {True: deque[float](maxlen=5), False: deque[float](maxlen=5)}
+        self._usual = {True: 0.0, False: 0.0}  # about the medians of these
         self._since, self._pause = 0, _RETRIES  # calls since the slower number was tried; and until
 
     def alone(self) -> bool:
@@ -44,7 +45,7 @@ class Pace:
         for alone, seconds in self._seconds.items():
             if len(seconds) < _TRIALS:
                 return alone
-        one, every = map(_median, self._seconds.values())
+        one, every = self._usual.values()
         faster, ratio = one <= every, max(one, every) / min(one, every)
         self._since += 1
         if self._since <= self._pause:
@@ -56,15 +57,11 @@ class Pace:
         """Note how long a call took."""
         own, other = self._seconds[alone], self._seconds[not alone]
         tried = len(own) >= _TRIALS <= len(other)
-        if tried and seconds < _median(other) < _median(own):
+        if tried and seconds < self._usual[not alone] < self._usual[alone]:
             own.clear()
             self._pause = _RETRIES
         own.append(max(seconds, 1e-9))
-
-
-def _median(seconds: deque[float]) -> float:
-    """Return about the median."""
-    return sorted(seconds)[len(seconds) // 2]
+        self._usual[alone] = sorted(own)[len(own) // 2]
 
 
 class Paces:

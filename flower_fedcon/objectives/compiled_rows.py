@@ -118,7 +118,8 @@ class CompiledRows:
         data, own = (self.tables, self.targets), (flat, self.factors, self.ridges, self.logistic)
         drift, count = drift_of(module, steps, models), len(steps.points)
         if rows is None and self._few_rows and count > 1 and steps.plain:
-            of_rows, numbers = self._row_products(), numbers_of(steps, models)[:2]
+            of_rows, number = self._row_products(), models.dtype.type
+            numbers = number(steps.shift), number(steps.step)
             module.take_steps_by_scores(*data, of_rows, clients, *own, *drift[:2], *numbers, count)
             return
         which = module.ALL_STEPS if rows is None else rows

@@ -161,6 +161,15 @@ def test_regularizers(psi, done):
     assert sum(done) > 50
 
 
+def test_models_of_many_entries(done):
+    """For which a check takes another way than for few."""
+    rng, psi = np.random.default_rng(0), L1(1e-3)
+    rows = (rng.standard_normal((2, 12_000)) / 100 for _ in range(2))
+    problem = FederatedProblem([LeastSquares(A, np.ones(2)) for A in rows], regularizer=psi)
+    same(FedDualAvg(psi, client_lr=0.1, local_steps=2), problem)
+    assert sum(done) > 20
+
+
 def test_schedules(done):
     """In single precision, too."""
     for dtype, tolerance in ((np.float64, 1e-10), (np.float32, 1e-5)):
