@@ -113,7 +113,9 @@ class LocalStepsClient(LocalPassClient[State]):
 
     def move(self, z: Array, w: Array, g: Array) -> Array:
         """Return z after a step with the corrected gradient g at w."""
-        moved: Array = (w if self.from_point else z) - self.client_lr * g
+        moved: Array = (
+            w if self.from_point else z
+        ) + -self.client_lr * g  # in the product's memory
         return moved
 
     def counted(self, done: LocalPass) -> Payload:

@@ -29,7 +29,7 @@ from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Steps, StepTaker, places
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.stacked import Stack, Which, key, stacks
+from flower_fedcon.objectives.stacked import Stack, Which, alike, stacks, why_not_one_stack
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
@@ -41,8 +41,6 @@ from flower_fedcon.wire.payloads import Payload
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
-
-_AT_ONCE = 2**18  # entries of the models that one pass works on: two megabytes of doubles
 
 
 def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
@@ -59,16 +57,17 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     own = getattr(strategy, "one_at_a_time", "")  # in the form that this one has
     if reason := own or client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"
-    if problem.layout.layered:
-        return "the model is a list of arrays"
     standing = representatives(problem.objectives)
-    keys = [key(objective) for objective in standing]
-    if None in keys:
-        other = standing[keys.index(None)]
+    groups = alike(standing)
+    if None in groups:
+        if problem.layout.layered:
+            return "the model is a list of arrays"
+        other = standing[groups[None][0]]
         return f"an objective is a {type(other).__name__}, which has no stacked form"
-    if len(set(keys)) > max(1, len(keys) // 2):
-        return f"the {len(keys)} clients differ: {len(set(keys))} types and shapes of objectives"
-    return None
+    if len(groups) > max(1, len(standing) // 2):
+        return f"the {len(standing)} clients differ: {len(groups)} types and shapes of objectives"
+    reasons = (why_not_one_stack([standing[i] for i in own]) for own in groups.values())
+    return next(filter(None, reasons), None)
 
 
 class Selected(StepTaker):
@@ -89,6 +88,10 @@ class Selected(StepTaker):
         """What `StackedSolver` serves."""
         own = [self._objectives[client] for client in self._clients.tolist()]
         return Clients(self._stack, own, places(self._which))
+
+    def packed_objective(self, layout: Any) -> Selected:
+        """Return itself: stacks are of packed models."""
+        return self
 
     def value(self, x: Array) -> float:
         """Raise: a step that needs values serves one client at a time."""
@@ -121,9 +124,8 @@ class Selected(StepTaker):
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, drawn from its own stream as in every engine."""
         if self._order is None:
-            self._streams = [
-                stream(self._seed, BATCH, self._round, client) for client in self._clients.tolist()
-            ]
+            clients = self._clients.tolist()
+            self._streams = [stream(self._seed, BATCH, self._round, c) for c in clients]
             self._order, self._used = np.empty((0, 0), np.intp), 0
         if self._order.shape[1] - self._used < size:
             m = self._stack.num_examples
@@ -160,15 +162,15 @@ class StackedEngine(InProcess):
         self._objective = Selected(run, objectives)
         self._client = self._serving(self._objective, run)
         self._incarnation, self._axes = run.incarnation, len(shape)
-        self._models = max(1, _AT_ONCE // max(1, run.layout.size))
+        entries = min(group.stack.models_at_once for group in self._groups)
+        self._models = max(1, entries // max(1, run.layout.size))
         kind = self._client.state_type
         self._states = None if kind is None else States(kind, n, self._axes)
 
     def _serving(self, objective: Any, run: RunInfo) -> Any:
         """Return a client object that takes its gradients, of all clients, from `objective`."""
-        own: dict[str, Any] = {}
-        if "batch_size" in run.settings:
-            own["batch_size"] = None  # here the objective draws the batches
+        # Here the objective draws the batches.
+        own: dict[str, Any] = {"batch_size": None} if "batch_size" in run.settings else {}
         views = {"constraint": BatchedSet, "regularizer": BatchedRegularizer}
         for name, view in views.items():
             if run.settings.get(name) is not None:
@@ -306,9 +308,8 @@ class StackedEngine(InProcess):
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
-        return [
-            Reply(numbers, request.round, columns, work=work_of_each(client.work, len(numbers)))
-        ]
+        work = work_of_each(client.work, len(numbers))
+        return [Reply(numbers, request.round, columns, work=work)]
 
     def _spread_state(self, state: Any, count: int) -> Any:
         """Return a state, or one that all clients share, as that of each client."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.stacked import key
 from flower_fedcon.registry import client_class
@@ -30,6 +31,9 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return "cohorts of Bernoulli(p) differ in size from round to round"
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
+    first = representatives(problem.objectives)[0]
+    if isinstance(first, Stackable):
+        return f"an objective is a {type(first).__name__}, whose lines JAX cannot trace"
     if len({key(objective) for objective in representatives(problem.objectives)}) > 1:
         return "the clients' objectives differ in type or shape"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -115,6 +115,24 @@ class StepTaker:
         return None
 
 
+class Stackable(ABC):
+    """An objective that knows how those of its kind become a stack."""
+
+    @abstractmethod
+    def stack_key(self) -> Hashable | None:
+        """Return what the objectives of one stack must share; None if this one cannot be in any."""
+
+    @classmethod
+    @abstractmethod
+    def stacked(cls, objectives: Sequence[Any]) -> Stack:
+        """Return objectives with the same `stack_key` as one stack."""
+
+    @classmethod
+    def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
+        """Return why these, with the same `stack_key`, are no stack after all; None if they are."""
+        return None
+
+
 class Stack(ABC):
     """The objectives of several clients.
 
@@ -126,11 +144,14 @@ class Stack(ABC):
         Number of rows of each client.
     entries : int
         Numbers in the data of each client.
+    models_at_once : int
+        Entries of the models that one pass works on, so that they stay in the cache.
     """
 
     shape: tuple[int, ...]
     num_examples: int = 1
     entries: int = 1
+    models_at_once: int = 2**18
     _walking: Any = None  # the compiled form that takes gradient steps, where `takes` made one
 
     @abstractmethod

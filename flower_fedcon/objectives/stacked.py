@@ -13,7 +13,7 @@ import numpy as np
 
 from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.client_axis import Stack, Which, chosen, per_client
+from flower_fedcon.objectives.client_axis import Stack, Stackable, Which, chosen, per_client
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.many import ManyClients, column
@@ -35,6 +35,9 @@ def key(objective: Any) -> Hashable | None:
     if type(objective) is Scaled:
         inner = key(objective.objective)
         return None if inner is None else ("Scaled", inner)
+    if isinstance(objective, Stackable):
+        own = objective.stack_key()
+        return None if own is None else (type(objective), own)
     kind = type(objective)
     if kind is Quadratic:
         return kind.__name__, objective.shape, objective.dtype
@@ -46,25 +49,41 @@ def key(objective: Any) -> Hashable | None:
         if objective.sparse or objective.weights is not None:
             return None
         rows, targets = objective.rows, objective.targets
-        own = objective.parameters if isinstance(objective, ScoreLoss) else ()
-        return kind.__name__, *own, objective.shape, rows.shape, rows.dtype, targets.dtype
+        parameters = objective.parameters if isinstance(objective, ScoreLoss) else ()
+        return kind.__name__, *parameters, objective.shape, rows.shape, rows.dtype, targets.dtype
     return None
 
 
 def stack(objectives: Sequence[Any]) -> Stack:
     """Return objectives with the same `key` as one stack."""
     kind = type(objectives[0])
+    if issubclass(kind, Stackable):
+        return kind.stacked(objectives)
     return StackedScaled(objectives) if kind is Scaled else _KINDS[kind](objectives)
+
+
+def why_not_one_stack(objectives: Sequence[Any]) -> str | None:
+    """Return why objectives with the same `key` are no stack after all; None if they are."""
+    plain = [o.objective if type(o) is Scaled else o for o in objectives]
+    if type(plain[0]) is Scaled:
+        return why_not_one_stack(plain)
+    return plain[0].why_not_stacked(plain) if isinstance(plain[0], Stackable) else None
 
 
 def stacks(objectives: Sequence[Any]) -> list[tuple[Stack, Array]]:
     """Return all objectives in stacks, each with the places of those that are in it."""
     if isinstance(objectives, ManyClients):
         return [(stack(objectives), np.arange(len(objectives)))]
-    by_key: dict[Any, list[int]] = {}
+    groups = alike(objectives).values()
+    return [(stack([objectives[c] for c in own]), np.array(own)) for own in groups]
+
+
+def alike(objectives: Sequence[Any]) -> dict[Hashable | None, list[int]]:
+    """Return the places of the objectives with each `key`."""
+    by_key: dict[Hashable | None, list[int]] = {}
     for place, objective in enumerate(objectives):
         by_key.setdefault(key(objective), []).append(place)
-    return [(stack([objectives[c] for c in own]), np.array(own)) for own in by_key.values()]
+    return by_key
 
 
 class StackedQuadratic(Table):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
@@ -21,7 +23,7 @@ from flower_fedcon.torch.training import as_array
 from flower_fedcon.validation import Array, count, nonnegative
 
 
-class TorchObjective(Objective):
+class TorchObjective(Objective, Stackable):
     """The mean loss of a module over a client's rows, plus l2/2 times the squared norm of x.
 
     The model x is the list of the module's trained parameters, in their order and type; its layers
@@ -196,6 +198,30 @@ class TorchObjective(Objective):
     def packed_objective(self, layout: Layout) -> PackedObjective:
         """Return the function of the packed vector, as the algorithms see it."""
         return _Packed(self, layout)
+
+    def stack_key(self) -> Hashable | None:
+        """Return what the clients share whose modules are evaluated together."""
+        return self._stack_key if type(self) is TorchObjective else None
+
+    @cached_property
+    def _stack_key(self) -> Hashable:
+        from flower_fedcon.torch.stacked import key_of
+
+        return key_of(self)
+
+    @classmethod
+    def stacked(cls, objectives: Sequence[Any]) -> Stack:
+        """Return the objectives of many clients as one, by `torch.func.vmap`."""
+        from flower_fedcon.torch.stacked import StackedTorch
+
+        return StackedTorch(objectives)
+
+    @classmethod
+    def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
+        """Return why `torch.func.vmap` does not take these; None if it does."""
+        from flower_fedcon.torch.stacked import why_not_together
+
+        return why_not_together(objectives)
 
     def outputs(self, x: Any) -> Array:
         """Return the module's outputs on all rows."""

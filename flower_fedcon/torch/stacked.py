@@ -1,0 +1,186 @@
+"""PyTorch modules of many clients, evaluated together by `torch.func.vmap`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator, Sequence
+from hashlib import sha256
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from flower_fedcon.objectives.client_axis import Stack, Which, places
+from flower_fedcon.torch.training import as_array
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.torch.objective import TorchObjective
+
+_FEW = 8  # rows on which the two ways are compared
+
+
+class StackedTorch(Stack):
+    """A stack of `TorchObjective` whose modules differ in their trained parameters at most.
+
+    A model is the packed vector. Of many small modules, a pass costs little more than one's.
+
+    Parameters
+    ----------
+    objectives : sequence of TorchObjective
+        With one `stack_key`.
+    """
+
+    models_at_once = 2**21  # a pass costs a millisecond beside what it does
+
+    def __init__(self, objectives: Sequence[TorchObjective]) -> None:
+        first = objectives[0]
+        self._first = first
+        self._inputs = torch.stack([f._inputs for f in objectives])
+        self._targets = torch.stack([f._targets for f in objectives])
+        self._sizes = [p.numel() for p in first._parameters]
+        self.shape, self.num_examples = (sum(self._sizes),), first.num_examples
+        self.entries = self._inputs[0].numel()
+        self.l2 = first.l2
+
+    def _loss(self, layers: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return one client's mean loss over some rows."""
+        first = self._first
+        own = dict(zip(first.layer_names, layers, strict=True))
+        loss: Tensor = first._loss(functional_call(first._module, own, (inputs,)), targets)
+        return loss
+
+    def _layers(self, x: Array) -> list[Tensor]:
+        """Return the layers of stacked models, or of one, as views: no module here writes to them.
+
+        See `why_not_together`. Of what is read-only there is a copy, else PyTorch warns.
+        """
+        like = self._first._like
+        flat = torch.from_numpy(x if x.flags.writeable else x.copy()).to(like.device, like.dtype)
+        parts = zip(torch.split(flat, self._sizes, dim=-1), self._first.shape, strict=True)
+        return [part.reshape(*x.shape[:-1], *shape) for part, shape in parts]
+
+    def _parts(self, clients: Array, rows: Array | None) -> Iterator[tuple[slice, Any, float]]:
+        """Yield which clients are taken together, the index of their rows, and these rows' share.
+
+        As many rows as one client alone would take.
+        """
+        m, chunk = self.num_examples if rows is None else rows.shape[1], self._first._chunk
+        at_once = max(1, chunk // m)
+        for start in range(0, len(clients), at_once):
+            here = slice(start, min(start + at_once, len(clients)))
+            some, own = clients[here], torch.from_numpy(clients[here])
+            follow = some[-1] - some[0] == len(some) - 1  # ascending: their rows are a view
+            for first in range(0, m, chunk):
+                last = min(first + chunk, m)
+                index: Any = (slice(some[0], some[-1] + 1) if follow else own, slice(first, last))
+                if rows is not None:
+                    index = (own[:, None], torch.from_numpy(rows[here, first:last]))
+                yield here, index, (last - first) / m
+
+    def _both(self, x: Array, clients: Array, rows: Array | None = None) -> tuple[Array, Array]:
+        """Return the values and the gradients of some clients, at one point or each at its own."""
+        own = x.ndim > 1
+        evaluate = vmap(grad_and_value(self._loss), in_dims=(0 if own else None, 0, 0))
+        values, gradient = np.zeros(len(clients)), np.empty(0)
+        for here, index, share in self._parts(clients, rows):
+            at = self._layers(x[here] if own else x)
+            parts, losses = evaluate(at, self._inputs[index], self._targets[index])
+            count = here.stop - here.start
+            flat = torch.cat([part.reshape(count, -1) for part in parts], dim=1)
+            packed = as_array(flat).astype(x.dtype, copy=False)
+            values[here] += share * as_array(losses)
+            if share == 1.0 and count == len(clients):
+                gradient = packed
+                continue
+            if not gradient.size:
+                gradient = np.zeros((len(clients), *self.shape), x.dtype)
+            packed *= share
+            gradient[here] += packed
+        if self.l2:
+            gradient += self.l2 * x
+        return values + self._ridge(x), gradient
+
+    def _losses(self, x: Array, clients: Array) -> Array:
+        own, values = x.ndim > 1, np.zeros(len(clients))
+        evaluate = vmap(self._loss, in_dims=(0 if own else None, 0, 0))
+        with torch.no_grad():
+            for here, index, share in self._parts(clients, None):
+                at = self._layers(x[here] if own else x)
+                losses = evaluate(at, self._inputs[index], self._targets[index])
+                values[here] += share * as_array(losses)
+        found: Array = values + self._ridge(x)
+        return found
+
+    def _ridge(self, x: Array) -> Any:
+        return 0.5 * self.l2 * np.square(x, dtype=np.float64).sum(axis=-1) if self.l2 else 0.0
+
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients."""
+        return self._both(x, places(which))[1]
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the gradients over some rows."""
+        return self._both(x, places(which), np.ascontiguousarray(rows))[1]
+
+    def values(self, x: Array) -> Array:
+        """Return each client's value at one point."""
+        return self._losses(x, np.arange(len(self._inputs)))
+
+    def own_values(self, x: Array) -> Array:
+        """Return each client's value at its own point."""
+        return self._losses(x, np.arange(len(x)))
+
+    def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
+        """Return both, which share a pass."""
+        return self._both(x, np.arange(len(x)))
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part, own = copy.copy(self), torch.from_numpy(places(which))
+        part._inputs, part._targets = self._inputs[own], self._targets[own]
+        return part
+
+
+def key_of(f: TorchObjective) -> Hashable:
+    """Return what objectives of one stack share: shapes, types, and all that is not trained."""
+    trained, digest = set(map(id, f._parameters)), sha256(repr(f._module).encode())
+    for name, tensor in chain(f._module.named_parameters(), f._module.named_buffers()):
+        if id(tensor) not in trained:
+            plain = tensor.detach().cpu().contiguous().view(torch.uint8)
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(plain.numpy().tobytes())
+    rows = (f._inputs.shape, f._inputs.dtype, f._targets.shape, f._targets.dtype)
+    own = (f.layer_names, tuple(f.shape), f.dtype.name, f.l2, f._chunk, str(f._like.device))
+    return *own, *rows, digest.hexdigest()
+
+
+def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
+    """Return why `vmap` does not find what the clients find one by one; None if it does.
+
+    Found by trying both on a few rows of each client: neither what a module's code does nor what
+    a loss holds can be looked up.
+    """
+    stack, x = StackedTorch(objectives), np.concatenate([a.ravel() for a in objectives[0].start()])
+    rows, kept = np.arange(min(_FEW, stack.num_examples)), x.copy()
+    try:
+        together = stack.batch_gradient(
+            x, slice(0, len(objectives)), np.tile(rows, (len(objectives), 1))
+        )
+    except Exception as error:  # whatever a module or a loss may raise
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        return f"torch.func.vmap does not take the module or the loss ({reason})"
+    if not np.array_equal(x, kept):
+        return "the module changes its parameters when it is called"
+    layers, close = objectives[0].start(), 1e-3 if x.dtype == np.float32 else 1e-8
+    for objective, found in zip(objectives, together, strict=True):
+        alone = np.concatenate([a.ravel() for a in objective.batch_gradient(layers, rows)])
+        if not np.linalg.norm(found - alone) <= close * max(1.0, float(np.linalg.norm(alone))):
+            return (
+                "by torch.func.vmap a client's gradient is another than by itself: modules or "
+                "losses differ between the clients, or change when they are called"
+            )
+    return None
