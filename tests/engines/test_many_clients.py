@@ -16,7 +16,6 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.engines import stacked
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
@@ -29,6 +28,7 @@ from flower_fedcon.objectives import (
     Quadratic,
     SoftmaxRegression,
 )
+from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.run import Plan, Run
@@ -159,7 +159,7 @@ def test_uploads_of_a_large_cohort_are_summed_as_they_come(method, options, monk
     problem = both(LeastSquares, **TERMS.get(method, {}))[0]
     rule = {"aggregation": CoordinateMedian()} if "aggregation" in options else options
     strategy = METHODS[method](problem, **rule)
-    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four passes
+    monkeypatch.setattr(Stack, "models_at_once", 2 * problem.start.size)  # four passes
     held: list[set[type[Any]]] = []
     plain = Uploads.__init__
 
@@ -186,7 +186,7 @@ def test_a_large_cohort_that_fails_half_way_goes_on_client_by_client(monkeypatch
     problem = both(LeastSquares)[0]
     strategy = METHODS["scaffold"](problem)
     expected = simulate(strategy, problem, 6).x
-    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)
+    monkeypatch.setattr(Stack, "models_at_once", 2 * problem.start.size)
     plain, failed = StackedEngine._step, []
 
     def step(self, clients, request, *more):

@@ -26,7 +26,7 @@ from flower_fedcon.objectives import (
     Scaled,
     SoftmaxRegression,
 )
-from flower_fedcon.objectives.client_axis import together
+from flower_fedcon.objectives.client_axis import Stack, together
 from flower_fedcon.objectives.stacked import key, stack
 from flower_fedcon.problems import chr12a
 from flower_fedcon.registry import algorithms, client_class
@@ -169,7 +169,7 @@ def test_unequal_clients_are_taken_in_groups(name, rule):
 
 @pytest.mark.parametrize("name", ["fedfw", "scaffold"])
 def test_more_clients_than_one_pass_takes(name, monkeypatch):
-    monkeypatch.setattr(stacked, "_AT_ONCE", 20)
+    monkeypatch.setattr(Stack, "models_at_once", 20)
     monkeypatch.setattr("flower_fedcon.objectives.stacked_rows._CACHED", 100)
     for rule in (Full(), Sample(count=5)):
         same(*made(name, objectives("least squares"), participation=rule))

@@ -9,11 +9,11 @@ from test_stacked import made, objectives, open_run, opened
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.core.acknowledgements import Versions
-from flower_fedcon.engines import stacked
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedDualAvg, FedMiD
 
@@ -91,7 +91,7 @@ def test_a_round_that_fails_half_way_is_done_client_by_client(name, monkeypatch)
     """Some states are written by then, and everyone's last reply is confirmed already."""
     strategy, problem = made(name, objectives("least squares"))
     expected = simulate(strategy, problem, 8).x
-    monkeypatch.setattr(stacked, "_AT_ONCE", 2 * problem.start.size)  # four parts
+    monkeypatch.setattr(Stack, "models_at_once", 2 * problem.start.size)  # four parts
     plain, failed = StackedEngine._step, []
 
     def step(self, clients, request, *more):

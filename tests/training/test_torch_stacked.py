@@ -87,7 +87,7 @@ def test_minibatches_and_parts_of_few_rows(rule, size):
     """Also of clients with different numbers of rows, and weighted ones."""
     for objectives, weights in (
         (clients(chunk=6), None),
-        (clients(chunk=50, rows=lambda j: (20, 17)[j % 2]), [1, 2, 3, 4, 5]),
+        (clients(6, chunk=50, rows=lambda j: (20, 17)[j % 2]), [1, 2, 3, 4, 5, 6]),
     ):
         problem = FederatedProblem(objectives, x0=objectives[0].start(), weights=weights)
         same(Scaffold(**STEPS, batch_size=size, participation=rule), problem)
