@@ -16,7 +16,16 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from flower_fedcon.benchmarks import compiled, flower, in_process, million, oracles, paths, prox
+from flower_fedcon.benchmarks import (
+    compiled,
+    flower,
+    in_process,
+    million,
+    networks,
+    oracles,
+    paths,
+    prox,
+)
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.kernels import dispatch
@@ -31,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "path": paths.path,
     "compiled": compiled.compiled,
     "bookkeeping": compiled.bookkeeping,
+    "networks": networks.networks,
     "projections": oracles.projections,
     "prox": prox.prox,
     "nuclear": oracles.nuclear,
@@ -51,9 +61,13 @@ ON_REQUEST = (
     "flower",
     "path",
     "compiled",
+    "networks",
     "prox",
 )
-"""The benchmarks that take more than a minute, or need an extra (path: tables; compiled: jax)."""
+"""The benchmarks that take more than a minute, or need an extra.
+
+That is tables for path, jax for compiled, and torch for networks.
+"""
 
 
 def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Result]:
