@@ -295,7 +295,9 @@ def solves(quick: bool = False) -> Iterator[Result]:
         }
         times = in_turn(works, 2 if quick else 9)
         what = f"{strategy.title}, logistic regression, {clients} clients, d={d}: stacked"
-        yield ratio(what, "local", times["stacked"], times["local"], target="<= 0.1")
+        yield ratio(
+            what, "local", times["stacked"], times["local"], unit="s a round", target="<= 0.1"
+        )
 
 
 def curves(quick: bool = False) -> Iterator[Result]:
