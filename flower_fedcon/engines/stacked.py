@@ -27,7 +27,7 @@ from flower_fedcon.engines.stacked_requests import (
 )
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
-from flower_fedcon.objectives.client_axis import Steps, StepTaker, places
+from flower_fedcon.objectives.client_axis import Stackable, Steps, StepTaker, places
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.stacked import Stack, Which, alike, stacks, why_not_one_stack
 from flower_fedcon.registry import client_class
@@ -60,9 +60,9 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     standing = representatives(problem.objectives)
     groups = alike(standing)
     if None in groups:
-        if problem.layout.layered:
-            return "the model is a list of arrays"
         other = standing[groups[None][0]]
+        if problem.layout.layered and not isinstance(other, Stackable):
+            return "the model is a list of arrays"
         return f"an objective is a {type(other).__name__}, which has no stacked form"
     if len(groups) > max(1, len(standing) // 2):
         return f"the {len(standing)} clients differ: {len(groups)} types and shapes of objectives"

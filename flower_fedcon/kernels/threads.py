@@ -39,6 +39,7 @@ class Pace:
         self._seconds = {True: deque[float](maxlen=5), False: deque[float](maxlen=5)}
         self._usual = {True: 0.0, False: 0.0}  # about the medians of these
         self._since, self._pause = 0, _RETRIES  # calls since the slower number was tried; and until
+        self._faster = True  # the number that was the faster one in the last call
 
     def alone(self) -> bool:
         """Return whether the next call is to have one thread."""
@@ -47,6 +48,8 @@ class Pace:
                 return alone
         one, every = self._usual.values()
         faster, ratio = one <= every, max(one, every) / min(one, every)
+        if faster != self._faster:  # for a moment, perhaps
+            self._faster, self._since, self._pause = faster, 0, _RETRIES
         self._since += 1
         if self._since <= self._pause:
             return faster
@@ -59,7 +62,6 @@ class Pace:
         tried = len(own) >= _TRIALS <= len(other)
         if tried and seconds < self._usual[not alone] < self._usual[alone]:
             own.clear()
-            self._pause = _RETRIES
         own.append(max(seconds, 1e-9))
         self._usual[alone] = sorted(own)[len(own) // 2]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,10 @@ from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
+from flower_fedcon.torch.content import Untrained
 from flower_fedcon.torch.training import as_array
 from flower_fedcon.validation import Array, count, nonnegative
+from flower_fedcon.wire.digests import digest
 
 
 class TorchObjective(Objective, Stackable):
@@ -199,15 +200,19 @@ class TorchObjective(Objective, Stackable):
         """Return the function of the packed vector, as the algorithms see it."""
         return _Packed(self, layout)
 
+    @property
+    def resume_key(self) -> str:
+        """What a resumed run compares: all but the model that was asked about last."""
+        own = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
+        return f"{Untrained.of(self)} {digest(own)}"
+
     def stack_key(self) -> Hashable | None:
         """Return what the clients share whose modules are evaluated together."""
-        return self._stack_key if type(self) is TorchObjective else None
-
-    @cached_property
-    def _stack_key(self) -> Hashable:
-        from flower_fedcon.torch.stacked import key_of
-
-        return key_of(self)
+        if type(self) is not TorchObjective:
+            return None
+        rows = *self._inputs.shape, self._inputs.dtype, *self._targets.shape, self._targets.dtype
+        own = self.layer_names, *self.shape, self.dtype.name, self.l2, self._chunk
+        return *own, *rows, str(self._like.device), Untrained.of(self, exact=True)
 
     @classmethod
     def stacked(cls, objectives: Sequence[Any]) -> Stack:

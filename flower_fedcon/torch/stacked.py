@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Sequence
-from hashlib import sha256
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,14 +12,16 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives.client_axis import Stack, Which, places
+from flower_fedcon.torch.content import Untrained
 from flower_fedcon.torch.training import as_array
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.torch.objective import TorchObjective
 
-_FEW = 8  # rows on which the two ways are compared
+_FEW = 8  # clients, and rows of each, on which the two ways are compared
 
 
 class StackedTorch(Stack):
@@ -39,6 +40,8 @@ class StackedTorch(Stack):
     def __init__(self, objectives: Sequence[TorchObjective]) -> None:
         first = objectives[0]
         self._first = first
+        # Copies: what a module or a loss keeps of a call would be of no use outside of it.
+        self._module, self._mean_loss = copy.deepcopy((first._module, first._loss))
         self._inputs = torch.stack([f._inputs for f in objectives])
         self._targets = torch.stack([f._targets for f in objectives])
         self._sizes = [p.numel() for p in first._parameters]
@@ -48,10 +51,14 @@ class StackedTorch(Stack):
 
     def _loss(self, layers: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         """Return one client's mean loss over some rows."""
-        first = self._first
-        own = dict(zip(first.layer_names, layers, strict=True))
-        loss: Tensor = first._loss(functional_call(first._module, own, (inputs,)), targets)
+        own = dict(zip(self._first.layer_names, layers, strict=True))
+        loss: Tensor = self._mean_loss(functional_call(self._module, own, (inputs,)), targets)
         return loss
+
+    def content(self) -> str:
+        """Return a digest of the module, without what is trained, and of the loss."""
+        trained = [p for p in self._module.parameters() if p.requires_grad]
+        return Untrained.digest(trained, self._module, self._mean_loss, exact=True)
 
     def _layers(self, x: Array) -> list[Tensor]:
         """Return the layers of stacked models, or of one, as views: no module here writes to them.
@@ -61,7 +68,7 @@ class StackedTorch(Stack):
         like = self._first._like
         flat = torch.from_numpy(x if x.flags.writeable else x.copy()).to(like.device, like.dtype)
         parts = zip(torch.split(flat, self._sizes, dim=-1), self._first.shape, strict=True)
-        return [part.reshape(*x.shape[:-1], *shape) for part, shape in parts]
+        return [part.reshape((*x.shape[:-1], *shape)) for part, shape in parts]
 
     def _parts(self, clients: Array, rows: Array | None) -> Iterator[tuple[slice, Any, float]]:
         """Yield which clients are taken together, the index of their rows, and these rows' share.
@@ -88,7 +95,8 @@ class StackedTorch(Stack):
         values, gradient = np.zeros(len(clients)), np.empty(0)
         for here, index, share in self._parts(clients, rows):
             at = self._layers(x[here] if own else x)
-            parts, losses = evaluate(at, self._inputs[index], self._targets[index])
+            with _told():
+                parts, losses = evaluate(at, self._inputs[index], self._targets[index])
             count = here.stop - here.start
             flat = torch.cat([part.reshape(count, -1) for part in parts], dim=1)
             packed = as_array(flat).astype(x.dtype, copy=False)
@@ -110,7 +118,8 @@ class StackedTorch(Stack):
         with torch.no_grad():
             for here, index, share in self._parts(clients, None):
                 at = self._layers(x[here] if own else x)
-                losses = evaluate(at, self._inputs[index], self._targets[index])
+                with _told():
+                    losses = evaluate(at, self._inputs[index], self._targets[index])
                 values[here] += share * as_array(losses)
         found: Array = values + self._ridge(x)
         return found
@@ -145,42 +154,51 @@ class StackedTorch(Stack):
         return part
 
 
-def key_of(f: TorchObjective) -> Hashable:
-    """Return what objectives of one stack share: shapes, types, and all that is not trained."""
-    trained, digest = set(map(id, f._parameters)), sha256(repr(f._module).encode())
-    for name, tensor in chain(f._module.named_parameters(), f._module.named_buffers()):
-        if id(tensor) not in trained:
-            plain = tensor.detach().cpu().contiguous().view(torch.uint8)
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(plain.numpy().tobytes())
-    rows = (f._inputs.shape, f._inputs.dtype, f._targets.shape, f._targets.dtype)
-    own = (f.layer_names, tuple(f.shape), f.dtype.name, f.l2, f._chunk, str(f._like.device))
-    return *own, *rows, digest.hexdigest()
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise what a module or a loss raises as an error of the client's."""
+    try:
+        yield
+    except FedConError:
+        raise
+    except Exception as error:
+        raise FedConError(f"{type(error).__name__}: {error}") from error
 
 
 def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
     """Return why `vmap` does not find what the clients find one by one; None if it does.
 
-    Found by trying both on a few rows of each client: neither what a module's code does nor what
-    a loss holds can be looked up.
+    Both are tried: all rows' losses at the start, and the gradients of a few clients.
     """
-    stack, x = StackedTorch(objectives), np.concatenate([a.ravel() for a in objectives[0].start()])
-    rows, kept = np.arange(min(_FEW, stack.num_examples)), x.copy()
+    layers = objectives[0].start()
+    x = np.concatenate([layer.ravel() for layer in layers])
+    few = min(_FEW, len(objectives))
+    rows = np.arange(min(_FEW, objectives[0].num_examples))
+    points = np.tile(x, (few, 1))
     try:
-        together = stack.batch_gradient(
-            x, slice(0, len(objectives)), np.tile(rows, (len(objectives), 1))
-        )
-    except Exception as error:  # whatever a module or a loss may raise
+        stack = StackedTorch(objectives)
+        before = stack.content()
+        stack.values(x)
+        values = stack.only(slice(0, few)).own_values(points)
+        gradients = stack.batch_gradient(points, slice(0, few), np.tile(rows, (few, 1)))
+        stack.gradient(x, slice(0, 1))
+        if stack.content() != before:
+            return "its module or its loss keeps what it was called with"
+    except Exception as error:  # whatever a module, a loss or a copy of them may raise
         reason = next(iter(str(error).splitlines()), "")[:200]
-        return f"torch.func.vmap does not take the module or the loss ({reason})"
-    if not np.array_equal(x, kept):
-        return "the module changes its parameters when it is called"
-    layers, close = objectives[0].start(), 1e-3 if x.dtype == np.float32 else 1e-8
-    for objective, found in zip(objectives, together, strict=True):
-        alone = np.concatenate([a.ravel() for a in objective.batch_gradient(layers, rows)])
-        if not np.linalg.norm(found - alone) <= close * max(1.0, float(np.linalg.norm(alone))):
-            return (
-                "by torch.func.vmap a client's gradient is another than by itself: modules or "
-                "losses differ between the clients, or change when they are called"
-            )
+        return f"torch.func.vmap does not take the module, the loss or the data ({reason})"
+    if (points != x).any():
+        return "its module changes its parameters when it is called"
+    for f, value, gradient in zip(objectives[:few], values, gradients, strict=True):
+        alone = np.concatenate([layer.ravel() for layer in f.batch_gradient(layers, rows)])
+        if not (_close(gradient, alone) and _close(value, f.value(layers))):
+            return "torch.func.vmap finds another gradient or value than the client alone"
     return None
+
+
+def _close(found: Any, alone: Any) -> bool:
+    """Return whether two results are the same up to rounding."""
+    if not np.isfinite(alone).all():
+        return not np.isfinite(found).all()
+    close = 1e-3 if np.asarray(found).dtype == np.float32 else 1e-6
+    return bool(np.linalg.norm(found - alone) <= close * np.linalg.norm(alone) + 1e-30)

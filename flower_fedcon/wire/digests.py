@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import re
+import sys
 import types
 from typing import Any
 
@@ -42,7 +43,7 @@ def digest(value: Any) -> str:
     >>> digest(Own(1)) == digest(Own(1)), digest(Own(1)) == digest(Own(2))
     (True, False)
     """
-    content = _Content()
+    content = Content()
     try:
         content.add(value)
     except RecursionError:
@@ -59,7 +60,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-class _Content:
+class Content:
     """A hash that values are added to."""
 
     def __init__(self) -> None:
@@ -99,6 +100,8 @@ class _Content:
         elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
             self._mark("array", value.dtype.str, str(value.shape))
             self.hash.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        elif _is_tensor(value):
+            self._add_tensor(value)
         elif kind in (list, tuple):
             self._add_all(kind.__name__, value)
         elif isinstance(value, dict) and kind in (dict, types.MappingProxyType):
@@ -117,6 +120,14 @@ class _Content:
         else:
             self._add_object(value)
 
+    def _add_tensor(self, value: Any) -> None:
+        """Add what a tensor of PyTorch holds: pickle would keep its storage, and where in it."""
+        plain = value.detach().cpu()
+        if str(plain.layout) != "torch.strided":
+            plain = plain.to_dense()
+        self._mark("tensor", str(plain.dtype), str(tuple(plain.shape)))
+        self.hash.update(plain.reshape(-1).contiguous().view(sys.modules["torch"].uint8).numpy())
+
     def _add_object(self, value: Any) -> None:
         """Add what pickle would keep of an object."""
         self._mark("object", _name(type(value)))
@@ -125,6 +136,7 @@ class _Content:
         except RecursionError:
             raise
         except Exception:  # a lock, a file, or whatever a class of the user's raises
+            self._add_unknown(value)
             return
         if isinstance(reduced, str):
             self._mark(reduced)
@@ -135,6 +147,14 @@ class _Content:
         self._add_all("made", [make, arguments, state])
         for more in items:
             self._add_all("items", more or ())
+
+    def _add_unknown(self, value: Any) -> None:
+        """Add what is known of an object that cannot be pickled: no more than its class."""
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _cached(kind: type[Any]) -> frozenset[str]:

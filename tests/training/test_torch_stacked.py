@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import re
 
 import numpy as np
@@ -12,10 +13,12 @@ from test_stacked import STACKS
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.engines.stacked import why_not_stackable
+from flower_fedcon.errors import FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L2Ball, NuclearNormBall
 from flower_fedcon.strategies import FedAvg, Scaffold
+from flower_fedcon.wire.digests import digest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
 from torch import nn  # noqa: E402
@@ -151,34 +154,173 @@ class Own(TorchObjective):
         return 2 * super().value(x)
 
 
-def refused():
-    """Return clients that are served one by one, and why."""
-    weighted = [
-        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, j + 1.0])).double() for j in (0, 1)
-    ]
-    frozen = network(), network()
-    for j, module in enumerate(frozen):
-        module[0].weight.requires_grad_(False)
-        module[0].weight.mul_(j + 1.0)
-    return [
-        (clients(module=network(activation=Branches())), "vmap does not take the module"),
-        (clients(module=network(activation=Counts())), "another than by itself"),
-        (clients(module=Clamped(6, 3).double()), "vmap|changes its parameters"),
-        ([TorchObjective(network(), w, data()) for w in weighted], "another than by itself"),
-        ([TorchObjective(m, LOSS, data()) for m in frozen], "the 2 clients differ: 2 types"),
-        ([Own(network(), LOSS, data(j)) for j in range(3)], "a list of arrays"),
-    ]
+class Remembers(nn.Linear):
+    """A layer that keeps a mean of what it has seen."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, rows):
+        out = super().forward(rows)
+        self.seen = (0.9 * self.seen + 0.1 * out.mean(0)).detach()
+        return out
 
 
-@pytest.mark.parametrize("case", range(6))
-def test_what_cannot_be_taken_together_runs_one_by_one(case, caplog):
-    objectives, said = refused()[case]
+class Averaging(nn.CrossEntropyLoss):
+    """A loss that keeps what it returned last."""
+
+    last = None
+
+    def forward(self, outputs, targets):
+        loss = super().forward(outputs, targets)
+        self.last = loss.detach()
+        return loss
+
+
+class Last(nn.Module):
+    """The last state of a recurrent layer, which has no batched form without gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, rows):
+        return self.recurrent(rows.reshape(len(rows), 3, 2))[0][:, -1]
+
+
+class Scale(nn.Module):
+    """A number that is trained, and one that is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.by = nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("share", torch.tensor(0.5))
+
+    def forward(self, rows):
+        return self.share * self.by * rows
+
+
+def by_label(j):
+    """Sorted labels, weighted by how often a client has them, and so alike in the first rows."""
+    targets = torch.cat([torch.zeros(8 + 2 * j), torch.ones(12 - 2 * j)]).long()
+    weight = len(targets) / (2 * torch.bincount(targets).double())
+    module = nn.Linear(6, 2).double()
+    torch.manual_seed(0)
+    return TorchObjective(module, nn.CrossEntropyLoss(weight=weight), (data(j)[0], targets))
+
+
+def frozen(j):
+    module = network()
+    module[0].weight.requires_grad_(False)
+    module[0].weight.mul_(j + 1.0)
+    return TorchObjective(module, LOSS, data())
+
+
+def plus(j):
+    return lambda outputs, targets: LOSS(outputs, targets) + j
+
+
+def own_loss(loss):
+    return [TorchObjective(network(), loss, data(j)) for j in range(3)]
+
+
+def wrong_label(j):
+    inputs, targets = data(j)
+    targets[15] += 7 * (j == 1)
+    return TorchObjective(network(), LOSS, (inputs, targets))
+
+
+DIFFER = "the 3 clients differ: 3 types"
+NOT_TAKEN = "vmap does not take the module"
+KEEPS = f"keeps what it was called with|{NOT_TAKEN}"
+REFUSED = {
+    "branches": (lambda: clients(module=network(activation=Branches())), NOT_TAKEN),
+    "counts": (lambda: clients(module=network(activation=Counts())), KEEPS),
+    "remembers": (lambda: clients(module=Remembers(6, 3).double()), KEEPS),
+    "loss remembers": (lambda: own_loss(Averaging()), KEEPS),
+    "clamped": (lambda: clients(module=Clamped(6, 3).double()), "vmap|changes its parameters"),
+    "recurrent": (lambda: clients(module=Last().double()), NOT_TAKEN),
+    "weights of labels": (lambda: list(map(by_label, range(3))), DIFFER),
+    "Huber": (
+        lambda: [
+            TorchObjective(nn.Linear(6, 1).double(), nn.HuberLoss(delta=1.0 + j), (x, x[:, :1]))
+            for j, (x, _) in enumerate(map(data, range(3)))
+        ],
+        DIFFER,
+    ),
+    "functions": (lambda: [TorchObjective(network(), plus(j), data(j)) for j in range(3)], DIFFER),
+    "frozen": (lambda: list(map(frozen, range(3))), DIFFER),
+    "subclass": (lambda: [Own(network(), LOSS, data(j)) for j in range(3)], "Own, which has no"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_taken_together_runs_one_by_one(name, caplog):
+    make, said = REFUSED[name]
+    objectives = make()
     problem = FederatedProblem(objectives, x0=objectives[0].start())
     with caplog.at_level(logging.WARNING, logger="flwr"):
         found = simulate(FedAvg(**STEPS), problem, 1, engine="stacked")
     assert re.search(said, caplog.text)
     assert "running on the local engine" in caplog.text
     assert np.isfinite(found["objective"]).all()
+    pickle.dumps([objective._module for objective in objectives])  # nothing of vmap's is left there
+
+
+def test_a_client_whose_rows_do_not_fit_is_named_as_by_the_local_engine(caplog):
+    objectives = list(map(wrong_label, range(3)))
+    problem = FederatedProblem(objectives, x0=objectives[0].start())
+    said = []
+    for engine in ("local", "stacked"):
+        caplog.clear()
+        with (
+            caplog.at_level(logging.WARNING, logger="flwr"),
+            pytest.raises((IndexError, FedConError)) as error,
+        ):
+            simulate(FedAvg(**STEPS), problem, 1, engine=engine)
+        said.append((type(error.value), "client 1" in caplog.text + str(error.value)))
+    assert said[0] == said[1]
+    assert said[0][1]
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.BatchNorm1d(5), Scale(), nn.LayerNorm(5)], ids=lambda a: type(a).__name__
+)
+def test_modules_with_buffers_and_numbers(activation):
+    objectives = clients(module=network(activation=activation))
+    problem = FederatedProblem(objectives, x0=objectives[0].start())
+    same(FedAvg(**STEPS, batch_size=7), problem)
+
+
+def test_what_a_client_raises_in_a_pass_is_an_error_of_the_package():
+    """So that its clients are served one by one, and the one to blame is named."""
+    stack = StackedTorch(list(map(wrong_label, range(3))))
+    with pytest.raises(FedConError, match=r"(Index|Runtime)Error"):
+        stack.values(np.zeros(stack.shape))
+
+
+@pytest.mark.parametrize("first", ["local", "stacked"])
+@pytest.mark.parametrize("then", ["local", "stacked"])
+def test_a_run_goes_on_with_objectives_made_anew(first, then, tmp_path):
+    def play(rounds, engine, **options):
+        objectives = clients()
+        problem = FederatedProblem(objectives, x0=objectives[0].start())
+        return simulate(Scaffold(**STEPS), problem, rounds, engine=engine, **options)
+
+    play(3, first, run_dir=tmp_path)
+    found = play(6, then, run_dir=tmp_path, resume=True).x
+    for layer, expected in zip(found, play(6, "local").x, strict=True):
+        assert pytest.approx(expected, abs=1e-10) == layer
+
+
+def test_other_objectives_are_not_gone_on_with():
+    made = clients(1)[0]
+    made.value([np.ones_like(layer) for layer in made.start()])  # which changes nothing of it
+    assert digest(made) == digest(clients(1)[0])
+    others = [clients(1, module=network(torch.float32)), clients(1, l2=0.1), own_loss(plus(1))[:1]]
+    others += [[frozen(0)], [TorchObjective(network(), LOSS, data(1))]]
+    assert digest(made) not in {digest(other) for (other,) in others}
 
 
 def test_the_compiled_engine_leaves_them_to_the_stacked_one(caplog):
