@@ -201,8 +201,13 @@ class TorchObjective(Objective, Stackable):
         return _Packed(self, layout)
 
     @property
-    def resume_key(self) -> str:
-        """What a resumed run compares: all but the model that was asked about last."""
+    def resume_key(self) -> str | None:
+        """What a resumed run compares: all but the model that was asked about last.
+
+        None for a class of another's, of which all that pickle would keep is compared.
+        """
+        if type(self) is not TorchObjective:
+            return None
         own = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
         return f"{Untrained.of(self)} {digest(own)}"
 

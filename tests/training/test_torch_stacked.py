@@ -320,7 +320,9 @@ def test_other_objectives_are_not_gone_on_with():
     assert digest(made) == digest(clients(1)[0])
     others = [clients(1, module=network(torch.float32)), clients(1, l2=0.1), own_loss(plus(1))[:1]]
     others += [[frozen(0)], [TorchObjective(network(), LOSS, data(1))]]
+    others += [[Own(network(), LOSS, data())]]
     assert digest(made) not in {digest(other) for (other,) in others}
+    assert digest(Own(network(), LOSS, data())) == digest(others[-1][0])
 
 
 def test_the_compiled_engine_leaves_them_to_the_stacked_one(caplog):
