@@ -202,12 +202,9 @@ class TorchObjective(Objective, Stackable):
 
     @property
     def resume_key(self) -> str | None:
-        """What a resumed run compares: all but the model that was asked about last.
-
-        None for a class of another's, of which all that pickle would keep is compared.
-        """
+        """What a resumed run compares, without the model asked about last; None if derived."""
         if type(self) is not TorchObjective:
-            return None
+            return None  # of such a class counts all that pickle would keep
         own = self._start, self._inputs, self._targets, self.l2, sorted(self._measures)
         return f"{Untrained.of(self)} {digest(own)}"
 
