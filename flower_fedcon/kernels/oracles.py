@@ -54,7 +54,7 @@ def shrink_each(v: Array, step: Any, weights: Array, out: Array) -> bool:
             kept = -most if x < -most else x
             kept = most if kept > most else kept
             bad += not abs(x) < np.inf
-            out[start + j] = x - kept
+            out[start + j] = x if most == 0.0 else x - kept  # -0.0 stays so, as with NumPy
     return bad == 0
 
 
