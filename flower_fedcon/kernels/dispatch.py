@@ -106,7 +106,6 @@ def scalar_loops(x: Array) -> ModuleType | None:
     does not wait for numba. Either way finds the same bits.
     """
     global _interpreted
-    global _interpreted
     if _oracles is None:
         _interpreted += min(x.size, WORTHWHILE)
         if _interpreted > WORTHWHILE:

@@ -64,10 +64,10 @@ def stack(objectives: Sequence[Any]) -> Stack:
 
 def why_not_one_stack(objectives: Sequence[Any]) -> str | None:
     """Return why objectives with the same `key` are no stack after all; None if they are."""
-    plain = [o.objective if type(o) is Scaled else o for o in objectives]
-    if type(plain[0]) is Scaled:
-        return why_not_one_stack(plain)
-    return plain[0].why_not_stacked(plain) if isinstance(plain[0], Stackable) else None
+    first = objectives[0]
+    if type(first) is Scaled:
+        return why_not_one_stack([o.objective for o in objectives])
+    return first.why_not_stacked(objectives) if isinstance(first, Stackable) else None
 
 
 def stacks(objectives: Sequence[Any]) -> list[tuple[Stack, Array]]:
@@ -169,7 +169,7 @@ class StackedScaled(Stack):
     def __init__(self, objectives: Sequence[Any]) -> None:
         self.inner = stack(column(objectives, "objective"))
         self.shape, self.num_examples = self.inner.shape, self.inner.num_examples
-        self.entries = self.inner.entries
+        self.entries, self.models_at_once = self.inner.entries, self.inner.models_at_once
         factors = column(objectives, "factor")
         self.factor = per_client(factors, objectives[0].dtype, len(self.shape))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from flower_fedcon.errors import FedConError
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import Stack, Which, places
 from flower_fedcon.torch.content import Untrained
 from flower_fedcon.torch.training import as_array
@@ -88,15 +89,23 @@ class StackedTorch(Stack):
                     index = (own[:, None], torch.from_numpy(rows[here, first:last]))
                 yield here, index, (last - first) / m
 
-    def _both(self, x: Array, clients: Array, rows: Array | None = None) -> tuple[Array, Array]:
-        """Return the values and the gradients of some clients, at one point or each at its own."""
+    def _evaluated(
+        self, function: Callable[..., Any], x: Array, clients: Array, rows: Array | None = None
+    ) -> Iterator[tuple[slice, float, Any]]:
+        """Yield a function of some clients' layers and rows, for all of `_parts`."""
         own = x.ndim > 1
-        evaluate = vmap(grad_and_value(self._loss), in_dims=(0 if own else None, 0, 0))
-        values, gradient = np.zeros(len(clients)), np.empty(0)
+        evaluate = vmap(function, in_dims=(0 if own else None, 0, 0))
         for here, index, share in self._parts(clients, rows):
             at = self._layers(x[here] if own else x)
             with _told():
-                parts, losses = evaluate(at, self._inputs[index], self._targets[index])
+                found = evaluate(at, self._inputs[index], self._targets[index])
+            yield here, share, found
+
+    def _both(self, x: Array, clients: Array, rows: Array | None = None) -> tuple[Array, Array]:
+        """Return the values and the gradients of some clients, at one point or each at its own."""
+        values, gradient = np.zeros(len(clients)), np.empty(0)
+        both = grad_and_value(self._loss)
+        for here, share, (parts, losses) in self._evaluated(both, x, clients, rows):
             count = here.stop - here.start
             flat = torch.cat([part.reshape(count, -1) for part in parts], dim=1)
             packed = as_array(flat).astype(x.dtype, copy=False)
@@ -113,13 +122,9 @@ class StackedTorch(Stack):
         return values + self._ridge(x), gradient
 
     def _losses(self, x: Array, clients: Array) -> Array:
-        own, values = x.ndim > 1, np.zeros(len(clients))
-        evaluate = vmap(self._loss, in_dims=(0 if own else None, 0, 0))
+        values = np.zeros(len(clients))
         with torch.no_grad():
-            for here, index, share in self._parts(clients, None):
-                at = self._layers(x[here] if own else x)
-                with _told():
-                    losses = evaluate(at, self._inputs[index], self._targets[index])
+            for here, share, losses in self._evaluated(self._loss, x, clients):
                 values[here] += share * as_array(losses)
         found: Array = values + self._ridge(x)
         return found
@@ -149,7 +154,8 @@ class StackedTorch(Stack):
 
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
-        part, own = copy.copy(self), torch.from_numpy(places(which))
+        part = copy.copy(self)
+        own = which if isinstance(which, slice) else torch.from_numpy(which)
         part._inputs, part._targets = self._inputs[own], self._targets[own]
         return part
 
@@ -170,8 +176,9 @@ def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
 
     Both are tried: all rows' losses at the start, and the gradients of a few clients.
     """
-    layers = objectives[0].start()
-    x = np.concatenate([layer.ravel() for layer in layers])
+    start = objectives[0].start()
+    layout = Layout.of(start)
+    x = layout.pack(start)
     few = min(_FEW, len(objectives))
     rows = np.arange(min(_FEW, objectives[0].num_examples))
     points = np.tile(x, (few, 1))
@@ -190,8 +197,8 @@ def why_not_together(objectives: Sequence[TorchObjective]) -> str | None:
     if (points != x).any():
         return "its module changes its parameters when it is called"
     for f, value, gradient in zip(objectives[:few], values, gradients, strict=True):
-        alone = np.concatenate([layer.ravel() for layer in f.batch_gradient(layers, rows)])
-        if not (_close(gradient, alone) and _close(value, f.value(layers))):
+        alone = f.packed_objective(layout)
+        if not (_close(gradient, alone.batch_gradient(x, rows)) and _close(value, alone.value(x))):
             return "torch.func.vmap finds another gradient or value than the client alone"
     return None
 
