@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -23,6 +24,8 @@ from flower_fedcon.kernels.rows import jit
 from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
+_FEW = 2**17  # multiply-adds, in which time other threads are woken, and told to end (20 us)
+_MOVE = 4  # of them take as long as reading an entry and writing another
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
@@ -83,21 +86,28 @@ _PARALLEL = (
     steps.take_steps, steps.take_steps_by_scores, rows.find_losses,
     steps.take_softmax_steps, _variate_change,
 )  # fmt: skip
+
+
+def _alone(function: FunctionType) -> Any:
+    """Compile the form for one thread, of the same bits; numba's files need a name for it."""
+    named = FunctionType(function.__code__, function.__globals__, function.__name__)
+    named.__module__, named.__qualname__ = function.__module__, f"{function.__name__}_alone"
+    return jit(named)
+
+
 _loops: list[Any] = [jit(function, parallel=True) for function in _PARALLEL]
+_loops_alone: list[Any] = [_alone(function) for function in _PARALLEL]
 _paces = Paces()
 _lock = (
     threading.Lock()
 )  # not all of numba's threading layers are safe to call from two threads at once
+_forked = False
 
 
 def _after_fork() -> None:
-    """Use one thread in a forked child, which a parallel region of OpenMP would end.
-
-    Compiled anew: numba's files on disk hold the parallel form under the same name.
-    """
-    global _loops, _lock
-    _loops, _lock = [numba.njit(function) for function in _PARALLEL], threading.Lock()
-    _paces.alone = True
+    """Use one thread in a forked child, which a parallel region of OpenMP would end."""
+    global _forked, _lock
+    _forked, _lock = True, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -105,7 +115,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _call(loop: int, work: int, *arguments: Any) -> None:
-    """Call a loop, on as many threads as are fastest for so many entries."""
+    """Call a loop, on as many threads as are fastest for so many multiply-adds."""
+    if work < _FEW or _forked:
+        _loops_alone[loop](*arguments)
+        return
     with _lock:
         _paces.call((loop, work.bit_length()), _loops[loop], arguments)
 
@@ -153,7 +166,7 @@ def steepest(g: Array) -> tuple[Array, Array]:
     tops : array, shape (n,)
     """
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
-    _call(1, g.size, read_only(g), codes, tops)
+    _call(1, _MOVE * g.size, read_only(g), codes, tops)
     return codes, tops
 
 
@@ -168,14 +181,14 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
     """
     out, number = np.empty(x.shape, x.dtype), x.dtype.type
     amount = number(step) * number(magnitude)
-    _call(2, x.size, read_only(x), codes, number(1.0 - step), amount, out)
+    _call(2, _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
     return out
 
 
 def pulled(x: Array, center: Array, pull: float) -> Array:
     """Return pull (x - center), for matrices."""
     out = np.empty(x.shape, x.dtype)
-    _call(3, x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
+    _call(3, _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
     return out
 
 
@@ -185,7 +198,7 @@ def pulled_twice(
     """Return pull (x - center) and y + step (x - center), for matrices."""
     out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
     strength, step = number(pull), number(step)
-    _call(4, x.size, read_only(x), read_only(center), strength, read_only(y), step, out, moved)
+    _call(4, _MOVE * x.size, read_only(x), read_only(center), strength, read_only(y), step, out, moved)
     return out, moved
 
 
@@ -199,14 +212,14 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     u, v : array, shape (m,) and (n,)
     """
     out = np.empty(x.shape, x.dtype)
-    _call(5, x.size, read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
+    _call(5, _MOVE * x.size, read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
     return out
 
 
 def variate_change(c: Array, delta: Array, length: float) -> Array:
     """Return -(c + delta / length), for matrices `delta` and a vector c."""
     out = np.empty(delta.shape, delta.dtype)
-    _call(10, delta.size, read_only(c), read_only(delta), delta.dtype.type(length), out)
+    _call(10, _MOVE * delta.size, read_only(c), read_only(delta), delta.dtype.type(length), out)
     return out
 
 

@@ -20,6 +20,7 @@ _CALL = 2048  # entries that take NumPy as long as what a call costs it whatever
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 _interpreted = 0  # numbers that recursions have gone over so far
 _entries = 0  # that prox and projections have gone over by NumPy so far
+_loaded: ModuleType | None = None  # the compiled kernels, once they are in use
 _oracles: ModuleType | None = None  # the compiled prox and projections, once they are in use
 
 
@@ -32,7 +33,9 @@ def _load() -> ModuleType | None:
     except ImportError:
         return None
     interpreted = vars(numba.config)["DISABLE_JIT"]  # these loops would take forever
-    return None if interpreted else kernels
+    global _loaded
+    _loaded = None if interpreted else kernels
+    return _loaded
 
 
 @contextmanager
@@ -54,14 +57,19 @@ def kernels(x: Array, times: int = 1) -> ModuleType | None:
     which one call goes over each so many `times`, and for dtypes other than float32 and float64 in
     the machine's byte order.
     """
-    if (
-        x.size * times < WORTHWHILE
-        or x.dtype.char not in "fd"
-        or not x.dtype.isnative
-        or not known(x)
-    ):
-        return None
-    return _load()
+    large = x.size * times >= WORTHWHILE
+    return _load() if large and _double_or_single(x) else None
+
+
+def kernels_at_hand(x: Array) -> ModuleType | None:
+    """Return the compiled kernels for arrays such as `x`, of any size once they are loaded."""
+    if _loaded is None or WORTHWHILE == sys.maxsize:
+        return kernels(x)
+    return _loaded if _double_or_single(x) else None
+
+
+def _double_or_single(x: Array) -> bool:
+    return known(x) and x.dtype in (_DOUBLE, _SINGLE)
 
 
 def oracles(x: Array) -> ModuleType | None:

@@ -39,22 +39,35 @@ def add_mean(
     d, count, number = len(x), len(rows), x.dtype.type
     factor /= count
     whole = count - count % 4
-    # Four rows at a time: they are still in the first-level cache when they are added to `out`.
-    for k in range(0, whole, 4):
-        i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
-        a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
-        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
+    s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
+    if whole:
+        a1, a2, a3, a4 = table[rows[0]], table[rows[1]], table[rows[2]], table[rows[3]]
         for j in range(d):
             s1 += a1[j] * x[j]
             s2 += a2[j] * x[j]
             s3 += a3[j] * x[j]
             s4 += a4[j] * x[j]
+    # Four rows are added, from the first-level cache, while the next four come from farther away.
+    for k in range(0, whole, 4):
+        i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
+        a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
         if logistic:
             s1, s2, s3, s4 = np.tanh(s1 / 2), np.tanh(s2 / 2), np.tanh(s3 / 2), np.tanh(s4 / 2)
-        s1, s2 = number(factor * (s1 - targets[i1])), number(factor * (s2 - targets[i2]))
-        s3, s4 = number(factor * (s3 - targets[i3])), number(factor * (s4 - targets[i4]))
+        w1, w2 = number(factor * (s1 - targets[i1])), number(factor * (s2 - targets[i2]))
+        w3, w4 = number(factor * (s3 - targets[i3])), number(factor * (s4 - targets[i4]))
+        if k + 4 == whole:
+            for j in range(d):
+                out[j] += w1 * a1[j] + w2 * a2[j] + w3 * a3[j] + w4 * a4[j]
+            break
+        i1, i2, i3, i4 = rows[k + 4], rows[k + 5], rows[k + 6], rows[k + 7]
+        b1, b2, b3, b4 = table[i1], table[i2], table[i3], table[i4]
+        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
         for j in range(d):
-            out[j] += s1 * a1[j] + s2 * a2[j] + s3 * a3[j] + s4 * a4[j]
+            out[j] += w1 * a1[j] + w2 * a2[j] + w3 * a3[j] + w4 * a4[j]
+            s1 += b1[j] * x[j]
+            s2 += b2[j] * x[j]
+            s3 += b3[j] * x[j]
+            s4 += b4[j] * x[j]
     for k in range(whole, count):
         a, s = table[rows[k]], number(0)
         for j in range(d):

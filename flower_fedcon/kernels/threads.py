@@ -15,7 +15,7 @@ import numba
 
 _TRIALS = 3  # of each number, to begin with
 _RETRIES = 16  # calls after which the other number is tried again; twice as many each time that it
-# is still slower, up to these times how much slower it is
+_PATIENCE = 64  # is still slower, up to so many times how much slower: then trials cost 1.6 %
 
 
 class Pace:
@@ -53,7 +53,7 @@ class Pace:
         self._since += 1
         if self._since <= self._pause:
             return faster
-        self._since, self._pause = 0, min(2 * self._pause, int(_RETRIES * ratio))
+        self._since, self._pause = 0, min(2 * self._pause, int(_PATIENCE * ratio))
         return not faster
 
     def note(self, alone: bool, seconds: float) -> None:
@@ -67,22 +67,15 @@ class Pace:
 
 
 class Paces:
-    """The paces of all loops, by loop and size of the work.
-
-    Attributes
-    ----------
-    alone : bool
-        Whether there is one thread only.
-    """
+    """The paces of all loops, by loop and size of the work."""
 
     def __init__(self) -> None:
-        self.alone = False
         self._paces: dict[Any, Pace] = {}
 
     def call(self, kind: Any, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Call a loop of some kind and size, on one thread or all, and learn how long it takes."""
         most = numba.get_num_threads()
-        if self.alone or most == 1:
+        if most == 1:
             loop(*arguments)
             return
         pace = self._paces.get((kind, most))

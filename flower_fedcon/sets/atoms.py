@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import known
-from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.kernels.dispatch import kernels_at_hand
 from flower_fedcon.layout import array_bytes
 from flower_fedcon.validation import Array
 
@@ -197,7 +197,7 @@ class CoordinateAtom(Atom):
         """Return (1 - step) x + step s, touching s at one entry only."""
         code = self.code
         if isinstance(code, np.ndarray):
-            compiled = kernels(x)
+            compiled = kernels_at_hand(x)
             if compiled is not None:
                 models, codes = x.reshape(code.size, -1), code.reshape(-1)
                 mixed: Array = compiled.mix_coordinates(models, codes, step, self.magnitude)

@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import flat as vector
-from flower_fedcon.kernels.dispatch import kernels, oracles
+from flower_fedcon.kernels.dispatch import kernels_at_hand, oracles
 from flower_fedcon.sets.arrays import (
     expect_finite,
     only_array,
@@ -90,7 +90,7 @@ class L1Ball(ConstraintSet):
             code = -(high + 1) if first else low + 1
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
         flat = rows(g, batch).reshape(-1, math.prod(g.shape[batch:]))
-        compiled = kernels(flat)
+        compiled = kernels_at_hand(flat)
         if compiled is not None:
             codes, tops = compiled.steepest(flat)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from row_clients import clients
@@ -20,12 +22,14 @@ from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedDualAvg, FedProx
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
+compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Use the kernels for arrays of any size."""
+@pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
+def always(request, monkeypatch):
+    """Use the kernels for arrays of any size, in the form for several threads or for one."""
     monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    monkeypatch.setattr(compiled, "_FEW", request.param)
 
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic"])

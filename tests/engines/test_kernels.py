@@ -23,13 +23,15 @@ from flower_fedcon.sets.compact import RankOneAtom
 from flower_fedcon.strategies import FedFW
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
+compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
 threads = pytest.importorskip("flower_fedcon.kernels.threads")
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Use the kernels for arrays of any size."""
+@pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
+def always(request, monkeypatch):
+    """Use the kernels for arrays of any size, in the form for several threads or for one."""
     monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    monkeypatch.setattr(compiled, "_FEW", request.param)
 
 
 @pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
@@ -158,9 +160,11 @@ def fedfw(n: int = 40, d: int = 60) -> tuple[FedFW, FederatedProblem]:
     return FedFW(constraint, penalty=1.0), problem
 
 
-def test_the_number_of_cores_changes_no_bit(always):
+def test_the_number_of_cores_changes_no_bit(monkeypatch):
+    monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
     strategy, problem = fedfw()
-    found = set()
+    found = {simulate(strategy, problem, 30, engine="stacked").x.tobytes()}  # small: one thread
+    monkeypatch.setattr(compiled, "_FEW", 0)
     available = numba.get_num_threads()
     try:
         for threads in range(1, available + 1):
