@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
-from flower_fedcon.kernels.passes import variate_change
+from flower_fedcon.kernels.passes import less, moved_variates, variate_change
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -48,23 +48,23 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
 
     def correction(self, state: ScaffoldClientState, down: Payload) -> Correction:
         """Begin step 2 at x: <c - c_i, y>."""
-        return Correction(down["x"], linear=down["c"] - state.c)
+        return Correction(down["x"], linear=less(down["c"], state.c))
 
     def upload(
         self, state: ScaffoldClientState, down: Payload, done: LocalPass
     ) -> tuple[Payload, ScaffoldClientState]:
         """Do steps 3 and 4."""
-        delta = done.end - done.start
-        if self.local_steps is None or self.client_lr is None:  # a loop's own, of any length
-            dc = done.gradient - state.c
-        elif self.option == "I":
-            dc = self.gradient(done.start) - state.c
-        else:
-            dc = variate_change(down["c"], delta, self.local_steps * self.client_lr)
-        after = state._replace(c=state.c + dc)
-        if self.option == "II" and self.mirror and self.local_steps is not None:
-            return {"delta": delta}, after
-        return {"delta": delta, "dc": dc}, after
+        start, end = done.start, done.end
+        if self.option == "II" and self.local_steps is not None and self.client_lr is not None:
+            length = self.local_steps * self.client_lr
+            delta, c = moved_variates(down["c"], state.c, start, end, length)
+            if self.mirror:
+                return {"delta": delta}, state._replace(c=c)
+            dc = variate_change(down["c"], delta, length)
+            return {"delta": delta, "dc": dc}, state._replace(c=c)
+        # A loop's own steps, of any length; or one more gradient.
+        dc = (self.gradient(start) if self.option == "I" else done.gradient) - state.c
+        return {"delta": end - start, "dc": dc}, state._replace(c=state.c + dc)
 
     def received(
         self,

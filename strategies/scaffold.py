@@ -37,7 +37,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.passes import variate_change
+from flower_fedcon.kernels.passes import add_variate_changes, variate_change
 from flower_fedcon.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
@@ -134,18 +134,21 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
             for share in uploads.changes("dc"):
                 moved += share
         else:
-            changes = self._changes(state, uploads)
-            moved += uploads.shares(changes).sum(axis=0)
-            state.mirror.add(uploads.clients, c=changes)
+            moved += self._follow(state, state.mirror, uploads)
         c = state.c + moved / uploads.num_clients
         return state._replace(x=state.x + move, c=c, optimizer=optimizer)
 
-    def _changes(self, state: ScaffoldState, uploads: Uploads) -> Array:
-        """Return the dc_i, stacked; by step 3 of option "II" where they are not on the wire."""
+    def _follow(self, state: ScaffoldState, mirror: Mirror, uploads: Uploads) -> Array:
+        """Move the mirror as the clients their c_i; return the sum of the shares of the dc_i."""
         if "dc" in self.expects(state):
-            return uploads.stacked("dc")  # type: ignore[no-any-return]
-        length = self.local_steps * self.rate(uploads)
-        return variate_change(state.c, uploads.stacked("delta"), length)
+            changes = uploads.stacked("dc")
+        else:  # by step 3 of option "II"
+            length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
+            if uploads.everyone and uploads.count_alike:
+                return add_variate_changes(mirror.own("c"), state.c, delta, length)
+            changes = variate_change(state.c, delta, length)
+        mirror.add(uploads.clients, c=changes)
+        return uploads.shares(changes).sum(axis=0)  # type: ignore[no-any-return]
 
     def model(self, state: ScaffoldState) -> Array:
         """Return x."""

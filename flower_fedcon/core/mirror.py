@@ -45,7 +45,7 @@ class Mirror:
     def put(self, clients: int | Sequence[int], **values: Array) -> None:
         """Replace the values of one client, or of some, stacked."""
         for name, value in values.items():
-            rows = self._own(name)
+            rows = self.own(name)
             if not isinstance(clients, int) and len(clients) == len(rows):
                 rows[:] = value
             else:
@@ -54,14 +54,14 @@ class Mirror:
     def add(self, clients: Sequence[int], **changes: Array) -> None:
         """Add to values of some clients: for each name, a change for each of them, stacked."""
         for name, change in changes.items():
-            rows = self._own(name)
+            rows = self.own(name)
             if len(clients) == len(rows):
                 rows += change
             else:
                 rows[clients] += change
 
-    def _own(self, name: str) -> Array:
-        """Return rows that may change: a copy of those that an engine has given to read."""
+    def own(self, name: str) -> Array:
+        """Return the rows of one name to change: a copy, if an engine has given them to read."""
         rows = self._rows[name]
         if not rows.flags.writeable:
             rows = self._rows[name] = rows.copy()

@@ -141,6 +141,16 @@ class Uploads:
             return StackedAtom(values, (len(values),))
         return np.stack(values)
 
+    @property
+    def everyone(self) -> bool:
+        """Whether every client has sent something."""
+        return len(self.clients) == self.num_clients
+
+    @property
+    def count_alike(self) -> bool:
+        """Whether every client's `share` is its change."""
+        return self._examples is None
+
     def shares(self, changes: Array) -> Array:
         """Return the `share` of each client of the cohort, stacked as `changes` are."""
         if self._examples is None:

@@ -75,20 +75,52 @@ def _mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
             out[i, j] = rest * x[i, j] + u[i] * v[j]
 
 
-def _variate_change(c: Array, delta: Array, length: Any, out: Array) -> None:
+def _variate_change(c: Array, delta: Array, rate: Any, out: Array) -> None:
     for i in numba.prange(len(delta)):
         for j in range(delta.shape[1]):
-            out[i, j] = -(c[j] + delta[i, j] / length)
+            out[i, j] = delta[i, j] * rate - c[j]
+
+
+def _moved_variates(
+    c: Array, own: Array, start: Array, end: Array, rate: Any, delta: Array, after: Array
+) -> None:
+    for i in numba.prange(len(end)):
+        for j in range(end.shape[1]):
+            delta[i, j] = end[i, j] - start[j]
+            after[i, j] = own[i, j] + (delta[i, j] * rate - c[j])
+
+
+def _rows_less(vector: Array, x: Array, out: Array) -> None:
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            out[i, j] = vector[j] - x[i, j]
+
+
+def _repeat(vector: Array, out: Array) -> None:
+    for i in numba.prange(len(out)):
+        for j in range(out.shape[1]):
+            out[i, j] = vector[j]
+
+
+@jit
+def _add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, total: Array) -> None:
+    for i in range(len(delta)):
+        row, moved = rows[i], delta[i]
+        for j in range(len(total)):
+            change = moved[j] * rate - c[j]
+            row[j] += change
+            total[j] += change
 
 
 _PARALLEL = (
     rows.add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer,
     steps.take_steps, steps.take_steps_by_scores, rows.find_losses,
-    steps.take_softmax_steps, _variate_change,
+    steps.take_softmax_steps, _variate_change, _moved_variates, _rows_less,
+    _repeat,
 )  # fmt: skip
 
 
-def _alone(function: FunctionType) -> Any:
+def _alone(function: Any) -> Any:
     """Compile the form for one thread, of the same bits; numba's files need a name for it."""
     named = FunctionType(function.__code__, function.__globals__, function.__name__)
     named.__module__, named.__qualname__ = function.__module__, f"{function.__name__}_alone"
@@ -198,7 +230,9 @@ def pulled_twice(
     """Return pull (x - center) and y + step (x - center), for matrices."""
     out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
     strength, step = number(pull), number(step)
-    _call(4, _MOVE * x.size, read_only(x), read_only(center), strength, read_only(y), step, out, moved)
+    _call(
+        4, _MOVE * x.size, read_only(x), read_only(center), strength, read_only(y), step, out, moved
+    )
     return out, moved
 
 
@@ -216,11 +250,40 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     return out
 
 
-def variate_change(c: Array, delta: Array, length: float) -> Array:
-    """Return -(c + delta / length), for matrices `delta` and a vector c."""
+def variate_change(c: Array, delta: Array, rate: float) -> Array:
+    """Return rate delta - c, for matrices `delta` and a vector c."""
     out = np.empty(delta.shape, delta.dtype)
-    _call(10, _MOVE * delta.size, read_only(c), read_only(delta), delta.dtype.type(length), out)
+    _call(10, _MOVE * delta.size, read_only(c), read_only(delta), delta.dtype.type(rate), out)
     return out
+
+
+def moved_variates(
+    c: Array, own: Array, start: Array, end: Array, rate: float
+) -> tuple[Array, Array]:
+    """Return delta = end - start and own + (rate delta - c), for matrices, and vectors c, start."""
+    delta, after = np.empty(end.shape, end.dtype), np.empty(end.shape, end.dtype)
+    given = read_only(c), read_only(own), read_only(start), read_only(end)
+    _call(11, _MOVE * end.size, *given, end.dtype.type(rate), delta, after)
+    return delta, after
+
+
+def less(vector: Array, x: Array) -> Array:
+    """Return vector - x, for a matrix x."""
+    out = np.empty(x.shape, x.dtype)
+    _call(12, _MOVE * x.size, read_only(vector), read_only(x), out)
+    return out
+
+
+def repeat(vector: Array, out: Array) -> None:
+    """Write a vector into each row of a matrix."""
+    _call(13, _MOVE * out.size, read_only(vector), out)
+
+
+def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Array:
+    """Add rate delta - c to a matrix in place; return the sum of what is added."""
+    total = np.full(delta.shape[1], -0.0, delta.dtype)
+    _add_variate_changes(rows, read_only(c), read_only(delta), delta.dtype.type(rate), total)
+    return total
 
 
 def read_only(x: Array) -> Array:

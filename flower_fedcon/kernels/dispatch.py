@@ -63,7 +63,7 @@ def kernels(x: Array, times: int = 1) -> ModuleType | None:
 
 def kernels_at_hand(x: Array) -> ModuleType | None:
     """Return the compiled kernels for arrays such as `x`, of any size once they are loaded."""
-    if _loaded is None or WORTHWHILE == sys.maxsize:
+    if _loaded is None or sys.maxsize == WORTHWHILE:
         return kernels(x)
     return _loaded if _double_or_single(x) else None
 

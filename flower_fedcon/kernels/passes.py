@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from flower_fedcon.kernels.dispatch import kernels
+import numpy as np
+
+from flower_fedcon.kernels.dispatch import kernels, kernels_at_hand
 from flower_fedcon.validation import Array
 
 
@@ -65,14 +67,99 @@ def variate_change(c: Array, delta: Array, length: float) -> Array:
     array([[-2.],
            [ 1.]])
     """
-    alike = delta.ndim == 2 and c.shape == delta.shape[1:] and c.dtype == delta.dtype
-    compiled = kernels(delta) if alike else None
+    compiled = kernels(delta) if _of_vectors(delta, c) else None
     if compiled is not None:
-        return compiled.variate_change(c, delta, length)  # type: ignore[no-any-return]
-    change: Array = delta / length
-    change += c
-    change *= -1.0
+        return compiled.variate_change(c, delta, -1.0 / length)  # type: ignore[no-any-return]
+    change: Array = delta * (-1.0 / length)
+    change -= c
     return change
+
+
+def less(vector: Array, x: Array) -> Array:
+    """Return vector - x; where x is large, each row by the thread that takes its client's steps.
+
+    Parameters
+    ----------
+    vector : array, shape of a model
+    x : array, shape (..., *model)
+
+    >>> less(np.ones(2), np.eye(2))
+    array([[0., 1.],
+           [1., 0.]])
+    """
+    compiled = kernels(x) if _of_vectors(x, vector) else None
+    if compiled is not None:
+        return compiled.less(vector, x)  # type: ignore[no-any-return]
+    return vector - x
+
+
+def repeated(x: Array, count: int) -> Array:
+    """Return a new array that holds x so often.
+
+    >>> repeated(np.arange(2.0), 2)
+    array([[0., 1.],
+           [0., 1.]])
+    """
+    out = np.empty((count, *x.shape), x.dtype)
+    compiled = kernels(out)
+    if compiled is None:
+        out[:] = x
+    else:
+        compiled.repeat(x.reshape(-1), out.reshape(count, -1))
+    return out
+
+
+def moved_variates(
+    c: Array, own: Array, start: Array, end: Array, length: float
+) -> tuple[Array, Array]:
+    """Return delta = end - start, and own - (c + delta / length), in option II of Scaffold.
+
+    Parameters
+    ----------
+    c, start : array, shape of a model
+    own, end : array, shape (..., *model)
+    length : float
+
+    >>> one = np.ones(1)
+    >>> moved_variates(one, np.array([[5.0]]), one, np.array([[3.0], [-3.0]]), 2.0)
+    (array([[ 2.],
+           [-4.]]), array([[3.],
+           [6.]]))
+    """
+    compiled = kernels_at_hand(end) if _of_vectors(end, c, start) else None
+    if compiled is not None and own.shape == end.shape and own.dtype == end.dtype:
+        return compiled.moved_variates(c, own, start, end, -1.0 / length)  # type: ignore[no-any-return]
+    delta = end - start
+    return delta, own + variate_change(c, delta, length)
+
+
+def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> Array:
+    """Add -(c + delta / length) to `rows` in place; return the sum of what is added.
+
+    Parameters
+    ----------
+    rows, delta : array, shape (clients, *model)
+    c : array, shape of a model
+    length : float
+
+    >>> rows = np.zeros((2, 1))
+    >>> add_variate_changes(rows, np.array([1.0]), np.array([[2.0], [-6.0]]), 2.0), rows
+    (array([0.]), array([[-2.],
+           [ 2.]]))
+    """
+    alike = _of_vectors(delta, c) and delta.shape[1] > 1  # NumPy sums a single column in pairs
+    compiled = kernels_at_hand(delta) if alike and rows.flags.c_contiguous else None
+    if compiled is not None and rows.dtype == delta.dtype:
+        return compiled.add_variate_changes(rows, c, delta, -1.0 / length)  # type: ignore[no-any-return]
+    change = variate_change(c, delta, length)
+    rows += change
+    total: Array = change.sum(axis=0)
+    return total
+
+
+def _of_vectors(x: Array, *vectors: Array) -> bool:
+    """Return whether x is a matrix, and these are as its rows."""
+    return x.ndim == 2 and all(v.shape == x.shape[1:] and v.dtype == x.dtype for v in vectors)
 
 
 def _kernels(x: Array, *others: Array) -> ModuleType | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.kernels.passes import repeated
 from flower_fedcon.validation import Array
 
 Which: TypeAlias = "slice | Array"
@@ -228,8 +229,8 @@ class Stack(ABC):
             The rows of each client that count in each step; all by default.
         """
         clients = places(which)
-        models = np.empty((len(clients), *self.shape), steps.start.dtype)
-        models[:] = steps.start
+        start = steps.start
+        models = repeated(start, len(clients)) if start.shape == self.shape else start.copy()
         own = None if rows is None else np.ascontiguousarray(rows)
         assert self._walking is not None  # noqa: S101  (see `takes`)
         self._walking.walk(models, steps, clients, own)

@@ -266,11 +266,16 @@ def test_passes_over_matrices_are_those_of_numpy(always, dtype):
     step = dtype(0.1) * dtype(0.3)  # not a power of two
 
     def all_of_them():
-        change = passes.variate_change(v, x, 0.3)
+        rows = y.copy()
         return [
             passes.pulled(x, center, step),
             *passes.pulled_twice(x, center, step, y, 0.7),
-            change,
+            passes.variate_change(v, x, 0.3),
+            *passes.moved_variates(v, y, center[0], x, 0.3),
+            passes.add_variate_changes(rows, v, x, 0.3),
+            rows,
+            passes.less(v, x),
+            passes.repeated(v, 3),
         ]
 
     found = all_of_them()
