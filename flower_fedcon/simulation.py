@@ -57,8 +57,8 @@ def simulate(
         are the same. "stacked" holds clients with objectives of one type and shape in arrays and
         serves them in one pass: the fastest for many clients, with the same cohorts, batches and
         bytes, and the same iterates up to the rounding of sums; local solvers end where they do
-        alone, to their tolerance. What cannot be stacked (LBFGS and solvers of one's own, queries,
-        objectives of one's own) runs as with "local", and a line says so. "jax" compiles what can
+        alone, to their tolerance. What cannot be stacked (solvers of one's own, queries, objectives
+        of one's own) runs as with "local", and a line says so. "jax" compiles what can
         be stacked and has no local solver, with the extra `jax`: the rounds between two records are
         one loop, on JAX's default device. What cannot be compiled runs as with "stacked", and a
         line says why.

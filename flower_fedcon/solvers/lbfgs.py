@@ -12,6 +12,21 @@ from flower_fedcon.solvers.descent import Rules, descend
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, norm, target
 from flower_fedcon.validation import Array, count, positive
 
+PAIRS = 20  # of moves and changes of the gradient
+
+
+def diverged() -> FedConError:
+    """Return the error of a solve that diverges."""
+    return FedConError(
+        "L-BFGS diverged: is the objective convex and bounded below? If not, add a shift"
+    )
+
+
+def expect_smooth(regularizer: object) -> None:
+    """Raise if there is a regularizer, for which L-BFGS is not made."""
+    if regularizer is not None:
+        raise ConfigError(f"LBFGS cannot solve a problem with {regularizer!r}: use 'exact' or AOGM")
+
 
 class _Stopped(Exception):  # noqa: N818  (not an error: the way out of SciPy's loop)
     """The caller's test holds at the point evaluated last."""
@@ -54,12 +69,13 @@ class LBFGS(LocalSolver):
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
+        with np.errstate(over="ignore", invalid="ignore"):  # told by `diverged`
+            return self._solve(problem, stop)
+
+    def _solve(self, problem: LocalProblem, stop: Stop | None) -> Solution:
         from scipy.optimize import minimize  # slow to import
 
-        if problem.regularizer is not None:
-            raise ConfigError(
-                f"LBFGS cannot solve a problem with {problem.regularizer!r}: use 'exact' or AOGM"
-            )
+        expect_smooth(problem.regularizer)
         start = problem.start
         x = start
         evaluations = 0
@@ -80,7 +96,7 @@ class LBFGS(LocalSolver):
             "ftol": 0.0,
             "maxiter": self.max_iterations,
             "maxfun": 20 * self.max_iterations,
-            "maxcor": 20,
+            "maxcor": PAIRS,
         }
         iterations, stopped = 0, False
 
@@ -110,7 +126,5 @@ class LBFGS(LocalSolver):
                 iterations=iterations + end.iterations, evaluations=evaluations + end.evaluations
             )
         if not math.isfinite(length):
-            raise FedConError(
-                "L-BFGS diverged: is the objective convex and bounded below? If not, add a shift"
-            )
+            raise diverged()
         return Solution(x, length, iterations, evaluations, stopped or length <= goal)

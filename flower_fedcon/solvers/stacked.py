@@ -18,12 +18,14 @@ from flower_fedcon.solvers.clients import (
 )
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
+from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.problem import LocalProblem, Stop
 from flower_fedcon.solvers.stacked_descent import descend_all
 from flower_fedcon.solvers.stacked_exact import exact_all, inverses, put
+from flower_fedcon.solvers.stacked_lbfgs import lbfgs_all
 from flower_fedcon.validation import Array
 
-_SOLVERS = Exact, AOGM, GradientDescent
+_SOLVERS = Exact, AOGM, GradientDescent, LBFGS
 _TOGETHER = 2**20  # entries of the data that are gone over together
 
 
@@ -136,6 +138,8 @@ class StackedSolver:
                 for one in problems.functions.objectives
             )
             return descend_all(problems, solver.rules(known), stop)
+        if isinstance(solver, LBFGS):
+            return lbfgs_all(problems, solver, stop)
         inverse = None
         if problems.regularizer is None:
             inverse = inverses(stack, problems.shift)

@@ -15,7 +15,7 @@ from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.regularizers import L1, Zero
-from flower_fedcon.solvers import AOGM, GradientDescent
+from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
 from flower_fedcon.strategies import DualFL, FedDR, FedExProx, FedPD, FedProx, FedProxAL
 
 
@@ -40,6 +40,11 @@ def test_the_gap_rule(form):
         same(strategy, problem, 30, 1e-8)
     psi = FederatedProblem(objectives("softmax"), regularizer=L1(0.01))
     same(DualFL(form="paper", momentum=0.0, regularizer=psi.regularizer), psi, 20)
+
+
+def test_lbfgs_to_its_tolerance():
+    problem = FederatedProblem(objectives("softmax"))
+    same(DualFL(form="paper", momentum=0.0, local_solver=LBFGS(tolerance=1e-12)), problem, 20)
 
 
 def test_clients_that_were_away_for_different_times():
@@ -82,7 +87,7 @@ def test_why_a_solver_is_not_stacked():
     problem = FederatedProblem(objectives("logistic"))
     for solver, words in (
         (Own(), "FedProx has its local solver"),
-        ("lbfgs", "one client at a time"),
+        (Own(), "one client at a time"),
     ):
         strategy = FedProx(proximal=1.0, local_solver=solver)
         assert words in stacked.why_not_stackable(strategy, problem)

@@ -1,0 +1,170 @@
+"""L-BFGS for many clients at once, along a leading axis.
+
+The directions are those of Nocedal and Wright, "Numerical optimization" (2006), algorithm 7.4. The
+line search is the bisection of Lewis and Overton, Math. Program. 141 (2013), algorithm 2.6, for the
+weak Wolfe conditions; where values differ by rounding alone, the slopes tell, as in Hager and
+Zhang, SIAM J. Optim. 16 (2005), (4.1). SciPy's search, that of one client, is another: both end
+within the tolerance, after about as many steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedcon.solvers.clients import (
+    LocalProblems,
+    Solutions,
+    along,
+    dots,
+    ends,
+    norms,
+    some,
+    wide,
+)
+from flower_fedcon.solvers.descent import CLEAR, Rules
+from flower_fedcon.solvers.lbfgs import LBFGS, PAIRS, diverged, expect_smooth
+from flower_fedcon.solvers.masked import Masked
+from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.solvers.stacked_descent import descend_all
+from flower_fedcon.solvers.stacked_exact import put
+from flower_fedcon.validation import Array
+
+_DECREASE, _FLATTER = 1e-4, 0.9  # of the Wolfe conditions
+_TRIALS = 50  # of a line search, which doubles steps or halves intervals
+
+
+def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) -> Solutions:
+    """Return the minimisers of all clients; see `LBFGS`.
+
+    Raises
+    ------
+    ConfigError
+        If there is a regularizer.
+    """
+    expect_smooth(problems.regularizer)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found, goals, left = _QuasiNewton(problems, solver, stop).run()
+    rest = solver.max_iterations - int(found.iterations[left].max(initial=0))
+    if left.size and rest:
+        x, lengths = found.x[left], np.maximum(1.0, found.gradient_norm[left])
+        end = descend_all(
+            problems.only(left, x), Rules(rest), some(stop, left), goals[left] / lengths
+        )
+        iterations = found.iterations[left] + end.iterations
+        evaluations = found.evaluations[left] + end.evaluations
+        put(found, left, end._replace(iterations=iterations, evaluations=evaluations))
+    return found
+
+
+class _QuasiNewton(Masked):
+    ARRAYS = (*Masked.ARRAYS, "goal", "moves", "changes", "weights", "scale")
+
+    def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
+        super().__init__(problems, stop)
+        self.most, self.x = solver.max_iterations, problems.start
+        self.value, self.g, self.size = problems.evaluate(self.x)
+        self.length = norms(self.g)
+        self.found.evaluations[:] = 1
+        first = [target(solver.tolerance, one, self.x) for one in self.length.tolist()]
+        self.goals = self.goal = np.array(first)
+        n, d = len(self.x), self.x[0].size
+        pairs = min(PAIRS, self.most)
+        self.moves, self.changes = np.zeros((n, pairs, d)), np.zeros((n, pairs, d))
+        self.weights = np.zeros((n, pairs))  # 1/<s, y>; 0 for a pair that does not count
+        self.scale = np.full(n, np.nan)  # <s, y>/<y, y> of the last pair, once there is one
+        self.left: list[int] = []
+
+    def run(self) -> tuple[Solutions, Array, Array]:
+        for k in range(self.most + 1):
+            good = (self.length <= self.goal) | ends(self.stop, self.x, self.g)
+            self._end(good & np.isfinite(self.length), self.x, k, converged=True)
+            self._fail(self.going & ~np.isfinite(self.length))
+            if k == self.most:
+                break
+            self._compact()
+            if not self.going.any():
+                break
+            self._step(k)
+        self._end(self.going.copy(), self.x, self.most, converged=False)
+        return self.found, self.goals, np.array(sorted(self.left), np.intp)
+
+    def _fail(self, who: Array) -> None:
+        for place in np.flatnonzero(who).tolist():
+            self.found.errors[int(self.here[place])] = diverged()
+            self.going[place] = False
+
+    def _step(self, k: int) -> None:
+        """Move those that are still going; those who cannot are left to `AOGM`."""
+        direction = self._direction(k)
+        slope = dots(self.g, direction)
+        steep = ~(slope < 0)  # rounding has spoilt the pairs
+        if steep.any():
+            self.weights[steep], self.scale[steep] = 0.0, np.nan
+            direction = np.where(wide(steep, direction), -self.g, direction)
+            slope = np.where(steep, -np.square(self.length), slope)
+        x, g = self.x, self.g
+        stuck = self._search(direction, slope)
+        self._remember(k, self.x - x, self.g - g)
+        self.left += self.here[stuck].tolist()
+        self._end(stuck, self.x, k, converged=False)
+
+    def _direction(self, k: int) -> Array:
+        """Return -H_i g_i, with the last pairs of moves and changes of the gradient."""
+        q = self.g.reshape(len(self.g), -1).astype(np.float64)
+        slots = [j % self.weights.shape[1] for j in range(max(0, k - self.weights.shape[1]), k)]
+        shares = {}
+        for slot in reversed(slots):
+            shares[slot] = self.weights[:, slot] * dots(self.moves[:, slot], q)
+            q -= shares[slot][:, None] * self.changes[:, slot]
+        q *= np.where(np.isnan(self.scale), 1.0, self.scale)[:, None]
+        for slot in slots:
+            back = self.weights[:, slot] * dots(self.changes[:, slot], q)
+            q += (shares[slot] - back)[:, None] * self.moves[:, slot]
+        return (-q).astype(self.g.dtype).reshape(self.g.shape)
+
+    def _remember(self, k: int, move: Array, change: Array) -> None:
+        """Keep a pair of each client, if there is curvature along it."""
+        slot, n = k % self.weights.shape[1], len(move)
+        s, y = (a.reshape(n, -1).astype(np.float64) for a in (move, change))
+        sy, yy = dots(s, y), dots(y, y)
+        curved = sy > self.problems.eps * yy
+        self.moves[:, slot] = np.where(curved[:, None], s, 0.0)
+        self.changes[:, slot] = np.where(curved[:, None], y, 0.0)
+        self.weights[:, slot] = np.where(curved, 1.0 / sy, 0.0)
+        self.scale = np.where(curved, sy / yy, self.scale)
+
+    def _search(self, direction: Array, slope: Array) -> Array:
+        """Take steps along the directions; return who found none."""
+        x, left, eps = self.x, self.going.copy(), self.problems.eps
+        first = np.isnan(self.scale)  # no pair yet: a step of length 1
+        share = np.where(first, 1.0 / norms(direction), 1.0)
+        low, high = np.zeros(len(x)), np.full(len(x), np.inf)
+        before, size = self.value, self.size
+        for _ in range(_TRIALS):
+            new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
+            value, g, sizes = self.problems.evaluate(new)
+            self.found.evaluations[self.here] += left
+            length, rise = norms(g), dots(g, direction)
+            clear = -share * slope > CLEAR * eps * size
+            lower = np.where(
+                clear,
+                value <= before + _DECREASE * share * slope,
+                (rise <= (2 * _DECREASE - 1) * slope) & (value <= before + CLEAR * eps * size),
+            )
+            lower &= np.isfinite(length)
+            good = left & lower & (rise >= _FLATTER * slope)
+            if good.any():
+                keep = wide(good, x)
+                self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
+                self.value = np.where(good, value, self.value)
+                self.size = np.where(good, sizes, self.size)
+                self.length = np.where(good, length, self.length)
+                left &= ~good
+                if not left.any():
+                    return left
+            low, high = np.where(lower, share, low), np.where(lower, high, share)
+            share = np.where(np.isinf(high), 2 * share, 0.5 * (low + high))
+        endless = left & np.isinf(high)
+        self._fail(endless)
+        stuck: Array = left & ~endless
+        return stuck
