@@ -58,10 +58,10 @@ def simulate(
         serves them in one pass: the fastest for many clients, with the same cohorts, batches and
         bytes, and the same iterates up to the rounding of sums; local solvers end where they do
         alone, to their tolerance. What cannot be stacked (solvers of one's own, queries, objectives
-        of one's own) runs as with "local", and a line says so. "jax" compiles what can
-        be stacked and has no local solver, with the extra `jax`: the rounds between two records are
-        one loop, on JAX's default device. What cannot be compiled runs as with "stacked", and a
-        line says why.
+        of one's own) runs as with "local", and a line says so. "jax" compiles what can be stacked
+        and has no local solver, and rounds of everyone whose objectives are of up to 16 types and
+        shapes, with the extra `jax`: the rounds between two records are one loop, on JAX's default
+        device. What cannot be compiled runs as with "stacked", and a line says why.
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.
@@ -203,20 +203,20 @@ def hold(
 ) -> Engine:
     """Return what holds the clients on this machine."""
     if engine in ("stacked", "jax"):
-        from flower_fedcon.engines import stacked
-        from flower_fedcon.engines.traceable import why_not_traceable
+        from flower_fedcon.engines import stacked, traceable
 
-        kind = _jax_engine() if engine == "jax" else None
-        reason = stacked.why_not_stackable(strategy, problem)
-        if reason is not None:
-            _log.warning('engine="%s": %s; running on the local engine', engine, reason)
-        elif kind is None:
+        reason, traced = stacked.why_not_stackable(strategy, problem), None
+        if engine == "jax":
+            kind = _jax_engine()
+            apart = reason and stacked.why_not_stackable(strategy, problem, traceable.KINDS)
+            traced = apart or traceable.why_not_traceable(strategy, problem)
+            if traced is None:
+                return kind.JaxEngine(problem)  # type: ignore[no-any-return]
+        if reason is None:
+            if traced is not None:
+                _log.warning('engine="jax": %s; running on the stacked engine', traced)
             return stacked.StackedEngine(problem)
-        elif (reason := why_not_traceable(strategy, problem)) is None:
-            return kind.JaxEngine(problem)  # type: ignore[no-any-return]
-        else:
-            _log.warning('engine="jax": %s; running on the stacked engine', reason)
-            return stacked.StackedEngine(problem)
+        _log.warning('engine="%s": %s; running on the local engine', engine, reason)
     if workers is not None and workers > 1:
         if any(map(is_private, representatives(problem.objectives))):
             raise ConfigError(

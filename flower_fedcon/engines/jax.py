@@ -21,6 +21,7 @@ from jax import lax
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
+from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.parts import (
     Rebuild,
     fixed_parts,
@@ -68,6 +69,8 @@ class JaxEngine(StackedEngine):
         """Stack the objectives, and make the client objects."""
         super().open(run)
         self._given = GivenRows(run)
+        groups = self._groups
+        self._stack = groups[0].stack if len(groups) == 1 else Joined(groups)
         self._tracing_client = self._serving(self._given, run)
         self._block: _Block | None = None
         self._dtype = run.layout.array_dtype
@@ -188,7 +191,7 @@ class JaxEngine(StackedEngine):
             strategy,
             self._tracing_client,
             self._given,
-            self._groups[0].stack,
+            self._stack,
             self._axes,
             server.setting_bytes,
         )
@@ -301,8 +304,13 @@ class JaxEngine(StackedEngine):
 
     def _rows(self, clients: Array, server_round: int, batches: int, size: int) -> Array:
         """Return the rows of each batch, drawn as the stacked engine draws them."""
-        self._objective.select(self._groups[0].stack, clients, clients, server_round)
-        return np.stack([self._objective._next_rows(size) for _ in range(batches)])
+        drawn = np.zeros((batches, len(clients), size), np.intp)
+        for group in self._groups:
+            mine = slice(None) if len(self._groups) == 1 else group.clients
+            if size < group.stack.num_examples:
+                self._objective.select(group.stack, mine, clients[mine], server_round)
+                drawn[:, mine] = [self._objective._next_rows(size) for _ in range(batches)]
+        return drawn
 
     def _apply(
         self, server: Server, block: _Block, state: list[Any], cohorts: list[list[int]]

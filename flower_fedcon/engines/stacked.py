@@ -43,8 +43,10 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 
-def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
-    """Return why this run cannot be stacked; None if it can."""
+def why_not_stackable(
+    strategy: FedConStrategy[Any], problem: FederatedProblem, kinds: int = 1
+) -> str | None:
+    """Return why this run cannot be stacked; None if it can, with so many kinds of objectives."""
     title = strategy.title
     if "local_solver" in strategy.client_settings:
         reason = why_one_at_a_time(getattr(strategy, "local_solver", None))
@@ -64,7 +66,7 @@ def why_not_stackable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         if problem.layout.layered and not isinstance(other, Stackable):
             return "the model is a list of arrays"
         return f"an objective is a {type(other).__name__}, which has no stacked form"
-    if len(groups) > max(1, len(standing) // 2):
+    if len(groups) > max(kinds, len(standing) // 2):
         return f"the {len(standing)} clients differ: {len(groups)} types and shapes of objectives"
     reasons = (why_not_one_stack([standing[i] for i in own]) for own in groups.values())
     return next(filter(None, reasons), None)
@@ -256,9 +258,6 @@ class StackedEngine(InProcess):
     def _parts(self, clients: Array) -> Iterator[slice]:
         """Cut a list of clients into even parts whose models fit into the cache."""
         number = -(-len(clients) // self._models)
-        if number == 1:
-            yield slice(None)
-            return
         ends = [len(clients) * i // number for i in range(number + 1)]
         for first, last in pairwise(ends):
             yield slice(first, last)

@@ -11,6 +11,9 @@ from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.stacked import key
 from flower_fedcon.registry import client_class
 
+KINDS = 16
+"""Of objectives, each of which a round traces on its own."""
+
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
@@ -31,11 +34,15 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return "cohorts of Bernoulli(p) differ in size from round to round"
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
-    first = representatives(problem.objectives)[0]
-    if isinstance(first, Stackable):
-        return f"an objective is a {type(first).__name__}, whose lines JAX cannot trace"
-    if len({key(objective) for objective in representatives(problem.objectives)}) > 1:
-        return "the clients' objectives differ in type or shape"
+    standing = representatives(problem.objectives)
+    for other in standing:
+        if isinstance(other, Stackable):
+            return f"an objective is a {type(other).__name__}, whose lines JAX cannot trace"
+    kinds = len({key(objective) for objective in standing})
+    if kinds > 1 and not strategy.participation.is_full(len(standing)):
+        return "the clients' objectives differ in type or shape, and each round samples others"
+    if kinds > KINDS:
+        return f"the clients' objectives are of {kinds} types and shapes, more than {KINDS}"
     return None
 
 

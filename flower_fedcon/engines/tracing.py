@@ -250,9 +250,17 @@ def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
     for name, value in vars(stack).items():
         if isinstance(value, np.ndarray):
             found[prefix + name] = value
-        elif isinstance(value, Stack):
-            found |= _arrays(value, f"{prefix}{name}.")
+        for part, inner in _inner(name, value):
+            found |= _arrays(inner, f"{prefix}{part}.")
     return found
+
+
+def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
+    """Return the stacks that an attribute holds, with a name for each."""
+    if isinstance(value, Stack):
+        return [(name, value)]
+    whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)
+    return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
 
 
 def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
@@ -261,7 +269,8 @@ def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
     for name, value in vars(stack).items():
         if isinstance(value, np.ndarray):
             setattr(new, name, TracedArray(data[prefix + name]))
-        elif isinstance(value, Stack):
-            setattr(new, name, _with(value, data, f"{prefix}{name}."))
+        inner = [_with(part, data, f"{prefix}{own}.") for own, part in _inner(name, value)]
+        if inner:
+            setattr(new, name, inner[0] if isinstance(value, Stack) else tuple(inner))
     new.uncompiled()
     return new
