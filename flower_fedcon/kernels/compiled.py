@@ -1,9 +1,10 @@
 """Gradients and Frank-Wolfe steps of many clients, compiled by numba.
 
 The clients are spread over numba's threads (at most NUMBA_NUM_THREADS, by default one for each
-core), or left to one where others are busy with the cores (see `threads`). A client's data are read
-once; NumPy reads them twice, copies each minibatch, and works on one core. One thread takes all of
-a client's sums, so that the number of threads changes no bit.
+core), or left to one where others are busy with the cores (see `threads`), or the work is too
+little to share. A client's data are read once; NumPy reads them twice, copies each minibatch, and
+works on one core. One thread takes all of a client's sums, so that the number of threads changes no
+bit.
 
 This module needs numba (the extra "fast"). `dispatch` decides whether it is used; NumPy finds the
 same without it, up to rounding in the gradients and bit for bit in the steps.
@@ -24,7 +25,7 @@ from flower_fedcon.kernels.rows import jit
 from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
-_FEW = 2**17  # multiply-adds, in which time other threads are woken, and told to end (20 us)
+_FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
 _MOVE = 4  # of them take as long as reading an entry and writing another
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
@@ -120,6 +121,10 @@ _PARALLEL = (
 )  # fmt: skip
 
 
+def _name(loop: Any) -> str:
+    return str(loop.__name__).removeprefix("_")
+
+
 def _alone(function: Any) -> Any:
     """Compile the form for one thread, of the same bits; numba's files need a name for it."""
     named = FunctionType(function.__code__, function.__globals__, function.__name__)
@@ -127,8 +132,8 @@ def _alone(function: Any) -> Any:
     return jit(named)
 
 
-_loops: list[Any] = [jit(function, parallel=True) for function in _PARALLEL]
-_loops_alone: list[Any] = [_alone(function) for function in _PARALLEL]
+_loops: dict[str, Any] = {_name(loop): jit(loop, parallel=True) for loop in _PARALLEL}
+_loops_alone: dict[str, Any] = {_name(loop): _alone(loop) for loop in _PARALLEL}
 _paces = Paces()
 _lock = (
     threading.Lock()
@@ -146,7 +151,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _call(loop: int, work: int, *arguments: Any) -> None:
+def _call(loop: str, work: int, *arguments: Any) -> None:
     """Call a loop, on as many threads as are fastest for so many multiply-adds."""
     if work < _FEW or _forked:
         _loops_alone[loop](*arguments)
@@ -158,30 +163,34 @@ def _call(loop: int, work: int, *arguments: Any) -> None:
 def add_gradients(*arguments: Any) -> None:
     """Call `rows.add_gradients`, which describes the arguments."""
     tables, places = arguments[0], arguments[2]
-    _call(0, len(places) * tables[0].size, *arguments)
+    _call("add_gradients", len(places) * tables[0].size, *arguments)
 
 
 def take_steps(*arguments: Any) -> None:
     """Call `steps.take_steps`, which describes the arguments."""
     tables, places, divisors = arguments[0], arguments[2], arguments[-1]
-    _call(6, len(divisors) * len(places) * tables[0].size, *arguments)
+    _call("take_steps", len(divisors) * len(places) * tables[0].size, *arguments)
 
 
 def take_steps_by_scores(*arguments: Any) -> None:
     """Call `steps.take_steps_by_scores`, which describes the arguments."""
     tables, places = arguments[0], arguments[3]
-    _call(7, 2 * len(places) * tables[0].size, *arguments)
+    _call("take_steps_by_scores", 2 * len(places) * tables[0].size, *arguments)
 
 
 def find_losses(*arguments: Any) -> None:
     """Call `rows.find_losses`, which describes the arguments."""
-    _call(8, arguments[0].size, *arguments)
+    _call("find_losses", arguments[0].size, *arguments)
 
 
 def take_softmax_steps(*arguments: Any) -> None:
     """Call `steps.take_softmax_steps`, which describes the arguments."""
     tables, places, models = arguments[0], arguments[2], arguments[4]
-    _call(9, len(arguments[-1]) * len(places) * tables[0].size * models.shape[-1], *arguments)
+    _call(
+        "take_softmax_steps",
+        len(arguments[-1]) * len(places) * tables[0].size * models.shape[-1],
+        *arguments,
+    )
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
@@ -198,7 +207,7 @@ def steepest(g: Array) -> tuple[Array, Array]:
     tops : array, shape (n,)
     """
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
-    _call(1, _MOVE * g.size, read_only(g), codes, tops)
+    _call("steepest", _MOVE * g.size, read_only(g), codes, tops)
     return codes, tops
 
 
@@ -213,14 +222,14 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
     """
     out, number = np.empty(x.shape, x.dtype), x.dtype.type
     amount = number(step) * number(magnitude)
-    _call(2, _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
+    _call("mix_coordinates", _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
     return out
 
 
 def pulled(x: Array, center: Array, pull: float) -> Array:
     """Return pull (x - center), for matrices."""
     out = np.empty(x.shape, x.dtype)
-    _call(3, _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
+    _call("pulled", _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
     return out
 
 
@@ -231,7 +240,15 @@ def pulled_twice(
     out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
     strength, step = number(pull), number(step)
     _call(
-        4, _MOVE * x.size, read_only(x), read_only(center), strength, read_only(y), step, out, moved
+        "pulled_twice",
+        _MOVE * x.size,
+        read_only(x),
+        read_only(center),
+        strength,
+        read_only(y),
+        step,
+        out,
+        moved,
     )
     return out, moved
 
@@ -246,14 +263,29 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     u, v : array, shape (m,) and (n,)
     """
     out = np.empty(x.shape, x.dtype)
-    _call(5, _MOVE * x.size, read_only(x), x.dtype.type(rest), read_only(u), read_only(v), out)
+    _call(
+        "mix_outer",
+        _MOVE * x.size,
+        read_only(x),
+        x.dtype.type(rest),
+        read_only(u),
+        read_only(v),
+        out,
+    )
     return out
 
 
 def variate_change(c: Array, delta: Array, rate: float) -> Array:
     """Return rate delta - c, for matrices `delta` and a vector c."""
     out = np.empty(delta.shape, delta.dtype)
-    _call(10, _MOVE * delta.size, read_only(c), read_only(delta), delta.dtype.type(rate), out)
+    _call(
+        "variate_change",
+        _MOVE * delta.size,
+        read_only(c),
+        read_only(delta),
+        delta.dtype.type(rate),
+        out,
+    )
     return out
 
 
@@ -263,25 +295,25 @@ def moved_variates(
     """Return delta = end - start and own + (rate delta - c), for matrices, and vectors c, start."""
     delta, after = np.empty(end.shape, end.dtype), np.empty(end.shape, end.dtype)
     given = read_only(c), read_only(own), read_only(start), read_only(end)
-    _call(11, _MOVE * end.size, *given, end.dtype.type(rate), delta, after)
+    _call("moved_variates", _MOVE * end.size, *given, end.dtype.type(rate), delta, after)
     return delta, after
 
 
 def less(vector: Array, x: Array) -> Array:
     """Return vector - x, for a matrix x."""
     out = np.empty(x.shape, x.dtype)
-    _call(12, _MOVE * x.size, read_only(vector), read_only(x), out)
+    _call("rows_less", _MOVE * x.size, read_only(vector), read_only(x), out)
     return out
 
 
 def repeat(vector: Array, out: Array) -> None:
     """Write a vector into each row of a matrix."""
-    _call(13, _MOVE * out.size, read_only(vector), out)
+    _call("repeat", _MOVE * out.size, read_only(vector), out)
 
 
 def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Array:
     """Add rate delta - c to a matrix in place; return the sum of what is added."""
-    total = np.full(delta.shape[1], -0.0, delta.dtype)
+    total = np.full(delta.shape[1], -0.0, delta.dtype)  # which added to -0.0 is that
     _add_variate_changes(rows, read_only(c), read_only(delta), delta.dtype.type(rate), total)
     return total
 

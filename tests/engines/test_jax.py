@@ -140,23 +140,6 @@ def test_reasons_that_are_known_before():
     assert reason == "the clients' objectives are of 17 types and shapes, more than 16"
 
 
-@pytest.mark.parametrize("name", COMPILED)
-@pytest.mark.parametrize("batch_size", [None, 6])
-def test_clients_that_differ(name, batch_size, done, caplog):
-    """In rows and in kind, some of them alone of theirs: too many kinds for the stacked engine."""
-    rng = np.random.default_rng(5)
-    rows = (9, 5, 12, 9, 7)
-    parts = [LeastSquares(rng.standard_normal((m, 6)), 3 * rng.standard_normal(m)) for m in rows]
-    more: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-    if name.startswith("fedfw") and more:
-        more["gradient"] = "stochastic"
-    if not more:
-        parts.insert(2, Quadratic(np.eye(6), rng.standard_normal(6)))
-    same(*made(name, parts, **more))
-    assert sum(done) == 29
-    assert not caplog.text
-
-
 SETS = [L1Ball(1.5), Box(-0.3, 0.4), Box(np.zeros(6), np.ones(6)), Simplex(2.0), L2Ball(1.0),
         LInfBall(0.5)]  # fmt: skip
 
