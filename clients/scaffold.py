@@ -54,17 +54,25 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         self, state: ScaffoldClientState, down: Payload, done: LocalPass
     ) -> tuple[Payload, ScaffoldClientState]:
         """Do steps 3 and 4."""
-        start, end = done.start, done.end
-        if self.option == "II" and self.local_steps is not None and self.client_lr is not None:
-            length = self.local_steps * self.client_lr
+        start, end, length = done.start, done.end, self._length
+        if length is not None and self.option == "II" and self.mirror:
             delta, c = moved_variates(down["c"], state.c, start, end, length)
-            if self.mirror:
-                return {"delta": delta}, state._replace(c=c)
+            return {"delta": delta}, state._replace(c=c)
+        delta = end - start
+        if length is None:
+            dc = done.gradient - state.c
+        elif self.option == "I":
+            dc = self.gradient(start) - state.c
+        else:
             dc = variate_change(down["c"], delta, length)
-            return {"delta": delta, "dc": dc}, state._replace(c=c)
-        # A loop's own steps, of any length; or one more gradient.
-        dc = (self.gradient(start) if self.option == "I" else done.gradient) - state.c
-        return {"delta": end - start, "dc": dc}, state._replace(c=state.c + dc)
+        return {"delta": delta, "dc": dc}, state._replace(c=state.c + dc)
+
+    @property
+    def _length(self) -> float | None:
+        """K eta_l; None for a loop of the user's own, which takes other steps."""
+        if self.local_steps is None or self.client_lr is None:
+            return None
+        return self.local_steps * self.client_lr
 
     def received(
         self,
@@ -76,7 +84,6 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         """Do step 3 with what the server reads."""
         if "dc" in read:
             return after._replace(c=before.c + read["dc"])
-        assert self.local_steps is not None  # noqa: S101  (else there is a dc)
-        length = self.local_steps * (self.client_lr or 0.0)
-        dc = variate_change(down["c"], read["delta"], length)
+        assert self._length is not None  # noqa: S101  (else there is a dc)
+        dc = variate_change(down["c"], read["delta"], self._length)
         return after._replace(c=before.c + dc)

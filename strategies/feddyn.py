@@ -119,9 +119,7 @@ class FedDyn(ControlVariates[FedDynState]):
     def aggregate(self, state: FedDynState, uploads: Uploads) -> FedDynState:
         """Step 5; the mirror moves as the clients do."""
         alpha, before = self.constants.alpha, state.theta
-        moved = np.zeros_like(before)
-        for change in uploads.changes("theta", before):
-            moved += change  # one by one: small, so that rounding does not add up
+        moved = uploads.moved("theta", before)  # small, so that rounding does not add up
         h = state.h - (alpha / uploads.num_clients) * moved
         after = state._replace(theta=uploads.mean("theta") - h / alpha, h=h)
         if state.mirror is not None:

@@ -129,12 +129,10 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
         move, optimizer = self.server_move(uploads.mean("delta"), state.optimizer)
-        moved = np.zeros_like(state.c)
         if state.mirror is None:
-            for share in uploads.changes("dc"):
-                moved += share
+            moved = uploads.moved("dc")
         else:
-            moved += self._follow(state, state.mirror, uploads)
+            moved = self._follow(state, state.mirror, uploads)
         c = state.c + moved / uploads.num_clients
         return state._replace(x=state.x + move, c=c, optimizer=optimizer)
 
@@ -144,7 +142,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
             changes = uploads.stacked("dc")
         else:  # by step 3 of option "II"
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
-            if uploads.everyone and uploads.count_alike:
+            if uploads.everyone and uploads.unweighted:
                 return add_variate_changes(mirror.own("c"), state.c, delta, length)
             changes = variate_change(state.c, delta, length)
         mirror.add(uploads.clients, c=changes)

@@ -147,8 +147,8 @@ class Uploads:
         return len(self.clients) == self.num_clients
 
     @property
-    def count_alike(self) -> bool:
-        """Whether every client's `share` is its change."""
+    def unweighted(self) -> bool:
+        """Whether means are not weighted by examples: every client's `share` is its change."""
         return self._examples is None
 
     def shares(self, changes: Array) -> Array:
@@ -164,14 +164,20 @@ class Uploads:
         scale = self.num_clients * self._examples[client] / math.fsum(self._examples)
         return scale * change
 
-    def changes(self, name: str, about: Array | None = None) -> Iterator[Array]:
-        """Yield each client's `share` of what it uploads less `about`; of a sum, the sum's."""
-        if isinstance(self._replies[0].payload.get(name), Summed):
+    def moved(self, name: str, about: Array | None = None) -> Array:
+        """Return the sum over the cohort of each client's `share` of its upload less `about`."""
+        column = self._replies[0].payload.get(name)
+        if isinstance(column, Summed):
             total = self._sum(name)
-            yield total if about is None else total - len(self.clients) * about
-            return
-        for client, value in self.items(name):
-            yield self.share(client, value if about is None else value - about)
+            return total if about is None else total - len(self.clients) * about
+        if isinstance(column, np.ndarray) and len(self._replies) == 1:
+            moves: Array = self.shares(column if about is None else column - about).sum(axis=0)
+            return moves
+        shares = (self.share(c, v if about is None else v - about) for c, v in self.items(name))
+        total = np.array(next(shares))
+        for share in shares:
+            total += share
+        return total
 
     def _weighted(self, name: str) -> Iterator[tuple[float, Any]]:
         assert self._examples is not None  # noqa: S101  (the callers' case)

@@ -32,8 +32,9 @@ from flower_fedcon.engines.parts import (
     traced_or_number,
 )
 from flower_fedcon.engines.stacked import StackedEngine
+from flower_fedcon.engines.traceable import known_steps
 from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.tracing import GivenRows, RoundTracer
+from flower_fedcon.engines.tracing import GivenRows, GivenSteps, RoundTracer
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
 
@@ -58,6 +59,7 @@ class _Block(NamedTuple):
     most: int  # what it may be
     up: int
     down: int
+    work: dict[str, int]  # of a client's step
 
 
 class JaxEngine(StackedEngine):
@@ -72,6 +74,9 @@ class JaxEngine(StackedEngine):
         groups = self._groups
         self._stack = groups[0].stack if len(groups) == 1 else Joined(groups)
         self._tracing_client = self._serving(self._given, run)
+        solver: Any = run.settings.get("local_solver")
+        if known_steps(solver):
+            self._tracing_client.local_solver = GivenSteps(solver)
         self._block: _Block | None = None
         self._dtype = run.layout.array_dtype
         self._length, self._refused = _FIRST, False
@@ -205,7 +210,7 @@ class JaxEngine(StackedEngine):
             clients = self._traced_clients(self._client_arrays)
             now, rate = jax.numpy.asarray(1), jax.numpy.ones((), self._dtype)
             seen = tracer(state, clients, data, now, cohort, None, rate)
-            counted[:] = [seen.up, seen.down]
+            counted[:] = [seen.up, seen.down, seen.work]
             return seen.state
 
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
@@ -324,6 +329,8 @@ class JaxEngine(StackedEngine):
         server.replies = len(cohorts[-1])
         server.uplink_bytes += count * block.up
         server.downlink_bytes += count * block.down
+        steps = count * len(cohorts[-1])
+        server.work.update({name: steps * number for name, number in block.work.items()})
         if not server.setup.sampled:
             server.acknowledgements.used(cohorts[-1], server.round)
         else:

@@ -10,6 +10,7 @@ from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.stacked import key
 from flower_fedcon.registry import client_class
+from flower_fedcon.solvers.gradient import GradientDescent
 
 KINDS = 16
 """Of objectives, each of which a round traces on its own."""
@@ -25,7 +26,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     What only tracing a round can show, the engine says in its first block.
     """
     title = strategy.title
-    if "local_solver" in strategy.client_settings:
+    solver = getattr(strategy, "local_solver", None)
+    if "local_solver" in strategy.client_settings and not known_steps(solver):
         return f"{title} has a local solver, which ends each client's problem by its own rule"
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
@@ -44,6 +46,17 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     if kinds > KINDS:
         return f"the clients' objectives are of {kinds} types and shapes, more than {KINDS}"
     return None
+
+
+def known_steps(solver: object) -> bool:
+    """Return whether a local solver makes steps whose number and length are known.
+
+    >>> known_steps(GradientDescent(steps=5, lr=0.1)), known_steps(GradientDescent(steps=5))
+    (True, False)
+    """
+    if type(solver) is not GradientDescent:
+        return False
+    return solver.tolerance is None and solver.lr is not None
 
 
 def _of_others(value: Any) -> str | None:

@@ -18,6 +18,8 @@ from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditi
 from flower_fedcon.objectives.client_axis import Stack, Steps
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.solvers.gradient import GradientDescent
+from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution, Stop
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import payload_bytes
 
@@ -32,6 +34,7 @@ class GivenRows(Selected):
     rows: TracedArray | None = None
     asked = 0  # how many batches a round takes
     size = 0
+    stacked_clients: Any = None  # the terms of local problems have a leading axis, as in a stack
 
     def gradient_steps(self, steps: Steps) -> Array | None:
         """Return None: steps are traced one by one."""
@@ -47,6 +50,31 @@ class GivenRows(Selected):
         if self.rows is None:  # the number of batches is still to be found
             return TracedArray(jnp.zeros((len(self._clients), size), int))
         return self.rows[self.asked - 1]
+
+
+class GivenSteps(LocalSolver):
+    """The local solver of a traced round: so many steps of one length, with a prox after each.
+
+    Parameters
+    ----------
+    solver : GradientDescent
+        With `steps` and `lr` alone.
+    """
+
+    def __init__(self, solver: GradientDescent) -> None:
+        self._steps, self._length = solver.steps or 0, solver.lr or 0.0
+
+    def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
+        """Return where the steps lead."""
+        if stop is not None:
+            raise NotTraceableError("its local solver is stopped by a rule")
+        x, psi = problem.start, problem.regularizer
+        added = Correction(x, problem.linear, problem.shift, problem.center)
+        for _ in range(self._steps):
+            x = x - self._length * added.add_to(problem.objective.gradient(x), x)
+            if psi is not None:
+                x = psi.prox(x, self._length)
+        return Solution(x, 0.0, self._steps, self._steps, True)
 
 
 class GivenRate(Schedule):
@@ -77,6 +105,8 @@ class Round(NamedTuple):
         Whether everything in the round is finite, and what was assumed is true.
     up, down : int
         Bytes.
+    work : dict
+        What each client's step cost.
     """
 
     state: list[Any]
@@ -84,6 +114,7 @@ class Round(NamedTuple):
     holds: Any
     up: int
     down: int
+    work: dict[str, Any]
 
 
 class RoundTracer:
@@ -174,7 +205,7 @@ class RoundTracer:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
             mine = client.on_acknowledged(mine, down)
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
-        client._round = now
+        client._round, client.work = now, {}
         payload, after = client.step(mine, down)
         columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
         if columns.keys() != set(strategy.expects(state)):
@@ -190,7 +221,7 @@ class RoundTracer:
             kept = self._kept(client_state, after, cohort, len(clients))
         holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
         state_parts = [v.value if type(v) is TracedArray else v for v in found]
-        return Round(state_parts, kept, holds, up, sent)
+        return Round(state_parts, kept, holds, up, sent, client.work)
 
     def _own_bytes(self, value: Any, count: int) -> int:
         """Return the bytes of a value that each client is sent, its own."""

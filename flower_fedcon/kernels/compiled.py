@@ -135,9 +135,7 @@ def _alone(function: Any) -> Any:
 _loops: dict[str, Any] = {_name(loop): jit(loop, parallel=True) for loop in _PARALLEL}
 _loops_alone: dict[str, Any] = {_name(loop): _alone(loop) for loop in _PARALLEL}
 _paces = Paces()
-_lock = (
-    threading.Lock()
-)  # not all of numba's threading layers are safe to call from two threads at once
+_lock = threading.Lock()  # two threads at once break some of numba's threading layers
 _forked = False
 
 

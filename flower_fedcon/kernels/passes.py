@@ -76,7 +76,7 @@ def variate_change(c: Array, delta: Array, length: float) -> Array:
 
 
 def less(vector: Array, x: Array) -> Array:
-    """Return vector - x; where x is large, each row by the thread that takes its client's steps.
+    """Return vector - x; where x is large, on several threads, as the steps that follow.
 
     Parameters
     ----------
@@ -148,7 +148,8 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> A
            [ 2.]]))
     """
     alike = _of_vectors(delta, c) and delta.shape[1] > 1  # NumPy sums a single column in pairs
-    compiled = kernels_at_hand(delta) if alike and rows.flags.c_contiguous else None
+    plain = alike and rows.flags.c_contiguous and delta.flags.c_contiguous
+    compiled = kernels_at_hand(delta) if plain else None
     if compiled is not None and rows.dtype == delta.dtype:
         return compiled.add_variate_changes(rows, c, delta, -1.0 / length)  # type: ignore[no-any-return]
     change = variate_change(c, delta, length)

@@ -14,8 +14,10 @@ from typing import Any
 import numba
 
 _TRIALS = 3  # of each number, to begin with
-_RETRIES = 16  # calls after which the other number is tried again; twice as many each time that it
-_PATIENCE = 64  # is still slower, up to so many times how much slower: then trials cost 1.6 %
+# Calls after which the slower number is tried again, at first; then twice as many each time that it
+# is slower still, up to _PATIENCE times its ratio to the faster one, where trials cost 1.6 %.
+_RETRIES = 16
+_PATIENCE = 64
 
 
 class Pace:

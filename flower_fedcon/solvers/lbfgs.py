@@ -38,7 +38,8 @@ class LBFGS(LocalSolver):
 
     Its line search compares values, and fails once they differ by rounding errors only. If the
     tolerance is not met by then, `AOGM` continues from there. A problem with a regularizer is
-    refused.
+    refused. The stacked engine has an L-BFGS of its own, for all clients at once, which says that a
+    problem is unbounded below where SciPy's ends far away, without convergence.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from flower_fedcon.errors import FedConError
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, some
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array
@@ -46,6 +47,11 @@ class Masked:
         self.found.iterations[places] = iterations
         self.found.converged[places] = converged
         self.going &= ~who
+
+    def _fail(self, place: int, error: FedConError) -> None:
+        """Note that one client's solve has failed."""
+        self.found.errors[int(self.here[place])] = error
+        self.going[place] = False
 
     def _compact(self) -> None:
         """Drop the clients that wait, once they are half of those in the arrays."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import SmoothFunction
 from flower_fedcon.regularizers import Regularizer, Zero
@@ -116,7 +117,7 @@ class LocalProblem:
         self.objective: Any = objective
         self.start = start
         self.linear = linear
-        self.shift = nonnegative("LocalProblem(shift)", shift)
+        self.shift = nonnegative("LocalProblem(shift)", shift) if known(shift) else shift
         self.center = center
         self.regularizer = None if isinstance(regularizer, Zero) else regularizer
         self._added = Correction(start, linear, self.shift, center)

@@ -250,10 +250,6 @@ class _Descents(Masked):
             pairs = zip(self.tolerances.tolist(), self.length.tolist(), strict=True)
             self.goal = np.array([target(tol, first, self.x) for tol, first in pairs])
 
-    def _fail(self, place: int, error: FedConError) -> None:
-        self.found.errors[int(self.here[place])] = error
-        self.going[place] = False
-
     def _good(self, x: Array, gradient: Array) -> Array:
         good = ends(self.stop, x, gradient)
         if self.rules.tolerance is not None:

@@ -29,8 +29,10 @@ from flower_fedcon.solvers.stacked_descent import descend_all
 from flower_fedcon.solvers.stacked_exact import put
 from flower_fedcon.validation import Array
 
-_DECREASE, _FLATTER = 1e-4, 0.9  # of the Wolfe conditions
-_TRIALS = 50  # of a line search, which doubles steps or halves intervals
+_DECREASE, _CURVATURE = 1e-4, 0.9  # c1 and c2 of the Wolfe conditions
+_TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
+_DOUBLINGS = 10  # of a step, before it grows faster
+_IDLE = 4  # steps in a row that are too short to be seen in values, and leave a longer gradient
 
 
 def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) -> Solutions:
@@ -44,20 +46,20 @@ def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) 
     expect_smooth(problems.regularizer)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found, goals, left = _QuasiNewton(problems, solver, stop).run()
-    rest = solver.max_iterations - int(found.iterations[left].max(initial=0))
-    if left.size and rest:
-        x, lengths = found.x[left], np.maximum(1.0, found.gradient_norm[left])
-        end = descend_all(
-            problems.only(left, x), Rules(rest), some(stop, left), goals[left] / lengths
-        )
-        iterations = found.iterations[left] + end.iterations
-        evaluations = found.evaluations[left] + end.evaluations
-        put(found, left, end._replace(iterations=iterations, evaluations=evaluations))
+    for used in np.unique(found.iterations[left]).tolist():
+        if used == solver.max_iterations:
+            break
+        who = left[found.iterations[left] == used]
+        tolerances = goals[who] / np.maximum(1.0, found.gradient_norm[who])
+        rest = problems.only(who, found.x[who])
+        end = descend_all(rest, Rules(solver.max_iterations - used), some(stop, who), tolerances)
+        evaluations = found.evaluations[who] + end.evaluations
+        put(found, who, end._replace(iterations=used + end.iterations, evaluations=evaluations))
     return found
 
 
 class _QuasiNewton(Masked):
-    ARRAYS = (*Masked.ARRAYS, "goal", "moves", "changes", "weights", "scale")
+    ARRAYS = (*Masked.ARRAYS, "goal", "moves", "changes", "weights", "scale", "best", "idle")
 
     def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
         super().__init__(problems, stop)
@@ -72,15 +74,16 @@ class _QuasiNewton(Masked):
         self.moves, self.changes = np.zeros((n, pairs, d)), np.zeros((n, pairs, d))
         self.weights = np.zeros((n, pairs))  # 1/<s, y>; 0 for a pair that does not count
         self.scale = np.full(n, np.nan)  # <s, y>/<y, y> of the last pair, once there is one
+        self.best, self.idle = self.length, np.zeros(n, np.int64)
         self.left: list[int] = []
 
     def run(self) -> tuple[Solutions, Array, Array]:
         for k in range(self.most + 1):
-            good = (self.length <= self.goal) | ends(self.stop, self.x, self.g)
-            self._end(good & np.isfinite(self.length), self.x, k, converged=True)
-            self._fail(self.going & ~np.isfinite(self.length))
+            self._end(self._good() & np.isfinite(self.length), self.x, k, converged=True)
+            self._diverge(self.going & ~np.isfinite(self.length))
             if k == self.most:
                 break
+            self._give_up(self.going & (self.idle > _IDLE), k)
             self._compact()
             if not self.going.any():
                 break
@@ -88,10 +91,21 @@ class _QuasiNewton(Masked):
         self._end(self.going.copy(), self.x, self.most, converged=False)
         return self.found, self.goals, np.array(sorted(self.left), np.intp)
 
-    def _fail(self, who: Array) -> None:
+    def _good(self) -> Array:
+        good = (self.length <= self.goal) | ends(self.stop, self.x, self.g)
+        small = self.length <= 1e6 * self.problems.eps
+        if small.any():
+            good |= small & (self.length <= self.problems.rounding(self.x))
+        return good
+
+    def _diverge(self, who: Array) -> None:
         for place in np.flatnonzero(who).tolist():
-            self.found.errors[int(self.here[place])] = diverged()
-            self.going[place] = False
+            self._fail(place, diverged())
+
+    def _give_up(self, who: Array, iterations: int) -> None:
+        """Leave some clients to `AOGM`, from where they are."""
+        self.left += self.here[who].tolist()
+        self._end(who, self.x, iterations, converged=False)
 
     def _step(self, k: int) -> None:
         """Move those that are still going; those who cannot are left to `AOGM`."""
@@ -105,8 +119,7 @@ class _QuasiNewton(Masked):
         x, g = self.x, self.g
         stuck = self._search(direction, slope)
         self._remember(k, self.x - x, self.g - g)
-        self.left += self.here[stuck].tolist()
-        self._end(stuck, self.x, k, converged=False)
+        self._give_up(stuck, k)
 
     def _direction(self, k: int) -> Array:
         """Return -H_i g_i, with the last pairs of moves and changes of the gradient."""
@@ -140,7 +153,7 @@ class _QuasiNewton(Masked):
         share = np.where(first, 1.0 / norms(direction), 1.0)
         low, high = np.zeros(len(x)), np.full(len(x), np.inf)
         before, size = self.value, self.size
-        for _ in range(_TRIALS):
+        for trial in range(_TRIALS):
             new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
             value, g, sizes = self.problems.evaluate(new)
             self.found.evaluations[self.here] += left
@@ -152,19 +165,27 @@ class _QuasiNewton(Masked):
                 (rise <= (2 * _DECREASE - 1) * slope) & (value <= before + CLEAR * eps * size),
             )
             lower &= np.isfinite(length)
-            good = left & lower & (rise >= _FLATTER * slope)
+            good = left & lower & (rise >= _CURVATURE * slope)
             if good.any():
                 keep = wide(good, x)
                 self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
                 self.value = np.where(good, value, self.value)
                 self.size = np.where(good, sizes, self.size)
                 self.length = np.where(good, length, self.length)
+                self._count(good & ~clear, good & clear)
                 left &= ~good
                 if not left.any():
                     return left
             low, high = np.where(lower, share, low), np.where(lower, high, share)
-            share = np.where(np.isinf(high), 2 * share, 0.5 * (low + high))
+            longer = (2 if trial < _DOUBLINGS else 100) * share
+            share = np.where(np.isinf(high), longer, 0.5 * (low + high))
         endless = left & np.isinf(high)
-        self._fail(endless)
+        self._diverge(endless)
         stuck: Array = left & ~endless
         return stuck
+
+    def _count(self, unclear: Array, clear: Array) -> None:
+        """Count the steps in a row that rounding may have chosen; they can go in circles."""
+        better = self.length < self.best
+        self.idle = np.where(clear | (unclear & better), 0, self.idle + unclear)
+        self.best = np.where(better, self.length, self.best)

@@ -27,7 +27,7 @@ from flower_fedcon.solvers import (
     stacked,
     stacked_lbfgs,
 )
-from flower_fedcon.solvers.clients import ClientsError
+from flower_fedcon.solvers.clients import ClientsError, LocalProblems
 from flower_fedcon.solvers.stacked import Clients, StackedSolver
 
 N = 7
@@ -213,10 +213,33 @@ def test_lbfgs_below_rounding_is_for_aogm(monkeypatch):
     assert not handed
     solver = LBFGS(tolerance=1e-18)
     monkeypatch.setattr(stacked_lbfgs, "target", lambda tolerance, first, x: 1e-17)
+    monkeypatch.setattr(LocalProblems, "rounding", lambda problems, x: np.zeros(len(x)))
     found = StackedSolver(solver).solve(many)
     assert handed
     lengths = [np.linalg.norm(p.gradient(x)) for p, x in zip(each, found.x, strict=True)]
     assert max(lengths) <= 1e-14
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1.0, 100.0, 1e6])
+def test_lbfgs_does_not_go_in_circles(dtype, size):
+    """Where the terms are so large that rounding is more than the tolerance."""
+    parts = objectives("logistic", dtype)
+    start = (size * np.random.default_rng(1).standard_normal((N, 6))).astype(dtype)
+    many, each = given(parts, start=start, shift=100.0, center=start)
+    found = StackedSolver(LBFGS()).solve(many)
+    for i, problem in enumerate(each):
+        want = LBFGS().solve(problem)
+        assert found.converged[i] >= want.converged
+        assert found.iterations[i] <= want.iterations + 25
+        np.testing.assert_allclose(found.x[i], want.x, rtol=1e-5)
+
+
+def test_lbfgs_of_next_to_no_curvature():
+    parts = [Quadratic(scale * np.eye(6), np.ones(6)) for scale in (1e-16, 1.0, 1e-20)]
+    found = StackedSolver(LBFGS()).solve(given(parts, [0, 1, 2], start=np.zeros((3, 6)))[0])
+    np.testing.assert_allclose(found.x[:, 0], [1e16, 1.0, 1e20], rtol=1e-6)
+    assert found.converged.all()
 
 
 def test_lbfgs_of_few_steps_and_of_a_matrix():
