@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 
+from flower_fedcon.kernels.links import LOGISTIC, PRODUCT
 from flower_fedcon.validation import Array
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -33,12 +34,16 @@ def _sums(function: Callable[..., None]) -> Callable[..., None]:
 
 @_sums
 def add_mean(
-    table: Array, targets: Array, rows: Array, x: Array, out: Array, factor: float, logistic: bool
+    table: Array, targets: Array, rows: Array, x: Array, out: Array, factor: float, link: int
 ) -> None:
-    """Add factor times the mean over `rows` of (link(<a, x>) - target) a to `out`."""
+    """Add factor times the mean over `rows` of the weight of <a, x> times a to `out`.
+
+    The weight of a score s, in a row with the target t, is s - t, or with the link `LOGISTIC`
+    tanh(s / 2) - t, or with the link `PRODUCT` s t.
+    """
     d, count, number = len(x), len(rows), x.dtype.type
     factor /= count
-    whole = count - count % 4
+    whole, zero = count - count % 4, number(0)
     s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
     if whole:
         a1, a2, a3, a4 = table[rows[0]], table[rows[1]], table[rows[2]], table[rows[3]]
@@ -51,10 +56,22 @@ def add_mean(
     for k in range(0, whole, 4):
         i1, i2, i3, i4 = rows[k], rows[k + 1], rows[k + 2], rows[k + 3]
         a1, a2, a3, a4 = table[i1], table[i2], table[i3], table[i4]
-        if logistic:
+        t1, t2, t3, t4 = targets[i1], targets[i2], targets[i3], targets[i4]
+        if link == PRODUCT:
+            s1, s2, s3, s4, t1, t2, t3, t4 = (
+                s1 * t1,
+                s2 * t2,
+                s3 * t3,
+                s4 * t4,
+                zero,
+                zero,
+                zero,
+                zero,
+            )
+        elif link == LOGISTIC:
             s1, s2, s3, s4 = np.tanh(s1 / 2), np.tanh(s2 / 2), np.tanh(s3 / 2), np.tanh(s4 / 2)
-        w1, w2 = number(factor * (s1 - targets[i1])), number(factor * (s2 - targets[i2]))
-        w3, w4 = number(factor * (s3 - targets[i3])), number(factor * (s4 - targets[i4]))
+        w1, w2 = number(factor * (s1 - t1)), number(factor * (s2 - t2))
+        w3, w4 = number(factor * (s3 - t3)), number(factor * (s4 - t4))
         if k + 4 == whole:
             for j in range(d):
                 out[j] += w1 * a1[j] + w2 * a2[j] + w3 * a3[j] + w4 * a4[j]
@@ -72,9 +89,12 @@ def add_mean(
         a, s = table[rows[k]], number(0)
         for j in range(d):
             s += a[j] * x[j]
-        if logistic:
+        t = targets[rows[k]]
+        if link == PRODUCT:
+            s, t = s * t, zero
+        elif link == LOGISTIC:
             s = np.tanh(s / 2)
-        s = number(factor * (s - targets[rows[k]]))
+        s = number(factor * (s - t))
         for j in range(d):
             out[j] += s * a[j]
 
@@ -148,7 +168,7 @@ def add_gradients(
     out: Array,
     factors: Array,
     scale: float,
-    logistic: bool,
+    link: int,
     center: Array,
     pull: float,
 ) -> None:
@@ -167,8 +187,9 @@ def add_gradients(
     factors : array, shape (N,)
     scale : float
         Client i's gradient is multiplied by factors[i] and scale.
-    logistic : bool
-        Whether the link of a score s is tanh(s / 2); else it is s.
+    link : int
+        Of `add_mean`. With `PRODUCT`, and the second derivatives of the rows' losses as targets,
+        products of the Hessians with x are added.
     center : array, shape (d,) or (0,)
     pull : float
         If there is a center, `out` is overwritten by pull * (x - center) first.
@@ -181,7 +202,7 @@ def add_gradients(
         for j in range(len(center)):
             gradient[j] = (model[j] - center[j]) * strength
         factor = scale * factors[client]
-        add_mean(tables[client], targets[client], own, model, gradient, factor, logistic)
+        add_mean(tables[client], targets[client], own, model, gradient, factor, link)
 
 
 def find_losses(tables: Array, targets: Array, x: Array, logistic: bool, out: Array) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from flower_fedcon.kernels.links import LINEAR, LOGISTIC
 from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores
 from flower_fedcon.validation import Array
 
@@ -42,8 +43,10 @@ def take_steps(
 
     Parameters
     ----------
-    tables, targets, places, logistic
+    tables, targets, places
         See `rows.add_gradients`.
+    logistic : bool
+        Whether the link of a score s is tanh(s / 2); else it is s.
     rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step
     models : array, shape (n, d)
     factors, ridges : array, shape (N,)
@@ -77,7 +80,8 @@ def take_steps(
                 middle = center[at if len(center) > 1 else 0]
                 for j in range(len(model)):
                     gradient[j] += shift * (point[j] - middle[j])
-            add_mean(tables[client], targets[client], own, point, gradient, factor, logistic)
+            link = LOGISTIC if logistic else LINEAR
+            add_mean(tables[client], targets[client], own, point, gradient, factor, link)
             if of_point == zero:
                 for j in range(len(model)):
                     model[j] = of_z * model[j] - step * gradient[j]

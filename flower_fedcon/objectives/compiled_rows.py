@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.objectives.client_axis import Steps, Which
 from flower_fedcon.validation import Array
 
@@ -91,10 +92,36 @@ class CompiledRows:
             out.reshape(len(clients), d),
             self.factors,
             scale,
-            self.logistic,
+            LOGISTIC if self.logistic else LINEAR,
             module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
             float(pull),
         )
+
+    def hessian_product(self, curvatures: Array, v: Array) -> Array:
+        """Return the products with the Hessians of all clients, without l2.
+
+        Parameters
+        ----------
+        curvatures : array, shape (clients, rows)
+            The second derivatives of the rows' losses.
+        v : array, shape (clients, *shape)
+        """
+        module, count = self.module, len(v)
+        found, flat = np.zeros_like(v), module.read_only(v.reshape(count, -1))
+        module.add_gradients(
+            self.tables,
+            curvatures,
+            np.arange(count),
+            module.ALL_ROWS,
+            flat,
+            found.reshape(flat.shape),
+            np.ones(count, v.dtype),
+            1.0,
+            PRODUCT,
+            module.read_only(np.empty(0, v.dtype)),
+            0.0,
+        )
+        return found
 
     def mean_losses(self, x: Array) -> Array:
         """Return each client's mean loss at x, without its factor."""

@@ -69,6 +69,11 @@ class StackedLogisticRegression(CompilableRows):
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array]:
         """Return the Hessians' map at x."""
+        compiled = self._compiled
+        if compiled is not None and compiled.takes(x):
+            curvatures: Array = self._first._curvatures(self._scores(x, self.tables))
+            everyone = slice(0, len(x))
+            return lambda v: self._with_l2(compiled.hessian_product(curvatures, v), v, everyone)
 
         def curve(scores: Array) -> Callable[[Array], Array]:
             curvatures = self._first._curvatures(scores)

@@ -140,7 +140,7 @@ class _QuasiNewton(Masked):
         slot, n = k % self.weights.shape[1], len(move)
         s, y = (a.reshape(n, -1).astype(np.float64) for a in (move, change))
         sy, yy = dots(s, y), dots(y, y)
-        curved = sy > self.problems.eps * yy
+        curved = sy > self.problems.eps * norms(s) * np.sqrt(yy)
         self.moves[:, slot] = np.where(curved[:, None], s, 0.0)
         self.changes[:, slot] = np.where(curved[:, None], y, 0.0)
         self.weights[:, slot] = np.where(curved, 1.0 / sy, 0.0)

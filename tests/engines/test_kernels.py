@@ -16,6 +16,7 @@ from flower_fedcon.engines.stacked_states import States
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.kernels import passes
+from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.sets import L1Ball, Simplex
 from flower_fedcon.sets.atoms import CoordinateAtom
@@ -84,6 +85,29 @@ def test_values_are_those_of_each_client(always, monkeypatch, kind, dtype):
         np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == np.float64 else 1e-5)
     assert used == [1, 1, 1]
     assert np.isnan(stack(objectives).values(np.full(shape, np.nan, dtype))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize("rows", [1, 4, 9])
+def test_hessian_products_are_those_of_each_client(always, dtype, l2, rows):
+    rng = np.random.default_rng(0)
+    parts = [
+        LogisticRegression(
+            rng.standard_normal((rows, 7)).astype(dtype),
+            np.where(rng.standard_normal(rows) > 0, 1, -1),
+            l2=l2 * j,
+            intercept=j > 0,
+        )
+        for j in range(3)
+    ]
+    exact = {"rtol": 1e-12, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    for objectives in (parts[1:], parts[:1] * 2):
+        x, v = rng.standard_normal((2, 2, *objectives[0].shape)).astype(dtype)
+        found = stack(objectives).hessian_products(x)(v)
+        assert found.dtype == dtype
+        for i, objective in enumerate(objectives):
+            np.testing.assert_allclose(found[i], objective.hessian(x[i]) @ v[i], **exact)
 
 
 def test_the_kernels_are_what_is_used(always, monkeypatch):
