@@ -107,7 +107,8 @@ class CompiledRows:
         v : array, shape (clients, *shape)
         """
         module, count = self.module, len(v)
-        found, flat = np.zeros_like(v), module.read_only(v.reshape(count, -1))
+        found = np.zeros(v.shape, v.dtype)
+        flat = module.read_only(v.reshape(count, -1))
         module.add_gradients(
             self.tables,
             curvatures,

@@ -104,7 +104,7 @@ def test_hessian_products_are_those_of_each_client(always, dtype, l2, rows):
     exact = {"rtol": 1e-12, "atol": 1e-12} if dtype == np.float64 else {"rtol": 1e-4, "atol": 1e-5}
     for objectives in (parts[1:], parts[:1] * 2):
         x, v = rng.standard_normal((2, 2, *objectives[0].shape)).astype(dtype)
-        found = stack(objectives).hessian_products(x)(v)
+        found = stack(objectives).hessian_products(x)(np.asfortranarray(v))
         assert found.dtype == dtype
         for i, objective in enumerate(objectives):
             np.testing.assert_allclose(found[i], objective.hessian(x[i]) @ v[i], **exact)
