@@ -166,13 +166,12 @@ class Uploads:
 
     def moved(self, name: str, about: Array | None = None) -> Array:
         """Return the sum over the cohort of each client's `share` of its upload less `about`."""
-        column = self._replies[0].payload.get(name)
-        if isinstance(column, Summed):
+        columns: list[Any] = [reply.payload.get(name) for reply in self._replies]
+        if isinstance(columns[0], Summed):
             total = self._sum(name)
             return total if about is None else total - len(self.clients) * about
-        if isinstance(column, np.ndarray) and len(self._replies) == 1:
-            moves: Array = self.shares(column if about is None else column - about).sum(axis=0)
-            return moves
+        if self.unweighted and all(isinstance(column, np.ndarray) for column in columns):
+            return _add([(c if about is None else c - about).sum(axis=0) for c in columns])
         shares = (self.share(c, v if about is None else v - about) for c, v in self.items(name))
         total = np.array(next(shares))
         for share in shares:

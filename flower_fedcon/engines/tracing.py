@@ -71,9 +71,13 @@ class GivenSteps(LocalSolver):
         x, psi = problem.start, problem.regularizer
         added = Correction(x, problem.linear, problem.shift, problem.center)
         for _ in range(self._steps):
-            x = x - self._length * added.add_to(problem.objective.gradient(x), x)
+            g = added.add_to(problem.objective.gradient(x), x)
+            new = x - self._length * g
             if psi is not None:
-                x = psi.prox(x, self._length)
+                new = psi.prox(new, self._length)
+                g = (x - new) / self._length
+            np.isfinite((g * g).reshape(len(g), -1).sum(axis=1)).assume()  # else a solve diverges
+            x = new
         return Solution(x, 0.0, self._steps, self._steps, True)
 
 

@@ -111,7 +111,7 @@ class CompiledRows:
         flat = module.read_only(v.reshape(count, -1))
         module.add_gradients(
             self.tables,
-            curvatures,
+            module.read_only(curvatures),
             np.arange(count),
             module.ALL_ROWS,
             flat,

@@ -4,7 +4,7 @@ The directions are those of Nocedal and Wright, "Numerical optimization" (2006),
 line search is the bisection of Lewis and Overton, Math. Program. 141 (2013), algorithm 2.6, for the
 weak Wolfe conditions; where values differ by rounding alone, the slopes tell, as in Hager and
 Zhang, SIAM J. Optim. 16 (2005), (4.1). SciPy's search, that of one client, is another: both end
-within the tolerance, after about as many steps.
+within the tolerance, after about as many steps, if not evaluations.
 """
 
 from __future__ import annotations

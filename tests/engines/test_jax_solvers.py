@@ -7,7 +7,7 @@ import pytest
 from test_stacked import objectives
 
 from flower_fedcon import FederatedProblem, Sample, simulate
-from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent
 from flower_fedcon.strategies import FedDR, FedDyn, FedExProx, FedPD, FedProx, FiveGCS
@@ -49,6 +49,22 @@ def test_cohorts(done):
     strategy = FedProx(proximal=1.0, local_solver=STEPS, participation=Sample(count=3))
     same(strategy, FederatedProblem(objectives("logistic")))
     assert sum(done) == 29
+
+
+@pytest.mark.parametrize("psi", [None, L1(0.001)])
+def test_who_diverges_is_dropped_as_with_local(psi, done):
+    """Far away, though not yet where numbers end: the others go on."""
+    single = np.float32
+    sizes = (1.0, 1.5, 2.0, 1e4)
+    parts = [Quadratic(np.eye(4, dtype=single) * single(k), np.ones(4, single)) for k in sizes]
+    solver = GradientDescent(steps=9, lr=0.1)
+    strategy: FedProx | FedDR = FedProx(proximal=1.0, local_solver=solver)
+    if psi is not None:
+        strategy = FedDR(psi, step_size=1.0, local_solver=solver)
+    problem = FederatedProblem(parts, regularizer=psi)
+    local, found = (simulate(strategy, problem, 4, engine=e) for e in ("local", "jax"))
+    np.testing.assert_allclose(found.x, local.x, rtol=1e-5)
+    assert found.rows[-1]["dropped"] == local.rows[-1]["dropped"] > 0
 
 
 def test_what_it_does_not_take():
