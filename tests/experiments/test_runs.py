@@ -201,15 +201,15 @@ def test_seeds_share_one_problem() -> None:
 
 
 def test_a_run_that_cannot_be_stacked_says_so_once(fedcon: Command) -> None:
-    settings = ["algorithm.name=FedProx", "proximal=1.0", "local_solver=lbfgs"]
+    settings = ["algorithm.name=FedProxAL", "penalty=1.0", "coupling=1.0"]
     settings += ["algorithm.on_mismatch=warn"]
     text = Path("small.toml").read_text().replace("penalty = 5.0\n", "")
-    Path("small.toml").write_text(text)
+    Path("small.toml").write_text(text.replace("participation = {sample = 2}\n", ""))
     options = [word for setting in settings for word in ("--set", setting)]
     code, out, error = fedcon("run", "small.toml", "--rounds", "2", "--engine", "stacked", *options)
     assert (code, error) == (0, "")
     (line,) = (line for line in out.splitlines() if "running on the local engine" in line)
-    assert line.startswith("FedProx: ")
+    assert line.startswith("FedProxAL: ")
 
 
 def test_jobs_in_processes_are_runs_in_this_one(tmp_path: Path) -> None:
