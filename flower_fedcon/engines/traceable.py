@@ -12,12 +12,12 @@ from flower_fedcon.objectives.stacked import key
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers.gradient import GradientDescent
 
-KINDS = 16
-"""Of objectives, each of which a round traces on its own."""
-
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
+
+KINDS = 16
+"""Of objectives, each of which a round traces on its own."""
 
 
 def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:

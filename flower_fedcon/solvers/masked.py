@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from flower_fedcon.errors import FedConError
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, some
-from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some
+from flower_fedcon.solvers.problem import Stop, target
 from flower_fedcon.validation import Array
 
 
@@ -63,3 +63,41 @@ class Masked:
             setattr(self, name, getattr(self, name)[keep])
         self.problems, self.stop = self.problems.only(keep, self.x), some(self.stop, keep)
         self.going = np.ones(left, bool)
+
+
+class NewtonLike(Masked):
+    """What Newton's method and L-BFGS share: when to end, and whom to leave to `AOGM`.
+
+    Parameters
+    ----------
+    problems : LocalProblems
+    stop : callable, optional
+        See `Masked`.
+    tolerance : float
+        Of a gradient's norm, relative to max(1, its norm at the start).
+    """
+
+    ARRAYS = (*Masked.ARRAYS, "goal")
+
+    def __init__(self, problems: LocalProblems, stop: Stop | None, tolerance: float) -> None:
+        super().__init__(problems, stop)
+        self.x = problems.start
+        self.value, self.g, self.size = problems.evaluate(self.x)
+        self.length = norms(self.g)
+        self.found.evaluations[:] = 1
+        first = self.length.tolist()
+        self.goal = np.array([target(tolerance, one, problems.start) for one in first])
+        self.unsolved: list[int] = []
+
+    def _good(self) -> Array:
+        """Return who is within the tolerance, or within rounding of it, or is stopped."""
+        good = self.length <= self.goal
+        small = self.length <= 1e6 * self.problems.eps
+        if small.any():
+            good |= small & (self.length <= self.problems.rounding(self.x))
+        return (good | ends(self.stop, self.x, self.g)) & np.isfinite(self.length)
+
+    def _give_up(self, who: Array, iterations: int) -> None:
+        """Leave some clients to `AOGM`, from where they are."""
+        self.unsolved += self.here[who].tolist()
+        self._end(who, self.x, iterations, converged=False)

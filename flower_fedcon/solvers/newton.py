@@ -16,12 +16,11 @@ from flower_fedcon.solvers.clients import (
     Solutions,
     along,
     dots,
-    ends,
     norms,
     wide,
 )
-from flower_fedcon.solvers.masked import Masked
-from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.solvers.masked import NewtonLike
+from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array
 
 _MOST = 60  # directions; a convex problem that has a minimiser takes some ten
@@ -51,19 +50,12 @@ def newton(
         return _Newton(problems, tolerance, stop).run()
 
 
-class _Newton(Masked):
-    ARRAYS = (*Masked.ARRAYS, "goal", "forcing")
+class _Newton(NewtonLike):
+    ARRAYS = (*NewtonLike.ARRAYS, "forcing")
 
     def __init__(self, problems: LocalProblems, tolerance: float, stop: Stop | None) -> None:
-        super().__init__(problems, stop)
-        self.x = problems.start
-        self.value, self.g, self.size = problems.evaluate(self.x)
-        self.length = norms(self.g)
-        self.found.evaluations[:] = 1
-        start = problems.start
-        self.goal = np.array([target(tolerance, first, start) for first in self.length.tolist()])
+        super().__init__(problems, stop, tolerance)
         self.forcing = np.full(len(self.x), _LOOSEST)
-        self.unsolved: list[int] = []
 
     def run(self) -> tuple[Solutions, Array]:
         for k in range(_MOST + 1):
@@ -79,18 +71,6 @@ class _Newton(Masked):
             self._step(k)
         self._give_up(self.going.copy(), _MOST)
         return self.found, np.array(sorted(self.unsolved), np.intp)
-
-    def _good(self) -> Array:
-        good = self.length <= self.goal
-        small = self.length <= 1e6 * self.problems.eps
-        if small.any():
-            good |= small & (self.length <= self.problems.rounding(self.x))
-        return (good | ends(self.stop, self.x, self.g)) & np.isfinite(self.length)
-
-    def _give_up(self, who: Array, iterations: int) -> None:
-        """Leave some clients to another solver, from where they are."""
-        self.unsolved += self.here[who].tolist()
-        self._end(who, self.x, iterations, converged=False)
 
     def _step(self, k: int) -> None:
         """Move those that are still going, or give them up."""

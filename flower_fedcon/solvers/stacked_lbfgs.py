@@ -16,15 +16,14 @@ from flower_fedcon.solvers.clients import (
     Solutions,
     along,
     dots,
-    ends,
     norms,
     some,
     wide,
 )
 from flower_fedcon.solvers.descent import CLEAR, Rules
 from flower_fedcon.solvers.lbfgs import LBFGS, PAIRS, diverged, expect_smooth
-from flower_fedcon.solvers.masked import Masked
-from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.solvers.masked import NewtonLike
+from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stacked_descent import descend_all
 from flower_fedcon.solvers.stacked_exact import put
 from flower_fedcon.validation import Array
@@ -58,28 +57,22 @@ def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) 
     return found
 
 
-class _QuasiNewton(Masked):
-    ARRAYS = (*Masked.ARRAYS, "goal", "moves", "changes", "weights", "scale", "best", "idle")
+class _QuasiNewton(NewtonLike):
+    ARRAYS = (*NewtonLike.ARRAYS, "moves", "changes", "weights", "scale", "best", "idle")
 
     def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
-        super().__init__(problems, stop)
-        self.most, self.x = solver.max_iterations, problems.start
-        self.value, self.g, self.size = problems.evaluate(self.x)
-        self.length = norms(self.g)
-        self.found.evaluations[:] = 1
-        first = [target(solver.tolerance, one, self.x) for one in self.length.tolist()]
-        self.goals = self.goal = np.array(first)
+        super().__init__(problems, stop, solver.tolerance)
+        self.most, self.goals = solver.max_iterations, self.goal
         n, d = len(self.x), self.x[0].size
         pairs = min(PAIRS, self.most)
         self.moves, self.changes = np.zeros((n, pairs, d)), np.zeros((n, pairs, d))
         self.weights = np.zeros((n, pairs))  # 1/<s, y>; 0 for a pair that does not count
         self.scale = np.full(n, np.nan)  # <s, y>/<y, y> of the last pair, once there is one
         self.best, self.idle = self.length, np.zeros(n, np.int64)
-        self.left: list[int] = []
 
     def run(self) -> tuple[Solutions, Array, Array]:
         for k in range(self.most + 1):
-            self._end(self._good() & np.isfinite(self.length), self.x, k, converged=True)
+            self._end(self._good(), self.x, k, converged=True)
             self._diverge(self.going & ~np.isfinite(self.length))
             if k == self.most:
                 break
@@ -89,23 +82,11 @@ class _QuasiNewton(Masked):
                 break
             self._step(k)
         self._end(self.going.copy(), self.x, self.most, converged=False)
-        return self.found, self.goals, np.array(sorted(self.left), np.intp)
-
-    def _good(self) -> Array:
-        good = (self.length <= self.goal) | ends(self.stop, self.x, self.g)
-        small = self.length <= 1e6 * self.problems.eps
-        if small.any():
-            good |= small & (self.length <= self.problems.rounding(self.x))
-        return good
+        return self.found, self.goals, np.array(sorted(self.unsolved), np.intp)
 
     def _diverge(self, who: Array) -> None:
         for place in np.flatnonzero(who).tolist():
             self._fail(place, diverged())
-
-    def _give_up(self, who: Array, iterations: int) -> None:
-        """Leave some clients to `AOGM`, from where they are."""
-        self.left += self.here[who].tolist()
-        self._end(who, self.x, iterations, converged=False)
 
     def _step(self, k: int) -> None:
         """Move those that are still going; those who cannot are left to `AOGM`."""
