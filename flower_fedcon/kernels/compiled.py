@@ -26,21 +26,38 @@ from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
 _FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
-_MOVE = 4  # of them take as long as reading an entry and writing another
+_MOVE = 2  # of them take as long as reading an entry and writing another
+_BLOCK = 64  # entries among which the largest is found again, one by one
+_WHOLE = {  # integers of so many bytes, and all their bits but the sign
+    4: (np.int32, np.int32(2**31 - 1)),
+    8: (np.int64, np.int64(2**63 - 1)),
+}
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
-def _steepest(g: Array, codes: Array, tops: Array) -> None:
+@jit
+def _largest(row: Array, mask: Any) -> Any:
+    top = row.dtype.type(0)
+    for j in range(len(row)):
+        top = max(top, row[j] & mask)
+    return top
+
+
+def _steepest(g: Array, mask: Any, codes: Array, tops: Array) -> None:
+    # Floats are ordered as the integers of their bits, but for the sign, and NaN above all; and of
+    # integers, the largest of several is found at once.
     for i in numba.prange(len(g)):
-        largest, at = g.dtype.type(-1), 0
-        for j in range(g.shape[1]):
-            magnitude = abs(g[i, j])
-            if not magnitude <= largest:
-                largest, at = magnitude, j
-                if np.isnan(magnitude):
-                    break
-        tops[i] = g[i, at]
-        codes[i] = -1 - at if g[i, at] > 0 else 1 + at
+        row, first = g[i], 0
+        largest = _largest(row[:_BLOCK], mask)
+        for start in range(_BLOCK, len(row), _BLOCK):
+            top = _largest(row[start : start + _BLOCK], mask)
+            if top > largest:
+                largest, first = top, start
+        at = first
+        while row[at] & mask != largest:
+            at += 1
+        tops[i] = row[at]
+        codes[i] = -1 - at if row[at] > 0 else 1 + at
 
 
 def _mix_coordinates(x: Array, codes: Array, rest: Any, amount: Any, out: Array) -> None:
@@ -155,7 +172,8 @@ def _call(loop: str, work: int, *arguments: Any) -> None:
         _loops_alone[loop](*arguments)
         return
     with _lock:
-        _paces.call((loop, work.bit_length()), _loops[loop], arguments)
+        forms = _loops[loop], _loops_alone[loop]
+        _paces.call((loop, work.bit_length()), forms, arguments)
 
 
 def add_gradients(*arguments: Any) -> None:
@@ -172,7 +190,7 @@ def take_steps(*arguments: Any) -> None:
 
 def take_steps_by_scores(*arguments: Any) -> None:
     """Call `steps.take_steps_by_scores`, which describes the arguments."""
-    tables, places = arguments[0], arguments[3]
+    tables, places = arguments[0], arguments[4]
     _call("take_steps_by_scores", 2 * len(places) * tables[0].size, *arguments)
 
 
@@ -192,7 +210,7 @@ def take_softmax_steps(*arguments: Any) -> None:
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
-    """Return -sign(g_j) (j + 1) and g_j at each row's largest |g_j|, or at its first NaN.
+    """Return -sign(g_j) (j + 1) and g_j at each row's largest |g_j|, or at a NaN.
 
     Parameters
     ----------
@@ -204,9 +222,10 @@ def steepest(g: Array) -> tuple[Array, Array]:
         j + 1 where g_j = 0.
     tops : array, shape (n,)
     """
-    codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
-    _call("steepest", _MOVE * g.size, read_only(g), codes, tops)
-    return codes, tops
+    whole, mask = _WHOLE[g.itemsize]
+    codes, tops = np.empty(len(g), np.int64), np.empty(len(g), whole)
+    _call("steepest", g.size, read_only(g).view(whole), mask, codes, tops)
+    return codes, tops.view(g.dtype)
 
 
 def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Array:

@@ -205,7 +205,9 @@ def add_gradients(
         add_mean(tables[client], targets[client], own, model, gradient, factor, link)
 
 
-def find_losses(tables: Array, targets: Array, x: Array, logistic: bool, out: Array) -> None:
+def find_losses(
+    tables: Array, targets: Array, x: Array, logistic: bool, scores: Array, out: Array
+) -> None:
     """Write each client's mean loss at x into `out`: half of (s - t)^2, or log(1 + exp(-t s)).
 
     Parameters
@@ -213,17 +215,19 @@ def find_losses(tables: Array, targets: Array, x: Array, logistic: bool, out: Ar
     tables, targets : array, shape (N, m, d) and (N, m)
     x : array, shape (d,)
     logistic : bool
+    scores : array, shape (N, m)
+        Gets the scores s.
     out : array, shape (N,)
     """
     m = tables.shape[1]
     zero, one, number = x.dtype.type(0), x.dtype.type(1), x.dtype.type(m)
     for i in numba.prange(len(tables)):
-        scores, own, total = np.empty(m, x.dtype), targets[i], zero
-        find_scores(tables[i], x, scores)
+        found, own, total = scores[i], targets[i], zero
+        find_scores(tables[i], x, found)
         for r in range(m):
             if logistic:
-                margin = own[r] * scores[r]
+                margin = own[r] * found[r]
                 total += np.log1p(np.exp(-abs(margin))) + (-margin if margin < zero else zero)
             else:
-                total += (scores[r] - own[r]) * (scores[r] - own[r]) / (one + one)
+                total += (found[r] - own[r]) * (found[r] - own[r]) / (one + one)
         out[i] = total / number

@@ -94,6 +94,7 @@ def take_steps_by_scores(
     tables: Array,
     targets: Array,
     products: Array,
+    known: Array,
     places: Array,
     models: Array,
     factors: Array,
@@ -119,6 +120,8 @@ def take_steps_by_scores(
     ----------
     products : array, shape (N, m, m)
         G = A A' of all clients.
+    known : array, shape (N, m) or (0, 0)
+        A z of all clients at the start, if z is the same for all, and without a drift.
     count : int
         K >= 1.
     """
@@ -141,6 +144,9 @@ def take_steps_by_scores(
                 drift[j] -= shift * middle[j]
         if len(drift):
             find_both_scores(table, model, drift, scores, drifts)
+        elif len(known):
+            for r in range(m):
+                scores[r] = known[client, r]
         else:
             find_scores(table, model, scores)
         power, drifted = one, zero

@@ -13,11 +13,13 @@ from typing import Any
 
 import numba
 
+_Loop = Callable[..., None]
 _TRIALS = 3  # of each number, to begin with
-# Calls after which the slower number is tried again, at first; then twice as many each time that it
-# is slower still, up to _PATIENCE times its ratio to the faster one, where trials cost 1.6 %.
-_RETRIES = 16
-_PATIENCE = 64
+_UNTIMED = 3  # calls that follow a timed one: with timing, they would cost 3 us more each
+# Timed calls after which the slower number is tried again, at first; then twice as many each time
+# that it is slower still, up to _PATIENCE times its ratio to the faster one: 1.6 % of the time.
+_RETRIES = 4
+_PATIENCE = 16
 
 
 class Pace:
@@ -41,7 +43,8 @@ class Pace:
         self._seconds = {True: deque[float](maxlen=5), False: deque[float](maxlen=5)}
         self._usual = {True: 0.0, False: 0.0}  # about the medians of these
         self._since, self._pause = 0, _RETRIES  # calls since the slower number was tried; and until
-        self._faster = True  # the number that was the faster one in the last call
+        self.faster = True  # whether one thread was the faster number in the last timed call
+        self.untimed = 0  # how many calls are left to the faster number before the next timed one
 
     def alone(self) -> bool:
         """Return whether the next call is to have one thread."""
@@ -50,10 +53,11 @@ class Pace:
                 return alone
         one, every = self._usual.values()
         faster, ratio = one <= every, max(one, every) / min(one, every)
-        if faster != self._faster:  # for a moment, perhaps
-            self._faster, self._since, self._pause = faster, 0, _RETRIES
+        if faster != self.faster:  # for a moment, perhaps
+            self.faster, self._since, self._pause = faster, 0, _RETRIES
         self._since += 1
         if self._since <= self._pause:
+            self.untimed = _UNTIMED
             return faster
         self._since, self._pause = 0, min(2 * self._pause, int(_PATIENCE * ratio))
         return not faster
@@ -74,21 +78,23 @@ class Paces:
     def __init__(self) -> None:
         self._paces: dict[Any, Pace] = {}
 
-    def call(self, kind: Any, loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Call a loop of some kind and size, on one thread or all, and learn how long it takes."""
-        most = numba.get_num_threads()
-        if most == 1:
-            loop(*arguments)
-            return
-        pace = self._paces.get((kind, most))
+    def call(self, kind: Any, forms: tuple[_Loop, _Loop], arguments: tuple[Any, ...]) -> None:
+        """Call a loop of some kind and size, and learn how long it takes.
+
+        `forms` are those for all threads and for one.
+        """
+        pace = self._paces.get(kind)
         if pace is None:
-            pace = self._paces[kind, most] = Pace()
+            pace = self._paces[kind] = Pace()
+        if pace.untimed:
+            pace.untimed -= 1
+            forms[pace.faster](*arguments)
+            return
+        if numba.get_num_threads() == 1:
+            forms[True](*arguments)
+            return
         alone, began = pace.alone(), time.perf_counter()
-        if alone:
-            numba.set_num_threads(1)
         try:
-            loop(*arguments)
+            forms[alone](*arguments)
         finally:
-            if alone:
-                numba.set_num_threads(most)
             pace.note(alone, time.perf_counter() - began)

@@ -44,6 +44,7 @@ class CompiledRows:
         self._none = module.read_only(np.empty((0, 0), tables.dtype))
         self._products: Array | None = None
         self._whole: tuple[CompiledRows, Which] | None = None  # of which this is a part
+        self._scored, self._scores = b"", self._none  # the last x of `mean_losses`, and A x
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
         """Return the same for some of the clients, whose tables and targets these are."""
@@ -127,8 +128,9 @@ class CompiledRows:
     def mean_losses(self, x: Array) -> Array:
         """Return each client's mean loss at x, without its factor."""
         module, means = self.module, np.empty(len(self.tables), x.dtype)
-        at = module.read_only(x.reshape(-1))
-        module.find_losses(self.tables, self.targets, at, self.logistic, means)
+        scores, at = np.empty(self.targets.shape, x.dtype), module.read_only(x.reshape(-1))
+        module.find_losses(self.tables, self.targets, at, self.logistic, scores, means)
+        self._scored, self._scores = x.tobytes(), module.read_only(scores)
         return means
 
     def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
@@ -148,7 +150,11 @@ class CompiledRows:
         if rows is None and self._few_rows and count > 1 and steps.plain:
             of_rows, number = self._row_products(), models.dtype.type
             numbers = number(steps.shift), number(steps.step)
-            module.take_steps_by_scores(*data, of_rows, clients, *own, *drift[:2], *numbers, count)
+            # Steps from the model that was just evaluated: its scores need no pass of their own.
+            drifts, one = drift[0].size or drift[1].size, steps.start.size == flat.shape[1]
+            known = one and not drifts and steps.start.tobytes() == self._scored
+            given = of_rows, self._scores if known else self._none, clients
+            module.take_steps_by_scores(*data, *given, *own, *drift[:2], *numbers, count)
             return
         which = module.ALL_STEPS if rows is None else rows
         module.take_steps(*data, clients, which, *own, *drift, *numbers_of(steps, models))

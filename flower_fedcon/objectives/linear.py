@@ -86,6 +86,17 @@ class LeastSquares(LinearModel):
         scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
         out += self._pull_back(scores, rows, self.targets, self.weights, scale)
 
+    def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
+        """Return scale times the gradient at x, plus pull (x - center)."""
+        if x.shape != self.shape:
+            self._expect(x)
+        rows = self.rows
+        scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
+        g: Array = x - center
+        g *= pull
+        g += self._pull_back(scores, rows, self.targets, self.weights, scale)
+        return g
+
     def _loss(self, scores: Array) -> float:
         residual = scores - self.targets
         return 0.5 * self.scale / len(residual) * float(residual.dot(self._weighted(residual)))

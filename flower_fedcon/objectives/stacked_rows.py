@@ -294,10 +294,11 @@ class CompilableRows(StackedRows):
 
     def _means_at(self, x: Array) -> Array:
         """Return each client's mean loss at one point."""
-        if self._compiled is None or not self._compiled.takes(x):
+        compiled = self._compiled or self._walking
+        if compiled is None or not compiled.takes(x):
             return super()._means_at(x)
-        means = self._compiled.mean_losses(x)
-        return means if self.logistic else self._compiled.factors * means
+        means: Array = compiled.mean_losses(x)
+        return means if self.logistic else compiled.factors * means
 
     def takes(self, steps: Steps) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
