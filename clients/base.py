@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from flower_fedcon.arrays import anyone
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
 from flower_fedcon.core.compressing import SETTING, CompressingClient
@@ -185,8 +186,9 @@ class FedConClient(FlowerClient, Generic[State]):
         work = self.work
         work["iterations"] = work.get("iterations", 0) + solution.iterations
         work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
-        if not np.all(solution.converged):
-            work["unconverged"] = work.get("unconverged", 0) + (1 - solution.converged)
+        unconverged = 1 - solution.converged
+        if anyone(unconverged):
+            work["unconverged"] = work.get("unconverged", 0) + unconverged
         return solution.x
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:

@@ -8,6 +8,8 @@ entries are there. Where either case is usual, a line asks here whether they are
 
 from __future__ import annotations
 
+import numpy as np
+
 
 class Traced:
     """An array, or a number, whose value is not known while the operations on it are noted."""
@@ -20,3 +22,14 @@ def known(value: object) -> bool:
     True
     """
     return not isinstance(value, Traced)
+
+
+def anyone(flags: object) -> bool:
+    """Return whether any of several conditions holds; True where that is not known.
+
+    For work that changes nothing of whom the condition does not hold for.
+
+    >>> anyone(np.array([False, True])), anyone(np.zeros(2, bool))
+    (True, False)
+    """
+    return not known(flags) or bool(np.any(flags))  # type: ignore[call-overload]

@@ -34,6 +34,7 @@ from flower_fedcon.engines.parts import (
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.engines.traceable import known_steps
 from flower_fedcon.engines.traced import TracedArray
+from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.engines.tracing import GivenRows, GivenSteps, RoundTracer
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
@@ -59,7 +60,7 @@ class _Block(NamedTuple):
     most: int  # what it may be
     up: int
     down: int
-    work: dict[str, int]  # of a client's step
+    work: list[str]  # what clients' steps are said to cost
 
 
 class JaxEngine(StackedEngine):
@@ -77,6 +78,9 @@ class JaxEngine(StackedEngine):
         solver: Any = run.settings.get("local_solver")
         if known_steps(solver):
             self._tracing_client.local_solver = GivenSteps(solver)
+        elif solver is not None:
+            known = [getattr(one, "smoothness", None) for one in self._problem.objectives]
+            self._tracing_client.local_solver = GivenSolver(solver, self._stack, known)
         self._block: _Block | None = None
         self._dtype = run.layout.array_dtype
         self._length, self._refused = _FIRST, False
@@ -210,11 +214,18 @@ class JaxEngine(StackedEngine):
             clients = self._traced_clients(self._client_arrays)
             now, rate = jax.numpy.asarray(1), jax.numpy.ones((), self._dtype)
             seen = tracer(state, clients, data, now, cohort, None, rate)
-            counted[:] = [seen.up, seen.down, seen.work]
+            counted[:] = [seen.up, seen.down, [*seen.work]]
             return seen.state
 
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
         varies = numbers_that_change(probe, found)
+        solver = (
+            self._tracing_client.local_solver
+            if "local_solver" in strategy.client_settings
+            else None
+        )
+        if isinstance(solver, GivenSolver):
+            data |= {name: jax.numpy.asarray(value) for name, value in solver.data.items()}
         fixed = [x for v, x in zip(varies, found, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
@@ -238,11 +249,12 @@ class JaxEngine(StackedEngine):
     ) -> Callable[..., Any]:
         """Return the loop over a number of rounds, which ends early after one that does not hold.
 
-        Its carry is the number of rounds begun, whether all hold, and the states.
+        Its carry is the number of rounds begun, whether all hold, the states, and what the clients'
+        steps have cost.
         """
 
         def once(carry: Any, data: Any, given: Any, first: Any) -> Any:
-            count, _, state, clients = carry
+            count, _, state, clients, spent = carry
             here = {
                 name: lax.dynamic_index_in_dim(drawn, count, keepdims=False)
                 for name, drawn in given.items()
@@ -259,7 +271,8 @@ class JaxEngine(StackedEngine):
                 here.get("rate"),
             )
             after = [x for v, x in zip(varies, seen.state, strict=True) if v]
-            return count + 1, seen.holds, after, seen.clients
+            spent = {name: number + seen.work[name] for name, number in spent.items()}
+            return count + 1, seen.holds, after, seen.clients, spent
 
         def loop(carry: Any, data: Any, given: Any, first: Any, count: Any) -> Any:
             return lax.while_loop(
@@ -290,8 +303,8 @@ class JaxEngine(StackedEngine):
             given["rate"] = np.zeros(block.capacity, self._dtype)
             given["rate"][:count] = [schedule.at(first + i) for i in range(count)]
         clients = self._client_arrays or {}
-        start = (self._on_device, clients)
-        begun, holds, state, clients = block.run(start, given, first, count)
+        start = (self._on_device, clients, dict.fromkeys(block.work, np.int64(0)))
+        begun, holds, state, clients, spent = block.run(start, given, first, count)
         if not holds:  # that round is the stacked engine's: it names what is wrong
             count = int(begun) - 1
             self._failed = 1 if count else self._failed + 1
@@ -300,10 +313,11 @@ class JaxEngine(StackedEngine):
                 self._refuse("what a compiled round assumes, such as finite values, does not hold")
             if count == 0:
                 return 0
-            _, _, state, clients = block.run(start, given, first, count)
+            _, _, state, clients, spent = block.run(start, given, first, count)
         self._on_device = state
         if self._states is not None:
             self._client_arrays = clients
+        server.work.update({name: int(number) for name, number in spent.items() if number})
         self._apply(server, block, state, cohorts[:count])
         return count
 
@@ -329,8 +343,6 @@ class JaxEngine(StackedEngine):
         server.replies = len(cohorts[-1])
         server.uplink_bytes += count * block.up
         server.downlink_bytes += count * block.down
-        steps = count * len(cohorts[-1])
-        server.work.update({name: steps * number for name, number in block.work.items()})
         if not server.setup.sampled:
             server.acknowledgements.used(cohorts[-1], server.round)
         else:

@@ -10,12 +10,14 @@ from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.stacked import key
 from flower_fedcon.registry import client_class
-from flower_fedcon.solvers.gradient import GradientDescent
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
+_SOLVERS = Exact, AOGM, GradientDescent
 KINDS = 16
 """Of objectives, each of which a round traces on its own."""
 
@@ -27,8 +29,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     """
     title = strategy.title
     solver = getattr(strategy, "local_solver", None)
-    if "local_solver" in strategy.client_settings and not known_steps(solver):
-        return f"{title} has a local solver, which ends each client's problem by its own rule"
+    if "local_solver" in strategy.client_settings and type(solver) not in _SOLVERS:
+        return f"{title} has the local solver {solver!r}, whose lines JAX cannot trace"
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
         return f"{other} is of another package, whose lines may mean something else when traced"

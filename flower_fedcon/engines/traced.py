@@ -19,7 +19,6 @@ import numpy as np
 from flower_fedcon.arrays import Traced
 from flower_fedcon.errors import FedConError
 
-_FLAGS = SimpleNamespace(c_contiguous=True, carray=True, writeable=True)
 _conditions: list[Any] = []
 _MOST = 10_000
 
@@ -83,7 +82,11 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         """The transpose."""
         return TracedArray(self.value.T)
 
-    flags = _FLAGS
+    @property
+    def flags(self) -> SimpleNamespace:
+        """Those of a new array."""
+        return SimpleNamespace(c_contiguous=True, carray=True, writeable=True)
+
     base = None
 
     def __len__(self) -> int:

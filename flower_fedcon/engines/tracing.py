@@ -14,7 +14,8 @@ from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
 from flower_fedcon.engines.stacked import Selected
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions
+from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions, plain
+from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.objectives.client_axis import Stack, Steps
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
@@ -35,6 +36,11 @@ class GivenRows(Selected):
     asked = 0  # how many batches a round takes
     size = 0
     stacked_clients: Any = None  # the terms of local problems have a leading axis, as in a stack
+
+    @property
+    def served(self) -> tuple[Stack, Any, int]:
+        """The stack, who of it is served, and how many these are."""
+        return self._stack, self._which, len(self._clients)
 
     def gradient_steps(self, steps: Steps) -> Array | None:
         """Return None: steps are traced one by one."""
@@ -109,8 +115,8 @@ class Round(NamedTuple):
         Whether everything in the round is finite, and what was assumed is true.
     up, down : int
         Bytes.
-    work : dict
-        What each client's step cost.
+    work : dict of jax.Array
+        What the clients' steps have cost together.
     """
 
     state: list[Any]
@@ -158,6 +164,8 @@ class RoundTracer:
         self._num_clients = strategy.setup.num_clients
         self.data = _arrays(stack)
         self._stack = stack
+        solver = getattr(client, "local_solver", None)
+        self._solver = solver if isinstance(solver, GivenSolver) else None
 
     def __call__(
         self,
@@ -195,6 +203,8 @@ class RoundTracer:
         now: Any = TracedArray(number)
         self._objective.select(_with(self._stack, data), which, clients, now)
         self._objective.rows = None if rows is None else TracedArray(rows)
+        if self._solver is not None:
+            self._solver.given = data
         down = strategy.broadcast(state)
         sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
         if strategy.says("personal"):
@@ -225,7 +235,8 @@ class RoundTracer:
             kept = self._kept(client_state, after, cohort, len(clients))
         holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
         state_parts = [v.value if type(v) is TracedArray else v for v in found]
-        return Round(state_parts, kept, holds, up, sent, client.work)
+        work = {name: _total(value, len(clients)) for name, value in client.work.items()}
+        return Round(state_parts, kept, holds, up, sent, work)
 
     def _own_bytes(self, value: Any, count: int) -> int:
         """Return the bytes of a value that each client is sent, its own."""
@@ -271,6 +282,11 @@ class RoundTracer:
 def _map(state: Any, function: Callable[[Any], Any]) -> Any:
     """Return a NamedTuple with a function of each array."""
     return state._make([function(v) if isinstance(v, np.ndarray) else v for v in state])
+
+
+def _total(value: Any, count: int) -> Any:
+    """Return the sum of a number of each client, or of one that is the same for all."""
+    return jnp.broadcast_to(jnp.asarray(plain(value)), (count,)).sum()
 
 
 def _assume_finite(value: Any) -> None:

@@ -163,7 +163,7 @@ class StackedRows(Table):
 
     def own_values(self, x: Array) -> Array:
         """Return each client's value at its own point."""
-        values = np.empty(len(x), x.dtype)
+        values = np.empty_like(x, shape=len(x))
         for here, part in self._parts(slice(0, len(x))):
             values[here] = self._means_of(self._scores(x[here], self.tables[part]), part)
         return values + self._ridges(x)
@@ -171,7 +171,7 @@ class StackedRows(Table):
     def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
         """Return both, which share a product with the rows."""
         everyone = slice(0, len(x))
-        values, gradient = np.empty(len(x), x.dtype), np.empty_like(x)
+        values, gradient = np.empty_like(x, shape=len(x)), np.empty_like(x)
         for here, part in self._parts(everyone):
             tables = self.tables[part]
             scores = self._scores(x[here], tables)

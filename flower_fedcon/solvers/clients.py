@@ -227,11 +227,11 @@ class LocalProblems:
         """Return the norms below which gradients are rounding error; see `LocalProblem`."""
         total = np.zeros(len(x))
         if self.linear is not None:
-            total += self._norms(self.linear)
+            total = total + self._norms(self.linear)
         if self.shift:
-            total += self.shift * norms(x)
+            total = total + self.shift * norms(x)
             if self.center is not None:
-                total += self.shift * self._norms(self.center)
+                total = total + self.shift * self._norms(self.center)
         return 100 * self.eps * total
 
     def _norms(self, array: Array) -> Array:
@@ -345,4 +345,19 @@ def ends(stop: Stop | None, x: Array, gradient: Array) -> Array:
     """Return for which clients a stopping rule holds, shape (n,)."""
     if stop is None:
         return np.zeros(len(x), bool)
-    return np.asarray(stop(x, gradient)).reshape(len(x))
+    return np.reshape(stop(x, gradient), len(x))
+
+
+def targets(tolerances: Any, starts: Array, x: Array) -> Array:
+    """Return each client's gradient norm to reach, as `target` does, shape (n,).
+
+    Parameters
+    ----------
+    tolerances : float, or array of shape (n,)
+    starts : array, shape (n,)
+        The gradients' norms at the start.
+    x : array
+        Of the dtype that rounds.
+    """
+    rounding = 50 * float(np.finfo(x.dtype).eps)
+    return np.maximum(tolerances, rounding) * np.maximum(1.0, starts)  # type: ignore[no-any-return]

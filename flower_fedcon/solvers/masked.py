@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from flower_fedcon.errors import FedConError
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some
-from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some, targets
+from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array
 
 
@@ -85,8 +85,7 @@ class NewtonLike(Masked):
         self.value, self.g, self.size = problems.evaluate(self.x)
         self.length = norms(self.g)
         self.found.evaluations[:] = 1
-        first = self.length.tolist()
-        self.goal = np.array([target(tolerance, one, problems.start) for one in first])
+        self.goal = targets(tolerance, self.length, problems.start)
         self.unsolved: list[int] = []
 
     def _good(self) -> Array:

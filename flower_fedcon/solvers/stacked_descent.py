@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.arrays import anyone
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives.client_axis import Steps, Z
 from flower_fedcon.regularizers.base import soft
@@ -23,6 +24,7 @@ from flower_fedcon.solvers.clients import (
     dots,
     ends,
     norms,
+    targets,
     wide,
 )
 from flower_fedcon.solvers.descent import (
@@ -35,7 +37,7 @@ from flower_fedcon.solvers.descent import (
     diverged,
 )
 from flower_fedcon.solvers.masked import Masked
-from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array
 
 
@@ -57,10 +59,12 @@ def descend_all(
         In place of the rules' own.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `_check` reports them
-        return _Descents(problems, rules, stop, tolerances).run()
+        return Descents(problems, rules, stop, tolerances).run()
 
 
-class _Descents(Masked):
+class Descents(Masked):
+    """A run of `descend_all`."""
+
     ARRAYS = (
         *Masked.ARRAYS, "a", "t", "goal", "best", "best_at", "energy", "tolerances",
         "y", "new", "new_value",
@@ -81,37 +85,47 @@ class _Descents(Masked):
         self.needs_values = rules.energy is not None or rules.restart == "function"
 
     def run(self) -> Solutions:
-        rules = self.rules
-        for k in range(self._ahead(), rules.max_iterations):
+        """Return the solutions."""
+        rules, first = self.rules, self._ahead()
+        for k in range(first, rules.max_iterations):
             self._compact()
             if not self.going.any():
                 return self.found
-            self._look(self.x)
-            if self.psi is None:
-                self.length = norms(self.g)
-                self._check(k)
-                self._end(self._good(self.x, self.g), self.x, k, converged=True)
-            if k == 0 and self.needs_values:
-                self.energy = self.value + self._penalties(self.x)
-            previous = self.a
-            if rules.backtracking and k > 0:
-                self.a = self.a / GROW
-            self._step()
-            x, new = self.x, self.new
-            if self.psi is not None:
-                step = (x - new) / along(self.a, x)
-                self.length = norms(step)
-                self._check(k)
-                self._end(self._good_proximal(new, step), new, k + 1, converged=True)
-            if rules.tolerance is not None:
-                self._end(self._stuck(k), x if self.psi is None else new, k + 1, converged=False)
-            before, self.energy = self.energy, self._energies(new)
-            if rules.energy is not None:
-                change = np.abs(self.energy - before) / np.maximum(np.abs(self.energy), 1e-300)
-                self._end_by_energy(change < rules.energy, k)
-            self._move(previous, before)
+            self._iterate(k, begins=k == 0)
+        return self._out_of_iterations()
+
+    def _out_of_iterations(self) -> Solutions:
+        rules = self.rules
         self._end(self.going.copy(), self.y, rules.max_iterations, rules.tolerance is None)
         return self.found
+
+    def _iterate(self, k: Any, begins: bool) -> None:
+        """Do iteration k, which may be the first."""
+        rules = self.rules
+        self._look(self.x)
+        if self.psi is None:
+            self.length = norms(self.g)
+            self._check(k, begins)
+            self._end(self._good(self.x, self.g), self.x, k, converged=True)
+        if begins and self.needs_values:
+            self.energy = self.value + self._penalties(self.x)
+        previous = self.a
+        if rules.backtracking and not begins:
+            self.a = self.a / GROW
+        self._step()
+        x, new = self.x, self.new
+        if self.psi is not None:
+            step = (x - new) / along(self.a, x)
+            self.length = norms(step)
+            self._check(k, begins)
+            self._end(self._good_proximal(new, step), new, k + 1, converged=True)
+        if rules.tolerance is not None:
+            self._end(self._stuck(k), x if self.psi is None else new, k + 1, converged=False)
+        before, self.energy = self.energy, self._energies(new)
+        if rules.energy is not None:
+            change = np.abs(self.energy - before) / np.maximum(np.abs(self.energy), 1e-300)
+            self._end_by_energy(change < rules.energy, k)
+        self._move(previous, before)
 
     def _ahead(self) -> int:
         """Take all steps but the last in one go, where that can be; return how many."""
@@ -174,24 +188,32 @@ class _Descents(Masked):
 
     def _step(self) -> None:
         """Find x - a g, or its prox, at the step sizes a that backtracking accepts."""
-        pending, new = self.going.copy(), self.x
-        self.new_value = np.full(len(self.x), np.nan)
-        while True:
-            trial = self.x - along(self.a, self.x) * self.g
-            if self.psi is not None:
-                trial = self._prox(trial, pending)
-                pending = pending & self.going
-            if not self.rules.backtracking:
-                self.new = trial
-                return
-            self.found.trials[self.here] += pending
-            good = pending & self._short_enough(trial, pending)
-            new = np.where(wide(good, new), trial, new)
-            pending &= ~good
-            if not pending.any():
-                self.new = new
-                return
-            self.a = np.where(pending, self.a * SHRINK, self.a)
+        self.pending, self.new_value = self.going.copy(), np.full(len(self.x), np.nan)
+        if not self.rules.backtracking:
+            self.new = self._trial()
+            return
+        self.new = self.x
+        self._try_until_all_are_short_enough()
+
+    def _try_until_all_are_short_enough(self) -> None:
+        while self.pending.any():
+            self._try()
+
+    def _try(self) -> None:
+        """Try the step sizes of those still without one, and shorten what is too long."""
+        trial = self._trial()
+        self.found.trials[self.here] += self.pending
+        good = self.pending & self._short_enough(trial, self.pending)
+        self.new = np.where(wide(good, trial), trial, self.new)
+        self.pending = self.pending & ~good
+        self.a = np.where(self.pending, self.a * SHRINK, self.a)
+
+    def _trial(self) -> Array:
+        trial: Array = self.x - along(self.a, self.x) * self.g
+        if self.psi is not None:
+            trial = self._prox(trial, self.pending)
+            self.pending = self.pending & self.going
+        return trial
 
     def _short_enough(self, new: Array, pending: Array) -> Array:
         """Return whether h_i lies below its quadratic model of curvature 1/a at `new`."""
@@ -200,18 +222,18 @@ class _Descents(Masked):
         good: Array = squares == 0
         clear = squares / (2 * self.a) > CLEAR * self.eps * self.size
         by_value, by_gradient = pending & clear & ~good, pending & ~clear & ~good
-        if by_value.any():
+        if anyone(by_value):
             value = self.problems.values(new)
             model = self.value + dots(self.g, move) + squares / (2 * self.a)
             lower = value <= model + 4.5 * self.eps * self.size
-            good |= by_value & lower
+            good = good | (by_value & lower)
             self.new_value = np.where(by_value & lower, value, self.new_value)
-        if by_gradient.any():
+        if anyone(by_gradient):
             # Near the minimiser a difference of values is mere rounding error. For a quadratic
             # this test of the gradients is equivalent.
             self.found.evaluations[self.here] += by_gradient
             change = self.problems.gradient(new) - self.g
-            good |= by_gradient & (dots(change, move) <= squares / self.a)
+            good = good | (by_gradient & (dots(change, move) <= squares / self.a))
         return good
 
     def _prox(self, v: Array, pending: Array) -> Array:
@@ -239,36 +261,38 @@ class _Descents(Masked):
         if not self.needs_values:
             return self.energy
         value, unknown = self.new_value, np.isnan(self.new_value)
-        if unknown.any():
+        if anyone(unknown):
             value = np.where(unknown, self.problems.values(new), value)
         return value + self._penalties(new)
 
-    def _check(self, k: int) -> None:
+    def _check(self, k: Any, begins: bool) -> None:
+        self._expect_finite(k)
+        if begins and self.rules.tolerance is not None:
+            self.goal = targets(self.tolerances, self.length, self.x)
+
+    def _expect_finite(self, k: Any) -> None:
         for place in np.flatnonzero(self.going & ~np.isfinite(self.length)).tolist():
             self._fail(place, diverged(k))
-        if k == 0 and self.rules.tolerance is not None:
-            pairs = zip(self.tolerances.tolist(), self.length.tolist(), strict=True)
-            self.goal = np.array([target(tol, first, self.x) for tol, first in pairs])
 
     def _good(self, x: Array, gradient: Array) -> Array:
         good = ends(self.stop, x, gradient)
         if self.rules.tolerance is not None:
-            good |= self.length <= self.goal
+            good = good | (self.length <= self.goal)
             small = self.length <= 1e6 * self.eps
-            if small.any():
-                good |= small & (self.length <= self.problems.rounding(x))
+            if anyone(small):
+                good = good | (small & (self.length <= self.problems.rounding(x)))
         return good
 
     def _good_proximal(self, new: Array, step: Array) -> Array:
         good = np.zeros(len(new), bool)
         if self.rules.tolerance is not None:
-            good |= self.length <= self.goal
-            good |= self.a * self.length <= 50 * self.eps * norms(new)
+            good = good | (self.length <= self.goal)
+            good = good | (self.a * self.length <= 50 * self.eps * norms(new))
         maybe = self.going & ~good & ends(self.stop, new, step)
-        if maybe.any():
+        if anyone(maybe):
             self.found.evaluations[self.here] += maybe
             subgradient = step + (self.problems.gradient(new) - self.g)
-            good |= maybe & ends(self.stop, new, subgradient)
+            good = good | (maybe & ends(self.stop, new, subgradient))
         return good
 
     def _stuck(self, k: int) -> Array:
@@ -281,7 +305,7 @@ class _Descents(Masked):
 
     def _end_by_energy(self, who: Array, k: int) -> None:
         who = who & self.going
-        if not who.any():
+        if not anyone(who):
             return
         if self.psi is None:
             self.found.evaluations[self.here] += who

@@ -11,14 +11,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from flower_fedcon.arrays import anyone
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.objectives.stacked import StackedQuadratic, StackedScaled
 from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, norms, some, wide
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, norms, some, targets, wide
 from flower_fedcon.solvers.descent import TIGHT
 from flower_fedcon.solvers.exact import KEPT, REFINEMENTS, RULES
 from flower_fedcon.solvers.newton import newton
-from flower_fedcon.solvers.problem import Stop, target
+from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stacked_descent import descend_all
 from flower_fedcon.validation import Array
 
@@ -120,7 +121,7 @@ def exact_all(
         closed, others = np.flatnonzero(inverse.known), np.flatnonzero(~inverse.known)
         if closed.size:
             mine = problems.only(closed, problems.start[closed])
-            put(found, closed, _refined(mine, inverse.only(closed)))
+            put(found, closed, refined(mine, inverse.only(closed)))
         if others.size:
             theirs = problems.only(others, problems.start[others])
             put(found, others, descend_all(theirs, RULES, some(stop, others)))
@@ -135,8 +136,7 @@ def _by_products(problems: LocalProblems, stop: Stop | None) -> Solutions:
     found, left = newton(problems, TIGHT, stop)
     if left.size:
         start, x = problems.start, found.x[left]
-        firsts = norms(problems.gradient(start))[left].tolist()
-        goals = np.array([target(TIGHT, first, start) for first in firsts])
+        goals = targets(TIGHT, norms(problems.gradient(start))[left], start)
         lengths = np.nan_to_num(np.maximum(1.0, found.gradient_norm[left]), nan=1.0, posinf=1.0)
         rest = problems.only(left, x)
         end = descend_all(rest, RULES, some(stop, left), goals / lengths)
@@ -146,30 +146,27 @@ def _by_products(problems: LocalProblems, stop: Stop | None) -> Solutions:
     return found
 
 
-def _refined(problems: LocalProblems, inverse: Inverses) -> Solutions:
+def refined(problems: LocalProblems, inverse: Inverses) -> Solutions:
     """Solve quadratic problems by one Newton step, and a few more that refine it."""
-    found = Solutions.begun(problems.start)
     x = problems.start
     gradient = problems.gradient(x)
     length = first = norms(gradient)
-    eps = problems.eps
-    going, rounded = np.ones(len(x), bool), np.zeros(len(x), bool)
-    found.evaluations[:] = 1
+    eps, count = problems.eps, len(x)
+    going, rounded, iterations = np.ones(count, bool), np.zeros(count, bool), np.zeros(count, int)
     for _ in range(REFINEMENTS):
-        found.iterations[going] += 1
-        found.evaluations[going] += 1
+        iterations = iterations + going
         step = inverse.solve(gradient)
         x = np.where(wide(going, x), (x - step).astype(x.dtype, copy=False), x)
         gradient = problems.gradient(x)
         length = np.where(going, norms(gradient), length)
         going = going & ~(length <= 50 * eps * np.maximum(1.0, first))
-        rounded |= going & (norms(step) <= 4 * eps * norms(x))
-        going &= ~rounded
-        if not going.any():
+        rounded = rounded | (going & (norms(step) <= 4 * eps * norms(x)))
+        going = going & ~rounded
+        if not anyone(going):
             break
-    goal = np.array([target(TIGHT, one, x) for one in first.tolist()])
-    converged = rounded | (length <= goal) | (length <= problems.rounding(x))
-    return found._replace(x=x, gradient_norm=length, converged=converged)
+    converged = rounded | (length <= targets(TIGHT, first, x)) | (length <= problems.rounding(x))
+    trials = np.zeros(count, int)
+    return Solutions(x, length, iterations, iterations + 1, converged, trials, {})
 
 
 def put(found: Solutions, places: Array, part: Solutions) -> None:

@@ -213,7 +213,7 @@ def test_lbfgs_below_rounding_is_for_aogm(monkeypatch):
     StackedSolver(LBFGS()).solve(many)
     assert not handed
     solver = LBFGS(tolerance=1e-18)
-    monkeypatch.setattr(masked, "target", lambda tolerance, first, x: 1e-17)
+    monkeypatch.setattr(masked, "targets", lambda tolerance, first, x: np.full(len(x), 1e-17))
     monkeypatch.setattr(LocalProblems, "rounding", lambda problems, x: np.zeros(len(x)))
     found = StackedSolver(solver).solve(many)
     assert handed
