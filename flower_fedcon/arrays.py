@@ -8,6 +8,9 @@ entries are there. Where either case is usual, a line asks here whether they are
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 
@@ -33,3 +36,12 @@ def anyone(flags: object) -> bool:
     (True, False)
     """
     return not known(flags) or bool(np.any(flags))  # type: ignore[call-overload]
+
+
+def root(x: Any) -> Any:
+    """Return the square root of a number.
+
+    >>> root(4.0)
+    2.0
+    """
+    return math.sqrt(x) if known(x) else np.sqrt(x)

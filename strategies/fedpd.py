@@ -104,7 +104,8 @@ class FedPD(LocalMinimization[FedPDState]):
 
     def skips(self, t: int) -> bool:
         """Return the coin of round t: whether it goes without communication."""
-        return bool(self.setup.rng(COIN, t).random() < self.skip_probability)
+        q = self.skip_probability
+        return q > 0 and bool(self.setup.rng(COIN, t).random() < q)
 
     def why_not_private(self) -> str:
         """Return why noise in the sum of the uploads will not do; "" if it will."""

@@ -157,6 +157,10 @@ class Server:
         self.replies = len(uploads)
         self.acknowledgements.used(uploads.clients, self.round)
         self.audit.applied(uploads.clients)
+        self.tell_unconverged()
+
+    def tell_unconverged(self) -> None:
+        """Log once that a local solver has not reached its tolerance."""
         if "unconverged" in self.work and not self._warned:
             self._warned = True
             _log.warning(

@@ -32,10 +32,9 @@ from flower_fedcon.engines.parts import (
     traced_or_number,
 )
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.engines.traceable import known_steps
 from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.traced_solvers import GivenSolver
-from flower_fedcon.engines.tracing import GivenRows, GivenSteps, RoundTracer
+from flower_fedcon.engines.traced_solvers import traced
+from flower_fedcon.engines.tracing import GivenRows, RoundTracer
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
 
@@ -75,12 +74,10 @@ class JaxEngine(StackedEngine):
         groups = self._groups
         self._stack = groups[0].stack if len(groups) == 1 else Joined(groups)
         self._tracing_client = self._serving(self._given, run)
-        solver: Any = run.settings.get("local_solver")
-        if known_steps(solver):
-            self._tracing_client.local_solver = GivenSteps(solver)
-        elif solver is not None:
+        solver = run.settings.get("local_solver")
+        if solver is not None:
             known = [getattr(one, "smoothness", None) for one in self._problem.objectives]
-            self._tracing_client.local_solver = GivenSolver(solver, self._stack, known)
+            self._tracing_client.local_solver = traced(solver, self._stack, known)
         self._block: _Block | None = None
         self._dtype = run.layout.array_dtype
         self._length, self._refused = _FIRST, False
@@ -203,6 +200,7 @@ class JaxEngine(StackedEngine):
             self._stack,
             self._axes,
             server.setting_bytes,
+            int(server.acknowledgements.rounds.min()),
         )
         found, rebuild = parts(server.state)
         size = n if not server.setup.sampled else len(strategy.cohort(server.round + 1))
@@ -219,13 +217,7 @@ class JaxEngine(StackedEngine):
 
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
         varies = numbers_that_change(probe, found)
-        solver = (
-            self._tracing_client.local_solver
-            if "local_solver" in strategy.client_settings
-            else None
-        )
-        if isinstance(solver, GivenSolver):
-            data |= {name: jax.numpy.asarray(value) for name, value in solver.data.items()}
+        data |= {name: jax.numpy.asarray(value) for name, value in tracer.asked.items()}
         fixed = [x for v, x in zip(varies, found, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
@@ -317,8 +309,9 @@ class JaxEngine(StackedEngine):
         self._on_device = state
         if self._states is not None:
             self._client_arrays = clients
-        server.work.update({name: int(number) for name, number in spent.items() if number})
         self._apply(server, block, state, cohorts[:count])
+        server.work.update({name: int(number) for name, number in spent.items() if number})
+        server.tell_unconverged()
         return count
 
     def _rows(self, clients: Array, server_round: int, batches: int, size: int) -> Array:

@@ -12,12 +12,13 @@ from flower_fedcon.objectives.stacked import key
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
+from flower_fedcon.solvers.lbfgs import LBFGS
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
-_SOLVERS = Exact, AOGM, GradientDescent
+_SOLVERS = Exact, AOGM, GradientDescent, LBFGS
 KINDS = 16
 """Of objectives, each of which a round traces on its own."""
 
@@ -48,17 +49,6 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     if kinds > KINDS:
         return f"the clients' objectives are of {kinds} types and shapes, more than {KINDS}"
     return None
-
-
-def known_steps(solver: object) -> bool:
-    """Return whether a local solver makes steps whose number and length are known.
-
-    >>> known_steps(GradientDescent(steps=5, lr=0.1)), known_steps(GradientDescent(steps=5))
-    (True, False)
-    """
-    if type(solver) is not GradientDescent:
-        return False
-    return solver.tolerance is None and solver.lr is not None
 
 
 def _of_others(value: Any) -> str | None:

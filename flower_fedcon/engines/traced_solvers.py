@@ -7,7 +7,8 @@ does not hold: the stacked engine does it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,13 +19,24 @@ from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, StackedFunctions, wide
-from flower_fedcon.solvers.descent import Rules
+from flower_fedcon.solvers.descent import TIGHT, Rules
 from flower_fedcon.solvers.exact import RULES, Exact
-from flower_fedcon.solvers.gradient import AOGM
-from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Stop
+from flower_fedcon.solvers.gradient import AOGM, GradientDescent
+from flower_fedcon.solvers.lbfgs import LBFGS, expect_smooth
+from flower_fedcon.solvers.newton import HALVINGS, MOST, ConjugateGradients, Newton
+from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution, Stop
 from flower_fedcon.solvers.stacked_descent import Descents
 from flower_fedcon.solvers.stacked_exact import Inverses, inverses, refined
+from flower_fedcon.solvers.stacked_lbfgs import TRIALS, QuasiNewton
 from flower_fedcon.validation import Array
+
+_ENDLESS = 2**62
+
+
+def traced(solver: Any, stack: Stack, smoothnesses: list[float | None]) -> LocalSolver:
+    """Return the form of a local solver for traced rounds; the arguments are `GivenSolver`'s."""
+    fixed = type(solver) is GradientDescent and solver.tolerance is None and solver.lr is not None
+    return GivenSteps(solver) if fixed else GivenSolver(solver, stack, smoothnesses)
 
 
 class GivenSolver(LocalSolver):
@@ -32,7 +44,7 @@ class GivenSolver(LocalSolver):
 
     Parameters
     ----------
-    solver : Exact, AOGM or GradientDescent
+    solver : Exact, AOGM, GradientDescent or LBFGS
     stack : Stack
         All clients' objectives, with their arrays.
     smoothnesses : list of float or None
@@ -71,14 +83,17 @@ class GivenSolver(LocalSolver):
             if psi is None and (inverse := self._inverse(problem.shift)) is not None:
                 return refined(problems, inverse.only(which))
             if psi is None and stack.hessian_products(start) is not None:
-                raise NotTraceableError(f"{solver!r} solves its problems by Newton's method")
+                return _Newton(problems, stop).run()[0]
             rules = RULES
         elif isinstance(solver, AOGM):
             rules = solver.rules
+        elif isinstance(solver, LBFGS):
+            expect_smooth(psi)
+            return _QuasiNewton(problems, solver, stop).solved()
         else:
             rules = solver.rules(None not in self._smoothnesses)
         first = self._first_steps(rules, problem.shift)[which]
-        return _TracedDescents(problems, rules, stop, first).run()
+        return _Descents(problems, rules, stop, first).run()
 
     def _inverse(self, shift: Any) -> Inverses | None:
         """Return the inverse Hessians of all clients, as traced arrays; None without them."""
@@ -89,16 +104,13 @@ class GivenSolver(LocalSolver):
             return None
         if not found.known.all():
             raise NotTraceableError("a local problem is not convex")
-        parts = {
-            f"inverse {shift} {name}": value
-            for name, value in (("factors", found.factors), ("rows", found.rows))
-            if value is not None
-        }
-        self.data.update(parts)
-        factors, *rows = (
-            TracedArray(jnp.asarray(self.given.get(name, value))) for name, value in parts.items()
-        )
-        return Inverses(factors, found.known, *(rows or [None]), found.shift)  # type: ignore[arg-type]
+        parts: dict[str, Any] = {"known": _traced(found.known)}
+        for name in ("factors", "rows"):
+            if (own := getattr(found, name)) is not None:
+                key = f"inverse {shift} {name}"
+                self.data[key] = own
+                parts[name] = TracedArray(jnp.asarray(self.given.get(key, own)))
+        return found._replace(**parts)
 
     def _first_steps(self, rules: Rules, shift: Any) -> Any:
         """Return the step size that each client's solve begins with."""
@@ -109,78 +121,90 @@ class GivenSolver(LocalSolver):
         return TracedArray(jnp.asarray(known))
 
 
-class _TracedDescents(Descents):
-    """Iterations of all clients until each one's solve has ended, as a loop of JAX."""
+class GivenSteps(LocalSolver):
+    """The local solver of a traced round: so many steps of one length, with a prox after each.
 
-    def __init__(
-        self, problems: LocalProblems, rules: Rules, stop: Stop | None, first: Array
-    ) -> None:
-        self._first = first
-        super().__init__(problems, rules, stop, None)
-        self.here: Any = slice(None)
-        for name in self._names:
-            setattr(self, name, _traced(getattr(self, name)))
-        self.found = Solutions(*map(_traced, self.found[:-1]), {})
+    Parameters
+    ----------
+    solver : GradientDescent
+        With `steps` and `lr` alone.
+    """
 
-    @property
-    def _names(self) -> list[str]:
-        return [name for name in (*self.ARRAYS, "going") if name != "here"]
+    def __init__(self, solver: GradientDescent) -> None:
+        self._steps, self._length = solver.steps or 0, solver.lr or 0.0
 
-    def run(self) -> Solutions:
-        """Return the solutions."""
-        self._iterate(0, begins=True)
+    def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
+        """Return where the steps lead."""
+        if stop is not None:
+            raise NotTraceableError("its local solver is stopped by a rule")
+        x, psi = problem.start, problem.regularizer
+        added = Correction(x, problem.linear, problem.shift, problem.center)
+        for _ in range(self._steps):
+            g = added.add_to(problem.objective.gradient(x), x)
+            new = x - self._length * g
+            if psi is not None:
+                new = psi.prox(new, self._length)
+                g = (x - new) / self._length
+            np.isfinite((g * g).reshape(len(g), -1).sum(axis=1)).assume()  # else a solve diverges
+            x = new
+        return Solution(x, 0.0, self._steps, self._steps, True)
 
-        def once(k: Any) -> Any:
-            self._iterate(TracedArray(k), begins=False)
-            return k + 1
 
-        most = self.rules.max_iterations
-        self._loop(once, lambda k: (k < most) & self.going.value.any(), jnp.asarray(1))
-        return self._out_of_iterations()
+class _Loops:
+    """What repeats a body, which changes this object's arrays, as a loop of JAX."""
 
-    def _try_until_all_are_short_enough(self) -> None:
-        def once(none: Any) -> Any:
-            self._try()
-            return none
+    NAMES: ClassVar[tuple[str, ...]]
+    """The arrays."""
+    found: Any = None  # `Solutions`, where there are such
 
-        # Outside of the loop first, so that the arrays have the types that it leaves.
-        self._try()
-        self._loop(once, lambda _: self.pending.value.any(), ())
+    def _trace(self) -> None:
+        """Take traced arrays in place of NumPy's."""
+        for name in self.NAMES:
+            if hasattr(self, name):
+                setattr(self, name, _traced(getattr(self, name)))
+        if self.found is not None:
+            self.found = Solutions._make([*map(_traced, self.found[:-1]), {}])
 
-    def _loop(self, body: Callable[[Any], Any], going: Callable[[Any], Any], start: Any) -> None:
-        """Repeat a body, which changes this object's arrays, while a condition holds."""
+    def _repeat(self, body: Callable[[Any], Any], going: str, most: int, first: int = 0) -> None:
+        """Call body(k) for k = first, first + 1, ..., most - 1, while it is to go on for anyone.
+
+        `going` names the array that says for whom.
+        """
         before = conditions()
 
         def hold(carry: Any) -> Any:
-            number, arrays, found, _ = carry
+            k, arrays, found, _ = carry
             for name, value in arrays.items():
                 setattr(self, name, TracedArray(value))
-            self.found = Solutions(*map(TracedArray, found), {})
-            return number
+            self.found = found and Solutions._make([*map(TracedArray, found), {}])
+            return k
 
-        def once(carry: Any) -> Any:
-            number, holds = body(hold(carry)), carry[3]
-            return self._carry(number, jnp.stack([holds, *conditions()]).all())
+        def carry(k: Any, holds: Any) -> Any:
+            arrays = {n: plain(getattr(self, n)) for n in self.NAMES if hasattr(self, n)}
+            return k, arrays, self.found and [plain(v) for v in self.found[:-1]], holds
+
+        def once(given: Any) -> Any:
+            k = hold(given)
+            body(TracedArray(k))
+            return carry(k + 1, jnp.stack([given[3], *conditions()]).all())
 
         end = lax.while_loop(
-            lambda carry: going(hold(carry)) & carry[3],
+            lambda given: (given[0] < most) & given[1][going].any() & given[3],
             once,
-            self._carry(start, jnp.asarray(True)),
+            carry(jnp.asarray(first), jnp.asarray(True)),
         )
         hold(end)
         for condition in (*before, end[3]):
             TracedArray(condition).assume()
 
-    def _carry(self, number: Any, holds: Any) -> Any:
-        names = [*self._names, "pending"]
-        arrays = {name: plain(getattr(self, name)) for name in names if hasattr(self, name)}
-        return number, arrays, [plain(value) for value in self.found[:-1]], holds
 
-    def _first_steps(self, n: int) -> Array:
-        return self._first
+class _Solve(_Loops):
+    """What solves that are traced share: all clients stay in their arrays."""
 
-    def _ahead(self) -> int:
-        return 0
+    here: Any
+    found: Solutions
+    going: Array
+    length: Array
 
     def _end(self, who: Array, x: Array, iterations: Any, converged: bool) -> None:
         who, found = who & self.going, self.found
@@ -192,8 +216,127 @@ class _TracedDescents(Descents):
         )
         self.going = self.going & ~who
 
+    def _begin(self) -> None:
+        self.here = slice(None)
+        self._trace()
+
+
+class _Descents(_Solve, Descents):
+    """Gradient steps until each client's solve has ended."""
+
+    NAMES = (*Descents.ARRAYS[1:], "going", "pending")
+
+    def __init__(
+        self, problems: LocalProblems, rules: Rules, stop: Stop | None, first: Array
+    ) -> None:
+        self._first = first
+        super().__init__(problems, rules, stop, None)
+        self._begin()
+
+    def run(self) -> Solutions:
+        """Return the solutions."""
+        # Once outside of the loop, so that the arrays have the types that it leaves.
+        self._iterate(0, begins=True)
+        self._repeat(partial(self._iterate, begins=False), "going", self.rules.max_iterations, 1)
+        return self._out_of_iterations()
+
+    def _try_until_all_are_short_enough(self) -> None:
+        self._try()
+        self._repeat(lambda _: self._try(), "pending", _ENDLESS)
+
+    def _first_steps(self, n: int) -> Array:
+        return self._first
+
+    def _ahead(self) -> int:
+        return 0
+
     def _expect_finite(self, k: Any) -> None:
-        (~self.going | np.isfinite(self.length)).assume()  # type: ignore[attr-defined]
+        _assume(~self.going | np.isfinite(self.length))
+
+
+class _Newton(_Solve, Newton):
+    """Newton steps until each client's solve has ended."""
+
+    NAMES = (*Newton.ARRAYS[1:], "going", "left", "moved", "share")
+
+    def __init__(self, problems: LocalProblems, stop: Stop | None) -> None:
+        super().__init__(problems, TIGHT, stop)
+        self._begin()
+
+    def run(self) -> tuple[Solutions, Array]:
+        """Return the solutions; nobody is unsolved."""
+        self._iterate(0)
+        self._repeat(self._iterate, "going", MOST, 1)
+        return self._out_of_directions()
+
+    def _iterate(self, k: Any) -> None:
+        self._look(k)
+        self._step(k)
+
+    def _directions(self, product: Any, residual: Array) -> ConjugateGradients:
+        found = _Directions(product, self.g, residual, self.going)
+        found.run()
+        return found
+
+    def _rescue(self, short: Array, direction: Array) -> None:
+        _assume(~short)
+
+    def _give_up(self, who: Array, iterations: Any) -> None:
+        _assume(~who)
+
+    def _halve_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
+        attempt(0)
+        self._repeat(attempt, "left", HALVINGS, 1)
+
+
+class _QuasiNewton(_Solve, QuasiNewton):
+    """L-BFGS until each client's solve has ended."""
+
+    NAMES = (*QuasiNewton.ARRAYS[1:], "going", "left", "share", "low", "high")
+
+    def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
+        super().__init__(problems, solver, stop)
+        self._begin()
+
+    def solved(self) -> Solutions:
+        """Return the solutions; nobody is left to another solver."""
+        self._iterate(0)
+        self._repeat(self._iterate, "going", self.most, 1)
+        return self._out_of_iterations()[0]
+
+    def _iterate(self, k: Any) -> None:
+        self._look(k)
+        self._step(k)
+
+    def _slots(self, k: Any) -> list[Any]:
+        pairs = self.weights.shape[1]
+        return [(k + j) % pairs for j in range(pairs)]  # those without a pair yet count nothing
+
+    def _diverge(self, who: Array) -> None:
+        _assume(~who)
+
+    def _give_up(self, who: Array, iterations: Any) -> None:
+        _assume(~who)
+
+    def _try_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
+        attempt(0)
+        self._repeat(attempt, "left", TRIALS, 1)
+
+
+class _Directions(_Loops, ConjugateGradients):
+    """Conjugate gradients until each client has its direction."""
+
+    NAMES = ("d", "r", "rr", "p", "going", "products", "flattest")
+
+    def run(self) -> None:
+        """Find them."""
+        self._trace()
+        self._repeat(lambda _: self.advance(), "going", self.most)
+
+
+def _assume(flags: Any) -> None:
+    """Note that these conditions have to be true."""
+    flags.assume()
 
 
 def _traced(value: Any) -> Any:

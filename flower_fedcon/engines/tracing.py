@@ -19,8 +19,6 @@ from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.objectives.client_axis import Stack, Steps
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.solvers.gradient import GradientDescent
-from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution, Stop
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import payload_bytes
 
@@ -56,35 +54,6 @@ class GivenRows(Selected):
         if self.rows is None:  # the number of batches is still to be found
             return TracedArray(jnp.zeros((len(self._clients), size), int))
         return self.rows[self.asked - 1]
-
-
-class GivenSteps(LocalSolver):
-    """The local solver of a traced round: so many steps of one length, with a prox after each.
-
-    Parameters
-    ----------
-    solver : GradientDescent
-        With `steps` and `lr` alone.
-    """
-
-    def __init__(self, solver: GradientDescent) -> None:
-        self._steps, self._length = solver.steps or 0, solver.lr or 0.0
-
-    def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
-        """Return where the steps lead."""
-        if stop is not None:
-            raise NotTraceableError("its local solver is stopped by a rule")
-        x, psi = problem.start, problem.regularizer
-        added = Correction(x, problem.linear, problem.shift, problem.center)
-        for _ in range(self._steps):
-            g = added.add_to(problem.objective.gradient(x), x)
-            new = x - self._length * g
-            if psi is not None:
-                new = psi.prox(new, self._length)
-                g = (x - new) / self._length
-            np.isfinite((g * g).reshape(len(g), -1).sum(axis=1)).assume()  # else a solve diverges
-            x = new
-        return Solution(x, 0.0, self._steps, self._steps, True)
 
 
 class GivenRate(Schedule):
@@ -127,6 +96,18 @@ class Round(NamedTuple):
     work: dict[str, Any]
 
 
+class _AtLeast:
+    """The round of each client's last reply that was used: this one, or a later one."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __le__(self, other: Any) -> bool:
+        if type(other) is TracedArray or self._least <= other:
+            raise NotTraceableError("it asks which round was a client's last")
+        return False
+
+
 class RoundTracer:
     """The round of one run, for cohorts of one size.
 
@@ -144,6 +125,8 @@ class RoundTracer:
         Number of axes of the model.
     setting_bytes : int
         What each client is sent beside the broadcast.
+    since : int
+        A round that no client's last reply that was used is older than.
     """
 
     def __init__(
@@ -154,18 +137,24 @@ class RoundTracer:
         stack: Stack,
         axes: int,
         setting_bytes: int,
+        since: int,
     ) -> None:
         self.rate: GivenRate | None = None
         if isinstance(getattr(strategy, "client_lr", None), Schedule):
             self.rate, strategy = GivenRate(), copy(strategy)
             strategy.client_lr = client._schedule = self.rate  # type: ignore[attr-defined]
         self._strategy, self._client, self._objective = strategy, client, objective
-        self._axes, self._setting_bytes = axes, setting_bytes
+        self._axes, self._setting_bytes, self._since = axes, setting_bytes, since
         self._num_clients = strategy.setup.num_clients
         self.data = _arrays(stack)
         self._stack = stack
         solver = getattr(client, "local_solver", None)
         self._solver = solver if isinstance(solver, GivenSolver) else None
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What tracing a round has shown that it needs beside `data`."""
+        return {} if self._solver is None else self._solver.data
 
     def __call__(
         self,
@@ -208,9 +197,9 @@ class RoundTracer:
         down = strategy.broadcast(state)
         sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
         if strategy.says("personal"):
-            # Of the whole cohort at once; who looks at the last round ends the trace.
+            # Of the whole cohort at once.
             everyone: Any = np.arange(n) if cohort is None else clients
-            last: Any = TracedArray(jnp.asarray(0))
+            last: Any = _AtLeast(self._since)
             own = strategy.personal(state, everyone, last)
             sent += sum(self._own_bytes(value, len(clients)) for value in own.values())
             down = down | own

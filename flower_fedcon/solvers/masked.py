@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from flower_fedcon.arrays import anyone
 from flower_fedcon.errors import FedConError
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some, targets
 from flower_fedcon.solvers.problem import Stop
@@ -92,8 +93,8 @@ class NewtonLike(Masked):
         """Return who is within the tolerance, or within rounding of it, or is stopped."""
         good = self.length <= self.goal
         small = self.length <= 1e6 * self.problems.eps
-        if small.any():
-            good |= small & (self.length <= self.problems.rounding(self.x))
+        if anyone(small):
+            good = good | (small & (self.length <= self.problems.rounding(self.x)))
         return (good | ends(self.stop, self.x, self.g)) & np.isfinite(self.length)
 
     def _give_up(self, who: Array, iterations: int) -> None:

@@ -8,8 +8,13 @@ Clients whose solve has ended wait under a mask, and leave the arrays once they 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 
+from flower_fedcon.arrays import anyone
 from flower_fedcon.solvers.clients import (
     LocalProblems,
     Products,
@@ -23,11 +28,11 @@ from flower_fedcon.solvers.masked import NewtonLike
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array
 
-_MOST = 60  # directions; a convex problem that has a minimiser takes some ten
+MOST = 60  # directions; a convex problem that has a minimiser takes some ten
 _PRODUCTS = 1000  # for a direction
 _DENSE = 512  # entries of a model whose Hessian is factored where products do not suffice
 _LOOSEST = 0.3
-_HALVINGS = 40
+HALVINGS = 40
 _UNCLEAR = 3  # of them, where values differ by rounding alone
 _DECREASE = 1e-4
 _CLEAR = 1e4  # as in `descent`
@@ -47,10 +52,12 @@ def newton(
         values are not finite, or the tolerance is below rounding.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _Newton(problems, tolerance, stop).run()
+        return Newton(problems, tolerance, stop).run()
 
 
-class _Newton(NewtonLike):
+class Newton(NewtonLike):
+    """A run of `newton`."""
+
     ARRAYS = (*NewtonLike.ARRAYS, "forcing")
 
     def __init__(self, problems: LocalProblems, tolerance: float, stop: Stop | None) -> None:
@@ -58,33 +65,51 @@ class _Newton(NewtonLike):
         self.forcing = np.full(len(self.x), _LOOSEST)
 
     def run(self) -> tuple[Solutions, Array]:
-        for k in range(_MOST + 1):
-            good = self.going & self._good()
-            self._end(good, self.x, k, converged=True)
-            if k == _MOST:
-                break
-            lost = self.going & ~np.isfinite(self.length)
-            self._give_up(lost, k)
+        """Return the solutions, and who is unsolved."""
+        for k in range(MOST):
+            self._look(k)
             self._compact()
             if not self.going.any():
                 break
             self._step(k)
-        self._give_up(self.going.copy(), _MOST)
+        return self._out_of_directions()
+
+    def _out_of_directions(self) -> tuple[Solutions, Array]:
+        self._look(MOST)
+        self._give_up(self.going.copy(), MOST)
         return self.found, np.array(sorted(self.unsolved), np.intp)
 
-    def _step(self, k: int) -> None:
+    def _look(self, k: Any) -> None:
+        """End the solves of those that are good, and of those that are lost."""
+        self._end(self.going & self._good(), self.x, k, converged=True)
+        self._give_up(self.going & ~np.isfinite(self.length), k)
+
+    def _step(self, k: Any) -> None:
         """Move those that are still going, or give them up."""
         product = self.problems.hessian_products(self.x)
         assert product is not None  # noqa: S101  (see `Exact`)
         residual = np.maximum(self.forcing * self.length, 0.1 * self.goal)
-        direction, products, short = conjugate_gradients(product, self.g, residual, self.going)
-        self.found.evaluations[self.here] += products
-        for place in np.flatnonzero(short & self.going).tolist():
-            self._solve_densely(place, direction)
+        found = self._directions(product, residual)
+        direction, short = found.d, found.going
+        self.found.evaluations[self.here] += found.products
+        self._rescue(short & self.going, direction)
         slope = dots(self.g, direction)
         self._give_up(self.going & ~(slope < 0), k)
         moved = self._search(direction, slope)
         self._give_up(self.going & ~moved, k)
+
+    def _directions(self, product: Products, residual: Array) -> ConjugateGradients:
+        found = ConjugateGradients(product, self.g, residual, self.going)
+        for _ in range(found.most):
+            if not found.going.any():
+                break
+            found.advance()
+        return found
+
+    def _rescue(self, short: Array, direction: Array) -> None:
+        """Find the directions of those for whom products do not suffice."""
+        for place in np.flatnonzero(short).tolist():
+            self._solve_densely(place, direction)
 
     def _solve_densely(self, place: int, direction: Array) -> None:
         """Find one client's direction by the Cholesky factor of its Hessian, if there is one."""
@@ -103,37 +128,53 @@ class _Newton(NewtonLike):
 
     def _search(self, direction: Array, slope: Array) -> Array:
         """Halve steps until they are good, and take them; return who found one."""
-        x, left = self.x, self.going.copy()
-        share = np.where(left, 1.0, 0.0)
-        moved, before, rounding = ~left, self.length, 4.5 * self.problems.eps * self.size
-        for halvings in range(_HALVINGS):
-            new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
-            value, g, size = self.problems.evaluate(new)
-            self.found.evaluations[self.here] += left
-            length = norms(g)
-            # Where a difference of values is mere rounding error, the gradients tell.
-            clear = -share * slope > _CLEAR * self.problems.eps * self.size
-            lower = value <= self.value + _DECREASE * share * slope + rounding
-            good = left & np.where(clear, lower, length <= before) & np.isfinite(length)
-            if good.any():
-                keep = wide(good, x)
-                self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
-                self.value = np.where(good, value, self.value)
-                self.size = np.where(good, size, self.size)
-                self.length = np.where(good, length, self.length)
-                ratio = 0.9 * (length / before) ** 2
-                self.forcing = np.where(good, np.minimum(_LOOSEST, ratio), self.forcing)
-                left, moved = left & ~good, moved | good
-            left &= clear | (halvings < _UNCLEAR)
-            if not left.any():
+        self.left, self.moved = self.going.copy(), ~self.going
+        self.share = np.where(self.going, 1.0, 0.0)
+        rounding = 4.5 * self.problems.eps * self.size
+        self._halve_until_all_are_good(
+            partial(self._try, self.x, direction, slope, self.length, rounding)
+        )
+        return self.moved
+
+    def _halve_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
+        for halvings in range(HALVINGS):
+            attempt(halvings)
+            if not self.left.any():
                 break
-            share = np.where(left, 0.5 * share, share)
-        return moved
+
+    def _try(
+        self,
+        x: Array,
+        direction: Array,
+        slope: Array,
+        before: Array,
+        rounding: Array,
+        halvings: Any,
+    ) -> None:
+        """Try the steps of those still without one, from x, and halve what is not good."""
+        left, share = self.left, self.share
+        new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
+        value, g, size = self.problems.evaluate(new)
+        self.found.evaluations[self.here] += left
+        length = norms(g)
+        # Where a difference of values is mere rounding error, the gradients tell.
+        clear = -share * slope > _CLEAR * self.problems.eps * self.size
+        lower = value <= self.value + _DECREASE * share * slope + rounding
+        good = left & np.where(clear, lower, length <= before) & np.isfinite(length)
+        if anyone(good):
+            keep = wide(good, x)
+            self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
+            self.value = np.where(good, value, self.value)
+            self.size = np.where(good, size, self.size)
+            self.length = np.where(good, length, self.length)
+            ratio = 0.9 * (length / before) ** 2
+            self.forcing = np.where(good, np.minimum(_LOOSEST, ratio), self.forcing)
+            left, self.moved = left & ~good, self.moved | good
+        self.left = left & (clear | (halvings < _UNCLEAR))
+        self.share = np.where(self.left, 0.5 * share, share)
 
 
-def conjugate_gradients(
-    product: Products, g: Array, residual: Array, going: Array
-) -> tuple[Array, Array, Array]:
+class ConjugateGradients:
     """Solve H_i d_i = -g_i to a norm of the residual; stop where H_i shows no curvature.
 
     Parameters
@@ -145,33 +186,41 @@ def conjugate_gradients(
     going : array of bool, shape (n,)
         Whose system counts; the others' d_i is 0.
 
-    Returns
-    -------
+    Attributes
+    ----------
     d : array, shape of g
+        The solutions so far.
     products : array of int, shape (n,)
         How many each took.
-    short : array of bool, shape (n,)
-        Who did not get there within some products more than there are unknowns.
+    going : array of bool, shape (n,)
+        Who is not there yet.
+    most : int
+        How often to `advance`, some times more than there are unknowns: who is not there then is
+        short of a direction.
     """
-    eps = float(np.finfo(g.dtype).eps)
-    d, r = np.zeros_like(g), -g
-    rr, goal = dots(r, r), np.maximum(residual, np.sqrt(eps) * norms(g)) ** 2
-    p, counts, going = r.copy(), np.zeros(len(g), np.int64), going & (rr > 0)
-    flattest = np.zeros(len(g))
-    for _ in range(min(_PRODUCTS, 2 * g[0].size + 20)):
-        if not going.any():
-            break
-        Hp = product(p)
-        counts += going
+
+    def __init__(self, product: Products, g: Array, residual: Array, going: Array) -> None:
+        self._product, self._eps = product, float(np.finfo(g.dtype).eps)
+        self.most = min(_PRODUCTS, 2 * g[0].size + 20)
+        self.d, self.r = np.zeros_like(g), -g
+        self.rr = dots(self.r, self.r)
+        self._goal = np.maximum(residual, np.sqrt(self._eps) * norms(g)) ** 2
+        self.p, self.going = self.r.copy(), going & (self.rr > 0)
+        self.products, self.flattest = np.zeros(len(g), np.int64), np.zeros(len(g))
+
+    def advance(self) -> None:
+        """Multiply by the Hessians once."""
+        p, rr = self.p, self.rr
+        Hp = self._product(p)
+        self.products = self.products + self.going
         curvature = dots(p, Hp)
         relative = curvature / dots(p, p)
-        flattest = np.maximum(flattest, relative)
-        going &= relative > eps * flattest
+        self.flattest = np.maximum(self.flattest, relative)
+        going = self.going & (relative > self._eps * self.flattest)
         step = np.where(going, rr / curvature, 0.0)
-        d += along(step, d) * p
-        r -= along(step, r) * Hp
-        new = dots(r, r)
-        going &= new > goal
-        p = r + along(np.where(going, new / rr, 0.0), r) * p
-        rr = new
-    return d, counts, going
+        self.d += along(step, p) * p
+        self.r -= along(step, p) * Hp
+        new = dots(self.r, self.r)
+        self.going = going & (new > self._goal)
+        self.p = self.r + along(np.where(self.going, new / rr, 0.0), p) * p
+        self.rr = new

@@ -9,8 +9,13 @@ within the tolerance, after about as many steps, if not evaluations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 
+from flower_fedcon.arrays import anyone
 from flower_fedcon.solvers.clients import (
     LocalProblems,
     Solutions,
@@ -29,7 +34,7 @@ from flower_fedcon.solvers.stacked_exact import put
 from flower_fedcon.validation import Array
 
 _DECREASE, _CURVATURE = 1e-4, 0.9  # c1 and c2 of the Wolfe conditions
-_TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
+TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
 _DOUBLINGS = 10  # of a step, before it grows faster
 _IDLE = 4  # steps in a row that are too short to be seen in values, and leave a longer gradient
 
@@ -44,7 +49,7 @@ def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) 
     """
     expect_smooth(problems.regularizer)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found, goals, left = _QuasiNewton(problems, solver, stop).run()
+        found, goals, left = QuasiNewton(problems, solver, stop).run()
     for used in np.unique(found.iterations[left]).tolist():
         if used == solver.max_iterations:
             break
@@ -57,7 +62,9 @@ def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) 
     return found
 
 
-class _QuasiNewton(NewtonLike):
+class QuasiNewton(NewtonLike):
+    """A run of `lbfgs_all`."""
+
     ARRAYS = (*NewtonLike.ARRAYS, "moves", "changes", "weights", "scale", "best", "idle")
 
     def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
@@ -71,30 +78,38 @@ class _QuasiNewton(NewtonLike):
         self.best, self.idle = self.length, np.zeros(n, np.int64)
 
     def run(self) -> tuple[Solutions, Array, Array]:
-        for k in range(self.most + 1):
-            self._end(self._good(), self.x, k, converged=True)
-            self._diverge(self.going & ~np.isfinite(self.length))
-            if k == self.most:
-                break
-            self._give_up(self.going & (self.idle > _IDLE), k)
+        """Return the solutions, the norms to reach, and who is left to `AOGM`."""
+        for k in range(self.most):
+            self._look(k)
             self._compact()
             if not self.going.any():
                 break
             self._step(k)
+        return self._out_of_iterations()
+
+    def _out_of_iterations(self) -> tuple[Solutions, Array, Array]:
+        self._look(self.most)
         self._end(self.going.copy(), self.x, self.most, converged=False)
         return self.found, self.goals, np.array(sorted(self.unsolved), np.intp)
+
+    def _look(self, k: Any) -> None:
+        """End the solves of those that are good, diverge, or go in circles."""
+        self._end(self._good(), self.x, k, converged=True)
+        self._diverge(self.going & ~np.isfinite(self.length))
+        self._give_up(self.going & (self.idle > _IDLE), k)
 
     def _diverge(self, who: Array) -> None:
         for place in np.flatnonzero(who).tolist():
             self._fail(place, diverged())
 
-    def _step(self, k: int) -> None:
+    def _step(self, k: Any) -> None:
         """Move those that are still going; those who cannot are left to `AOGM`."""
         direction = self._direction(k)
         slope = dots(self.g, direction)
         steep = ~(slope < 0)  # rounding has spoilt the pairs
-        if steep.any():
-            self.weights[steep], self.scale[steep] = 0.0, np.nan
+        if anyone(steep):
+            self.weights = np.where(steep[:, None], 0.0, self.weights)
+            self.scale = np.where(steep, np.nan, self.scale)
             direction = np.where(wide(steep, direction), -self.g, direction)
             slope = np.where(steep, -np.square(self.length), slope)
         x, g = self.x, self.g
@@ -102,21 +117,25 @@ class _QuasiNewton(NewtonLike):
         self._remember(k, self.x - x, self.g - g)
         self._give_up(stuck, k)
 
-    def _direction(self, k: int) -> Array:
+    def _slots(self, k: Any) -> list[Any]:
+        """Return where the pairs of the last steps are, the oldest first."""
+        pairs = self.weights.shape[1]
+        return [j % pairs for j in range(max(0, k - pairs), k)]
+
+    def _direction(self, k: Any) -> Array:
         """Return -H_i g_i, with the last pairs of moves and changes of the gradient."""
         q = self.g.reshape(len(self.g), -1).astype(np.float64)
-        slots = [j % self.weights.shape[1] for j in range(max(0, k - self.weights.shape[1]), k)]
-        shares = {}
+        slots, shares = self._slots(k), []
         for slot in reversed(slots):
-            shares[slot] = self.weights[:, slot] * dots(self.moves[:, slot], q)
-            q -= shares[slot][:, None] * self.changes[:, slot]
+            shares.append(self.weights[:, slot] * dots(self.moves[:, slot], q))
+            q -= shares[-1][:, None] * self.changes[:, slot]
         q *= np.where(np.isnan(self.scale), 1.0, self.scale)[:, None]
         for slot in slots:
             back = self.weights[:, slot] * dots(self.changes[:, slot], q)
-            q += (shares[slot] - back)[:, None] * self.moves[:, slot]
+            q += (shares.pop() - back)[:, None] * self.moves[:, slot]
         return (-q).astype(self.g.dtype).reshape(self.g.shape)
 
-    def _remember(self, k: int, move: Array, change: Array) -> None:
+    def _remember(self, k: Any, move: Array, change: Array) -> None:
         """Keep a pair of each client, if there is curvature along it."""
         slot, n = k % self.weights.shape[1], len(move)
         s, y = (a.reshape(n, -1).astype(np.float64) for a in (move, change))
@@ -129,41 +148,59 @@ class _QuasiNewton(NewtonLike):
 
     def _search(self, direction: Array, slope: Array) -> Array:
         """Take steps along the directions; return who found none."""
-        x, left, eps = self.x, self.going.copy(), self.problems.eps
+        self.left = self.going.copy()
         first = np.isnan(self.scale)  # no pair yet: a step of length 1
-        share = np.where(first, 1.0 / norms(direction), 1.0)
-        low, high = np.zeros(len(x)), np.full(len(x), np.inf)
-        before, size = self.value, self.size
-        for trial in range(_TRIALS):
-            new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
-            value, g, sizes = self.problems.evaluate(new)
-            self.found.evaluations[self.here] += left
-            length, rise = norms(g), dots(g, direction)
-            clear = -share * slope > CLEAR * eps * size
-            lower = np.where(
-                clear,
-                value <= before + _DECREASE * share * slope,
-                (rise <= (2 * _DECREASE - 1) * slope) & (value <= before + CLEAR * eps * size),
-            )
-            lower &= np.isfinite(length)
-            good = left & lower & (rise >= _CURVATURE * slope)
-            if good.any():
-                keep = wide(good, x)
-                self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
-                self.value = np.where(good, value, self.value)
-                self.size = np.where(good, sizes, self.size)
-                self.length = np.where(good, length, self.length)
-                self._count(good & ~clear, good & clear)
-                left &= ~good
-                if not left.any():
-                    return left
-            low, high = np.where(lower, share, low), np.where(lower, high, share)
-            longer = (2 if trial < _DOUBLINGS else 100) * share
-            share = np.where(np.isinf(high), longer, 0.5 * (low + high))
-        endless = left & np.isinf(high)
+        self.share = np.where(first, 1.0 / norms(direction), 1.0)
+        self.low, self.high = np.zeros(len(self.x)), np.full(len(self.x), np.inf)
+        self._try_until_all_are_good(
+            partial(self._try, self.x, direction, slope, self.value, self.size)
+        )
+        endless = self.left & np.isinf(self.high)
         self._diverge(endless)
-        stuck: Array = left & ~endless
+        stuck: Array = self.left & ~endless
         return stuck
+
+    def _try_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
+        for trial in range(TRIALS):
+            attempt(trial)
+            if not self.left.any():
+                break
+
+    def _try(
+        self,
+        x: Array,
+        direction: Array,
+        slope: Array,
+        before: Array,
+        size: Array,
+        trial: Any,
+    ) -> None:
+        """Try the steps of those still without one, and find others for what is not good."""
+        left, share, eps = self.left, self.share, self.problems.eps
+        new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
+        value, g, sizes = self.problems.evaluate(new)
+        self.found.evaluations[self.here] += left
+        length, rise = norms(g), dots(g, direction)
+        clear = -share * slope > CLEAR * eps * size
+        lower = np.where(
+            clear,
+            value <= before + _DECREASE * share * slope,
+            (rise <= (2 * _DECREASE - 1) * slope) & (value <= before + CLEAR * eps * size),
+        )
+        lower = lower & np.isfinite(length)
+        good = left & lower & (rise >= _CURVATURE * slope)
+        if anyone(good):
+            keep = wide(good, x)
+            self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
+            self.value = np.where(good, value, self.value)
+            self.size = np.where(good, sizes, self.size)
+            self.length = np.where(good, length, self.length)
+            self._count(good & ~clear, good & clear)
+        self.left = left & ~good
+        # Of those that have their step, nobody looks at these any more.
+        self.low, self.high = np.where(lower, share, self.low), np.where(lower, self.high, share)
+        longer = np.where(trial < _DOUBLINGS, 2.0, 100.0) * share
+        self.share = np.where(np.isinf(self.high), longer, 0.5 * (self.low + self.high))
 
     def _count(self, unclear: Array, clear: Array) -> None:
         """Count the steps in a row that rounding may have chosen; they can go in circles."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
+from flower_fedcon.arrays import root
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.solvers.extrapolation import catch_up, extrapolate, move
@@ -158,7 +158,8 @@ def next_t(t: float, p: float, q: float) -> float:
     1.618034
     """
     h = p * (1 - q * t * t)
-    return (h + math.sqrt(h * h + 4 * t * t)) / 2
+    after: float = (h + root(h * h + 4 * t * t)) / 2
+    return after
 
 
 def momentum_step(t: float, rho: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from flower_fedcon.objectives import LogisticRegression, Scaled, SoftmaxRegressi
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.solvers import AOGM, Exact, LocalProblem
 from flower_fedcon.solvers.clients import LocalProblems
-from flower_fedcon.solvers.newton import conjugate_gradients, newton
+from flower_fedcon.solvers.newton import ConjugateGradients, newton
 
 FORMS = ["plain", "weights", "sparse", "intercept", "scaled"]
 
@@ -129,14 +129,14 @@ def test_who_waits_is_left_alone():
         return np.einsum("nij,nj->ni", H, v)
 
     with np.errstate(divide="ignore", invalid="ignore"):  # as `newton` has it
-        d, products, short = conjugate_gradients(
-            product, g, np.full(3, 1e-12), np.array([True, True, False])
-        )
+        found = ConjugateGradients(product, g, np.full(3, 1e-12), np.array([True, True, False]))
+        while found.going.any():
+            found.advance()
+    d = found.d
     np.testing.assert_allclose(d[0], [-1.0, -1.0], atol=1e-12)
     assert not d[1].any()  # no curvature there
     assert not d[2].any()
-    assert products.tolist() == [2, 1, 0]
-    assert not short.any()
+    assert found.products.tolist() == [2, 1, 0]
 
 
 def test_a_tolerance_out_of_reach_is_told():
