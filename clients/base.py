@@ -183,12 +183,10 @@ class FedConClient(FlowerClient, Generic[State]):
             regularizer=regularizer,
         )
         solution = self.local_solver.solve(problem, stop=stop)
-        work = self.work
-        work["iterations"] = work.get("iterations", 0) + solution.iterations
-        work["evaluations"] = work.get("evaluations", 0) + solution.evaluations
-        unconverged = 1 - solution.converged
-        if anyone(unconverged):
-            work["unconverged"] = work.get("unconverged", 0) + unconverged
+        spent = {"iterations": solution.iterations, "evaluations": solution.evaluations}
+        if anyone(unconverged := 1 - solution.converged):
+            spent["unconverged"] = unconverged
+        self.work |= {name: self.work.get(name, 0) + number for name, number in spent.items()}
         return solution.x
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:

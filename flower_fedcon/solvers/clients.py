@@ -346,18 +346,3 @@ def ends(stop: Stop | None, x: Array, gradient: Array) -> Array:
     if stop is None:
         return np.zeros(len(x), bool)
     return np.reshape(stop(x, gradient), len(x))
-
-
-def targets(tolerances: Any, starts: Array, x: Array) -> Array:
-    """Return each client's gradient norm to reach, as `target` does, shape (n,).
-
-    Parameters
-    ----------
-    tolerances : float, or array of shape (n,)
-    starts : array, shape (n,)
-        The gradients' norms at the start.
-    x : array
-        Of the dtype that rounds.
-    """
-    rounding = 50 * float(np.finfo(x.dtype).eps)
-    return np.maximum(tolerances, rounding) * np.maximum(1.0, starts)  # type: ignore[no-any-return]

@@ -8,8 +8,8 @@ import numpy as np
 
 from flower_fedcon.arrays import anyone
 from flower_fedcon.errors import FedConError
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some, targets
-from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some
+from flower_fedcon.solvers.problem import Stop, targets
 from flower_fedcon.validation import Array
 
 

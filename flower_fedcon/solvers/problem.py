@@ -248,3 +248,18 @@ def norm(x: Array) -> float:
 def target(tolerance: float, start: float, x: Array) -> float:
     """Return the gradient norm to reach: relative to max(1, start), and not below rounding."""
     return max(tolerance, 50 * float(np.finfo(x.dtype).eps)) * max(1.0, start)
+
+
+def targets(tolerances: Any, starts: Array, x: Array) -> Array:
+    """Return each client's gradient norm to reach, as `target` does, shape (n,).
+
+    Parameters
+    ----------
+    tolerances : float, or array of shape (n,)
+    starts : array, shape (n,)
+        The gradients' norms at the start.
+    x : array
+        Of the dtype that rounds.
+    """
+    rounding = 50 * float(np.finfo(x.dtype).eps)
+    return np.maximum(tolerances, rounding) * np.maximum(1.0, starts)  # type: ignore[no-any-return]

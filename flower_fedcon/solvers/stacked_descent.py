@@ -24,7 +24,6 @@ from flower_fedcon.solvers.clients import (
     dots,
     ends,
     norms,
-    targets,
     wide,
 )
 from flower_fedcon.solvers.descent import (
@@ -37,7 +36,7 @@ from flower_fedcon.solvers.descent import (
     diverged,
 )
 from flower_fedcon.solvers.masked import Masked
-from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.solvers.problem import Stop, targets
 from flower_fedcon.validation import Array
 
 

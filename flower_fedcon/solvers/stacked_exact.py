@@ -15,11 +15,11 @@ from flower_fedcon.arrays import anyone
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.objectives.stacked import StackedQuadratic, StackedScaled
 from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, norms, some, targets, wide
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, norms, some, wide
 from flower_fedcon.solvers.descent import TIGHT
 from flower_fedcon.solvers.exact import KEPT, REFINEMENTS, RULES
 from flower_fedcon.solvers.newton import newton
-from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.solvers.problem import Stop, targets
 from flower_fedcon.solvers.stacked_descent import descend_all
 from flower_fedcon.validation import Array
 
