@@ -251,7 +251,9 @@ class _Descents(_Solve, Descents):
         return 0
 
     def _expect_finite(self, k: Any) -> None:
-        _assume(~self.going | np.isfinite(self.length))
+        finite = np.isfinite(self.length)
+        _assume(~self.going | finite)
+        self.going = self.going & finite  # for the others no step would ever be short enough
 
 
 class _Newton(_Solve, Newton):

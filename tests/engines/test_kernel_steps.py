@@ -19,7 +19,7 @@ from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
 from flower_fedcon.solvers import GradientDescent
-from flower_fedcon.strategies import FedDualAvg, FedProx
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
@@ -96,6 +96,32 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
     assert len(used) == 5
     unknown = Steps(np.full(30, np.nan, dtype), 0.05, [Z] * 2)
     assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
+
+
+@pytest.mark.parametrize("kind", ["least squares", "logistic"])
+def test_evaluations_change_no_bit_of_the_steps_after_them(always, monkeypatch, kind):
+    """The scores that an evaluation finds start the next round's steps."""
+    module, known = accelerate.kernels(np.ones(1)), []
+    real = module.take_steps_by_scores
+    monkeypatch.setattr(
+        module, "take_steps_by_scores", lambda *a: (known.append(len(a[3])), real(*a))
+    )
+    found = []
+    for every in (0, 1):
+        for rows, d in ((7, 30), (4, 16), (9, 131)):
+            problem = FederatedProblem(clients(kind, 5, rows, (d,), np.float64))
+            strategy = FedAvg(client_lr=0.05, local_steps=3)
+            run = simulate(strategy, problem, 6, engine="stacked", evaluate_every=every)
+            found.append(run.x.tobytes())
+    assert found[:3] == found[3:]
+    assert known == [0] * 18 + [0, 5, 5, 5, 5, 5] * 3
+    known.clear()
+    whole = stack(clients(kind, 4, 7, (30,), np.float64))
+    x, which = np.ones(30), slice(0, 4)
+    whole.values(x)
+    for start, given in ((2 * x, {}), (x, {"linear": x}), (np.ones((4, 30)), {})):
+        whole.gradient_steps(Steps(start, 0.01, [Z] * 2, **given), which, None)
+    assert known == [0, 0, 0]
 
 
 def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
