@@ -36,7 +36,7 @@ from flower_fedcon.validation import Array
 _DECREASE, _CURVATURE = 1e-4, 0.9  # c1 and c2 of the Wolfe conditions
 TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
 _DOUBLINGS = 10  # of a step, before it grows faster
-_IDLE = 4  # steps in a row that are too short to be seen in values, and leave a longer gradient
+_IDLE = 4  # steps in a row that hardly change the value, and leave a longer gradient
 
 
 def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) -> Solutions:
@@ -65,7 +65,7 @@ def lbfgs_all(problems: LocalProblems, solver: LBFGS, stop: Stop | None = None) 
 class QuasiNewton(NewtonLike):
     """A run of `lbfgs_all`."""
 
-    ARRAYS = (*NewtonLike.ARRAYS, "moves", "changes", "weights", "scale", "best", "idle")
+    ARRAYS = (*NewtonLike.ARRAYS, "moves", "changes", "weights", "scale", "best", "lowest", "idle")
 
     def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
         super().__init__(problems, stop, solver.tolerance)
@@ -75,7 +75,7 @@ class QuasiNewton(NewtonLike):
         self.moves, self.changes = np.zeros((n, pairs, d)), np.zeros((n, pairs, d))
         self.weights = np.zeros((n, pairs))  # 1/<s, y>; 0 for a pair that does not count
         self.scale = np.full(n, np.nan)  # <s, y>/<y, y> of the last pair, once there is one
-        self.best, self.idle = self.length, np.zeros(n, np.int64)
+        self.best, self.lowest, self.idle = self.length, self.value, np.zeros(n, np.int64)
 
     def run(self) -> tuple[Solutions, Array, Array]:
         """Return the solutions, the norms to reach, and who is left to `AOGM`."""
@@ -204,6 +204,8 @@ class QuasiNewton(NewtonLike):
 
     def _count(self, unclear: Array, clear: Array) -> None:
         """Count the steps in a row that rounding may have chosen; they can go in circles."""
-        better = self.length < self.best
+        lower = self.value < self.lowest - self.problems.eps * self.size
+        better = (self.length < self.best) | lower
         self.idle = np.where(clear | (unclear & better), 0, self.idle + unclear)
-        self.best = np.where(better, self.length, self.best)
+        self.best = np.minimum(self.length, self.best)
+        self.lowest = np.where(lower, self.value, self.lowest)

@@ -236,6 +236,23 @@ def test_lbfgs_does_not_go_in_circles(dtype, size):
         np.testing.assert_allclose(found.x[i], want.x, rtol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_lbfgs_along_a_flat_valley(seed):
+    """Where values fall in their last digits, and gradients grow for a while."""
+    rng, columns = np.random.default_rng(seed), np.array([1.0, 1e3, 1e-3, 1.0])
+    parts = [
+        LeastSquares(rng.standard_normal((5, 4)) * columns, 100 * rng.standard_normal(5))
+        for _ in range(3)
+    ]
+    center = np.zeros((3, 4))
+    many, each = given(parts, list(range(3)), start=center, shift=1.0, center=center)
+    found = StackedSolver(LBFGS()).solve(many)
+    assert found.converged.all()
+    assert found.iterations.max() < 100
+    for x, problem in zip(found.x, each, strict=True):
+        np.testing.assert_allclose(x, Exact().solve(problem).x, rtol=0, atol=1e-5)
+
+
 def test_lbfgs_of_next_to_no_curvature_and_of_very_much():
     slopes = np.diag([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     parts = [Quadratic(scale * slopes, np.ones(6)) for scale in (1e-16, 1.0, 1e-20, 1e20)]
