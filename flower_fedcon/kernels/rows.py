@@ -205,29 +205,31 @@ def add_gradients(
         add_mean(tables[client], targets[client], own, model, gradient, factor, link)
 
 
-def find_losses(
-    tables: Array, targets: Array, x: Array, logistic: bool, scores: Array, out: Array
-) -> None:
-    """Write each client's mean loss at x into `out`: half of (s - t)^2, or log(1 + exp(-t s)).
+@jit
+def mean_loss(scores: Array, targets: Array, logistic: bool) -> Any:
+    """Return the mean of half of (s - t)^2, or of log(1 + exp(-t s))."""
+    number = scores.dtype.type
+    total, zero, one = number(0), number(0), number(1)
+    for r in range(len(scores)):
+        if logistic:
+            margin = targets[r] * scores[r]
+            total += np.log1p(np.exp(-abs(margin))) + (-margin if margin < zero else zero)
+        else:
+            total += (scores[r] - targets[r]) * (scores[r] - targets[r]) / (one + one)
+    return total / number(len(scores))
+
+
+def find_losses(tables: Array, targets: Array, x: Array, logistic: bool, out: Array) -> None:
+    """Write each client's mean loss at x into `out`.
 
     Parameters
     ----------
     tables, targets : array, shape (N, m, d) and (N, m)
     x : array, shape (d,)
     logistic : bool
-    scores : array, shape (N, m)
-        Gets the scores s.
     out : array, shape (N,)
     """
-    m = tables.shape[1]
-    zero, one, number = x.dtype.type(0), x.dtype.type(1), x.dtype.type(m)
     for i in numba.prange(len(tables)):
-        found, own, total = scores[i], targets[i], zero
-        find_scores(tables[i], x, found)
-        for r in range(m):
-            if logistic:
-                margin = own[r] * found[r]
-                total += np.log1p(np.exp(-abs(margin))) + (-margin if margin < zero else zero)
-            else:
-                total += (found[r] - own[r]) * (found[r] - own[r]) / (one + one)
-        out[i] = total / number
+        scores = np.empty(tables.shape[1], x.dtype)
+        find_scores(tables[i], x, scores)
+        out[i] = mean_loss(scores, targets[i], logistic)

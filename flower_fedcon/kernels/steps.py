@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC
-from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores
+from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores, mean_loss
 from flower_fedcon.validation import Array
 
 
@@ -94,7 +94,7 @@ def take_steps_by_scores(
     tables: Array,
     targets: Array,
     products: Array,
-    known: Array,
+    losses: Array,
     places: Array,
     models: Array,
     factors: Array,
@@ -120,8 +120,8 @@ def take_steps_by_scores(
     ----------
     products : array, shape (N, m, m)
         G = A A' of all clients.
-    known : array, shape (N, m) or (0, 0)
-        A z of all clients at the start, if z is the same for all, and without a drift.
+    losses : array, shape (N,) or (0,)
+        Gets the mean losses at the start.
     count : int
         K >= 1.
     """
@@ -144,11 +144,10 @@ def take_steps_by_scores(
                 drift[j] -= shift * middle[j]
         if len(drift):
             find_both_scores(table, model, drift, scores, drifts)
-        elif len(known):
-            for r in range(m):
-                scores[r] = known[client, r]
         else:
             find_scores(table, model, scores)
+        if len(losses):
+            losses[client] = mean_loss(scores, own, logistic)
         power, drifted = one, zero
         for k in range(count):
             if k > 0:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from row_clients import clients
 
-from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import RoundError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import SoftmaxRegression
@@ -18,6 +18,7 @@ from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
+from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
 
@@ -100,28 +101,50 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic"])
 def test_evaluations_change_no_bit_of_the_steps_after_them(always, monkeypatch, kind):
-    """The scores that an evaluation finds start the next round's steps."""
-    module, known = accelerate.kernels(np.ones(1)), []
+    """The pass that finds the losses takes the next round's steps, if these are the last one's."""
+    module, told = accelerate.kernels(np.ones(1)), []
     real = module.take_steps_by_scores
     monkeypatch.setattr(
-        module, "take_steps_by_scores", lambda *a: (known.append(len(a[3])), real(*a))
+        module, "take_steps_by_scores", lambda *a: (told.append(len(a[3])), real(*a))
     )
-    found = []
-    for every in (0, 1):
+    for strategy, expected in (
+        (FedAvg(client_lr=0.05, local_steps=3), [0, *[5] * 6]),
+        (FedAvg(client_lr=InverseSqrt(0.05), local_steps=3), [0, 5, *[0] * 5]),
+        (FedAvg(client_lr=0.05, local_steps=3, participation=Sample(count=3)), [0] * 6),
+    ):
         for rows, d in ((7, 30), (4, 16), (9, 131)):
             problem = FederatedProblem(clients(kind, 5, rows, (d,), np.float64))
-            strategy = FedAvg(client_lr=0.05, local_steps=3)
-            run = simulate(strategy, problem, 6, engine="stacked", evaluate_every=every)
-            found.append(run.x.tobytes())
-    assert found[:3] == found[3:]
-    assert known == [0] * 18 + [0, 5, 5, 5, 5, 5] * 3
-    known.clear()
-    whole = stack(clients(kind, 4, 7, (30,), np.float64))
-    x, which = np.ones(30), slice(0, 4)
-    whole.values(x)
-    for start, given in ((2 * x, {}), (x, {"linear": x}), (np.ones((4, 30)), {})):
-        whole.gradient_steps(Steps(start, 0.01, [Z] * 2, **given), which, None)
-    assert known == [0, 0, 0]
+            found = []
+            for every in (0, 1):
+                told.clear()
+                run = simulate(strategy, problem, 6, engine="stacked", evaluate_every=every)
+                found.append(run)
+                last = [5] if 5 in expected else []  # nobody knows that no round follows
+                assert told == (expected if every else [0] * 6 + last)
+            assert found[0].x.tobytes() == found[1].x.tobytes()
+            # The losses, too, are those of a pass for them alone.
+            assert found[0].rows[-1]["objective"] == found[1].rows[-1]["objective"]
+
+
+def test_steps_taken_ahead_are_not_anothers(always):
+    whole, which = stack(clients("least squares", 4, 7, (30,), np.float64)), slice(0, 4)
+    fresh = stack(clients("least squares", 4, 7, (30,), np.float64))
+    x = np.ones(30)
+    for start, given in (
+        (x, {}),
+        (2 * x, {}),
+        (x, {"linear": x}),
+        (x, {"shift": 0.5, "center": x}),
+        (np.ones((4, 30)), {}),
+    ):
+        plain = Steps(x, 0.01, [Z] * 2)
+        whole.gradient_steps(plain, which, None)
+        whole.values(x)
+        other = Steps(start, 0.01, [Z] * 2, **given)
+        found = whole.gradient_steps(other, which, None)
+        np.testing.assert_array_equal(found, fresh.gradient_steps(other, which, None))
+        some = whole.gradient_steps(plain, np.array([0, 2]), None)
+        np.testing.assert_array_equal(some, fresh.gradient_steps(plain, which, None)[[0, 2]])
 
 
 def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
