@@ -25,7 +25,7 @@ from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS, expect_smooth
 from flower_fedcon.solvers.newton import HALVINGS, MOST, ConjugateGradients, Newton
 from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution, Stop
-from flower_fedcon.solvers.stacked_descent import Descents
+from flower_fedcon.solvers.stacked_descent import Descents, first_steps
 from flower_fedcon.solvers.stacked_exact import Inverses, inverses, refined
 from flower_fedcon.solvers.stacked_lbfgs import TRIALS, QuasiNewton
 from flower_fedcon.validation import Array
@@ -92,7 +92,7 @@ class GivenSolver(LocalSolver):
             return _QuasiNewton(problems, solver, stop).solved()
         else:
             rules = solver.rules(None not in self._smoothnesses)
-        first = self._first_steps(rules, problem.shift)[which]
+        first = _traced(first_steps(rules, self._smoothnesses, problem.shift))[which]
         return _Descents(problems, rules, stop, first).run()
 
     def _inverse(self, shift: Any) -> Inverses | None:
@@ -111,14 +111,6 @@ class GivenSolver(LocalSolver):
                 self.data[key] = own
                 parts[name] = TracedArray(jnp.asarray(self.given.get(key, own)))
         return found._replace(**parts)
-
-    def _first_steps(self, rules: Rules, shift: Any) -> Any:
-        """Return the step size that each client's solve begins with."""
-        known = [
-            rules.step or (1.0 if L is None or not L + shift else 1 / (L + shift))
-            for L in self._smoothnesses
-        ]
-        return TracedArray(jnp.asarray(known))
 
 
 class GivenSteps(LocalSolver):
@@ -244,7 +236,7 @@ class _Descents(_Solve, Descents):
         self._try()
         self._repeat(lambda _: self._try(), "pending", _ENDLESS)
 
-    def _first_steps(self, n: int) -> Array:
+    def _first_steps(self) -> Array:
         return self._first
 
     def _ahead(self) -> int:
@@ -256,7 +248,21 @@ class _Descents(_Solve, Descents):
         self.going = self.going & finite  # for the others no step would ever be short enough
 
 
-class _Newton(_Solve, Newton):
+class _NewtonSolve(_Solve):
+    """What Newton's method and L-BFGS share: nobody is left to another solver."""
+
+    _look: Callable[[Any], None]
+    _step: Callable[[Any], None]
+
+    def _iterate(self, k: Any) -> None:
+        self._look(k)
+        self._step(k)
+
+    def _give_up(self, who: Array, iterations: Any) -> None:
+        _assume(~who)
+
+
+class _Newton(_NewtonSolve, Newton):
     """Newton steps until each client's solve has ended."""
 
     NAMES = (*Newton.ARRAYS[1:], "going", "left", "moved", "share")
@@ -271,10 +277,6 @@ class _Newton(_Solve, Newton):
         self._repeat(self._iterate, "going", MOST, 1)
         return self._out_of_directions()
 
-    def _iterate(self, k: Any) -> None:
-        self._look(k)
-        self._step(k)
-
     def _directions(self, product: Any, residual: Array) -> ConjugateGradients:
         found = _Directions(product, self.g, residual, self.going)
         found.run()
@@ -283,15 +285,12 @@ class _Newton(_Solve, Newton):
     def _rescue(self, short: Array, direction: Array) -> None:
         _assume(~short)
 
-    def _give_up(self, who: Array, iterations: Any) -> None:
-        _assume(~who)
-
     def _halve_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
         attempt(0)
         self._repeat(attempt, "left", HALVINGS, 1)
 
 
-class _QuasiNewton(_Solve, QuasiNewton):
+class _QuasiNewton(_NewtonSolve, QuasiNewton):
     """L-BFGS until each client's solve has ended."""
 
     NAMES = (*QuasiNewton.ARRAYS[1:], "going", "left", "share", "low", "high")
@@ -306,18 +305,11 @@ class _QuasiNewton(_Solve, QuasiNewton):
         self._repeat(self._iterate, "going", self.most, 1)
         return self._out_of_iterations()[0]
 
-    def _iterate(self, k: Any) -> None:
-        self._look(k)
-        self._step(k)
-
     def _slots(self, k: Any) -> list[Any]:
         pairs = self.weights.shape[1]
         return [(k + j) % pairs for j in range(pairs)]  # those without a pair yet count nothing
 
     def _diverge(self, who: Array) -> None:
-        _assume(~who)
-
-    def _give_up(self, who: Array, iterations: Any) -> None:
         _assume(~who)
 
     def _try_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from flower_fedcon.arrays import anyone
 from flower_fedcon.errors import FedConError
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some, wide
 from flower_fedcon.solvers.problem import Stop, targets
 from flower_fedcon.validation import Array
 
@@ -101,3 +101,13 @@ class NewtonLike(Masked):
         """Leave some clients to `AOGM`, from where they are."""
         self.unsolved += self.here[who].tolist()
         self._end(who, self.x, iterations, converged=False)
+
+    def _take(
+        self, good: Array, x: Array, value: Array, g: Array, size: Array, length: Array
+    ) -> None:
+        """Move some clients to where a search has led them."""
+        keep = wide(good, x)
+        self.x, self.g = np.where(keep, x, self.x), np.where(keep, g, self.g)
+        self.value = np.where(good, value, self.value)
+        self.size = np.where(good, size, self.size)
+        self.length = np.where(good, length, self.length)

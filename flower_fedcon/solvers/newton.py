@@ -162,11 +162,7 @@ class Newton(NewtonLike):
         lower = value <= self.value + _DECREASE * share * slope + rounding
         good = left & np.where(clear, lower, length <= before) & np.isfinite(length)
         if anyone(good):
-            keep = wide(good, x)
-            self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
-            self.value = np.where(good, value, self.value)
-            self.size = np.where(good, size, self.size)
-            self.length = np.where(good, length, self.length)
+            self._take(good, new, value, g, size, length)
             ratio = 0.9 * (length / before) ** 2
             self.forcing = np.where(good, np.minimum(_LOOSEST, ratio), self.forcing)
             left, self.moved = left & ~good, self.moved | good

@@ -8,6 +8,7 @@ under a mask, and leave the arrays once they are half of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,22 @@ def descend_all(
         return Descents(problems, rules, stop, tolerances).run()
 
 
+def first_steps(rules: Rules, smoothnesses: Sequence[float | None], shift: float) -> Array:
+    """Return the step size that each client's solve begins with, shape (n,).
+
+    Raises
+    ------
+    ConfigError
+        If it is to stay, and hangs on a smoothness that is not known.
+    """
+    if rules.step is not None:
+        return np.full(len(smoothnesses), rules.step)
+    if None in smoothnesses and not rules.backtracking:
+        raise ConfigError(CONSTANT_STEP)
+    bounds = [0.0 if known is None else float(known) + shift for known in smoothnesses]
+    return np.array([1 / L if L and np.isfinite(L) else 1.0 for L in bounds])
+
+
 class Descents(Masked):
     """A run of `descend_all`."""
 
@@ -75,7 +92,7 @@ class Descents(Masked):
         super().__init__(problems, stop)
         self.rules, self.psi, self.eps = rules, problems.regularizer, problems.eps
         n = len(problems.start)
-        self.a = self._first_steps(n)
+        self.a = self._first_steps()
         self.t, self.goal, self.best = np.ones(n), np.full(n, np.inf), np.full(n, np.inf)
         self.best_at, self.energy = np.zeros(n, np.int64), np.full(n, np.nan)
         self.length = self.value = self.size = self.new_value = np.full(n, np.nan)
@@ -164,19 +181,9 @@ class Descents(Masked):
             self.x = new
         self.y = new
 
-    def _first_steps(self, n: int) -> Array:
-        rules = self.rules
-        if rules.step is not None:
-            return np.full(n, rules.step)
-        steps = np.ones(n)
-        for place, objective in enumerate(self.problems.functions.objectives):
-            smoothness = getattr(objective, "smoothness", None)
-            if smoothness is None and not rules.backtracking:
-                raise ConfigError(CONSTANT_STEP)
-            L = 0.0 if smoothness is None else float(smoothness) + self.problems.shift
-            if L and np.isfinite(L):
-                steps[place] = 1 / L
-        return steps
+    def _first_steps(self) -> Array:
+        known = [getattr(one, "smoothness", None) for one in self.problems.functions.objectives]
+        return first_steps(self.rules, known, self.problems.shift)
 
     def _look(self, x: Array) -> None:
         self.found.evaluations[self.here] += self.going

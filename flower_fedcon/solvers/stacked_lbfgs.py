@@ -190,11 +190,7 @@ class QuasiNewton(NewtonLike):
         lower = lower & np.isfinite(length)
         good = left & lower & (rise >= _CURVATURE * slope)
         if anyone(good):
-            keep = wide(good, x)
-            self.x, self.g = np.where(keep, new, self.x), np.where(keep, g, self.g)
-            self.value = np.where(good, value, self.value)
-            self.size = np.where(good, sizes, self.size)
-            self.length = np.where(good, length, self.length)
+            self._take(good, new, value, g, sizes, length)
             self._count(good & ~clear, good & clear)
         self.left = left & ~good
         # Of those that have their step, nobody looks at these any more.
