@@ -172,29 +172,38 @@ class CompiledRows:
         module, flat = self.module, models.reshape(-1, self.tables.shape[-1])
         data, own = (self.tables, self.targets), (flat, self.factors, self.ridges, self.logistic)
         drift, count = drift_of(module, steps, models), len(steps.points)
+        plain: _Plain | None = None
         if rows is None and self._few_rows and count > 1 and steps.plain:
             number = models.dtype.type
             plain = _Plain(number(steps.shift), number(steps.step), count)
-            drifting = drift[0].size or drift[1].size or len(clients) < len(self.tables)
-            if (
-                drifting
-                or steps.start.size > flat.shape[1]
-                or not self._took_ahead(flat, plain, steps.start)
-            ):
-                self._take_plain(flat, plain, clients, drift)
+        everyone = len(clients) == len(self.tables) and steps.start.size == flat.shape[1]
+        alike = everyone and not (drift[0].size or drift[1].size)
+        if self._took_ahead(flat, plain if alike else None, steps.start):
+            return
+        if plain is not None:
+            self._take_plain(flat, plain, clients, drift)
             return
         which = module.ALL_STEPS if rows is None else rows
         module.take_steps(*data, clients, which, *own, *drift, *numbers_of(steps, models))
 
-    def _took_ahead(self, models: Array, plain: _Plain, start: Array) -> bool:
-        """Return whether an evaluation has taken these steps of everyone, and what it found."""
+    def _took_ahead(self, models: Array, plain: _Plain | None, start: Array) -> bool:
+        """Return whether an evaluation has taken these steps, and what it found.
+
+        `plain` is None for steps that differ between the clients, or are not everyone's. After a
+        wrong guess there is no other.
+        """
         ahead, self._ahead = self._ahead, None
         hit = ahead is not None and plain == self._habit and ahead.start == start.tobytes()
         self._guessing = self._guessing and (hit or ahead is None)
-        self._habit = plain if self._guessing else None
+        self._habit = plain if self._guessing and self._is_cheap(plain) else None
         if hit and ahead is not None:
             models[:] = ahead.models
         return hit
+
+    def _is_cheap(self, plain: _Plain | None) -> bool:
+        """Return whether such steps take no longer than a few passes, should nobody want them."""
+        _, rows, d = self.tables.shape
+        return plain is not None and plain.times * rows <= 2 * d
 
     def _take_plain(
         self,

@@ -248,7 +248,7 @@ class CompilableRows(StackedRows):
     def uncompiled(self) -> None:
         """Take each gradient in one pass, without compiled kernels."""
         super().uncompiled()
-        self._compiled = None
+        self._compiled = self._walking = None
 
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""

@@ -111,6 +111,7 @@ def test_evaluations_change_no_bit_of_the_steps_after_them(always, monkeypatch, 
         (FedAvg(client_lr=0.05, local_steps=3), [0, *[5] * 6]),
         (FedAvg(client_lr=InverseSqrt(0.05), local_steps=3), [0, 5, *[0] * 5]),
         (FedAvg(client_lr=0.05, local_steps=3, participation=Sample(count=3)), [0] * 6),
+        (FedAvg(client_lr=0.05, local_steps=30), [0] * 6),  # many, to be taken in vain
     ):
         for rows, d in ((7, 30), (4, 16), (9, 131)):
             problem = FederatedProblem(clients(kind, 5, rows, (d,), np.float64))
@@ -145,6 +146,21 @@ def test_steps_taken_ahead_are_not_anothers(always):
         np.testing.assert_array_equal(found, fresh.gradient_steps(other, which, None))
         some = whole.gradient_steps(plain, np.array([0, 2]), None)
         np.testing.assert_array_equal(some, fresh.gradient_steps(plain, which, None)[[0, 2]])
+
+
+def test_a_guess_that_nobody_wants_is_the_last(always, monkeypatch):
+    """The clients of a cohort take their steps; everyone's are not taken ahead again."""
+    module, told = accelerate.kernels(np.ones(1)), []
+    real = module.take_steps_by_scores
+    monkeypatch.setattr(
+        module, "take_steps_by_scores", lambda *a: (told.append(len(a[3])), real(*a))
+    )
+    whole, x = stack(clients("least squares", 4, 7, (30,), np.float64)), np.ones(30)
+    steps = Steps(x, 0.01, [Z] * 2)
+    for which in (slice(0, 4), np.array([0, 2]), slice(0, 4), slice(0, 4)):
+        whole.gradient_steps(steps, which, None)
+        whole.values(x)
+    assert told == [0, 4, 0, 0, 0]
 
 
 def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
