@@ -76,8 +76,8 @@ class JaxEngine(StackedEngine):
         self._tracing_client = self._serving(self._given, run)
         solver = run.settings.get("local_solver")
         if solver is not None:
-            known = [getattr(one, "smoothness", None) for one in self._problem.objectives]
-            self._tracing_client.local_solver = traced(solver, self._stack, known)
+            own = self._problem.objectives
+            self._tracing_client.local_solver = traced(solver, self._stack, own)
         self._block: _Block | None = None
         self._dtype = run.layout.array_dtype
         self._length, self._refused = _FIRST, False

@@ -6,7 +6,7 @@ does not hold: the stacked engine does it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,27 +16,26 @@ from jax import lax
 
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions, plain
 from flower_fedcon.objectives.client_axis import Stack
-from flower_fedcon.regularizers import Zero
-from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, StackedFunctions, wide
 from flower_fedcon.solvers.descent import TIGHT, Rules
 from flower_fedcon.solvers.exact import RULES, Exact
-from flower_fedcon.solvers.gradient import AOGM, GradientDescent
+from flower_fedcon.solvers.gradient import GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS, expect_smooth
-from flower_fedcon.solvers.newton import HALVINGS, MOST, ConjugateGradients, Newton
+from flower_fedcon.solvers.newton import ConjugateGradients, Newton
 from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution, Stop
-from flower_fedcon.solvers.stacked_descent import Descents, first_steps
+from flower_fedcon.solvers.stacked import one_clients
+from flower_fedcon.solvers.stacked_descent import Descents, first_steps, rules_of
 from flower_fedcon.solvers.stacked_exact import Inverses, inverses, refined
-from flower_fedcon.solvers.stacked_lbfgs import TRIALS, QuasiNewton
+from flower_fedcon.solvers.stacked_lbfgs import QuasiNewton
 from flower_fedcon.validation import Array
 
 _ENDLESS = 2**62
 
 
-def traced(solver: Any, stack: Stack, smoothnesses: list[float | None]) -> LocalSolver:
+def traced(solver: Any, stack: Stack, objectives: Sequence[Any]) -> LocalSolver:
     """Return the form of a local solver for traced rounds; the arguments are `GivenSolver`'s."""
     fixed = type(solver) is GradientDescent and solver.tolerance is None and solver.lr is not None
-    return GivenSteps(solver) if fixed else GivenSolver(solver, stack, smoothnesses)
+    return GivenSteps(solver) if fixed else GivenSolver(solver, stack, objectives)
 
 
 class GivenSolver(LocalSolver):
@@ -47,8 +46,8 @@ class GivenSolver(LocalSolver):
     solver : Exact, AOGM, GradientDescent or LBFGS
     stack : Stack
         All clients' objectives, with their arrays.
-    smoothnesses : list of float or None
-        All clients'.
+    objectives : sequence
+        The same, one by one.
 
     Attributes
     ----------
@@ -57,8 +56,8 @@ class GivenSolver(LocalSolver):
         compiled round.
     """
 
-    def __init__(self, solver: Any, stack: Stack, smoothnesses: list[float | None]) -> None:
-        self._solver, self._stack, self._smoothnesses = solver, stack, smoothnesses
+    def __init__(self, solver: Any, stack: Stack, objectives: Sequence[Any]) -> None:
+        self._solver, self._stack, self._objectives = solver, stack, objectives
         self.data: dict[str, Any] = {}
         self.given: Mapping[str, Any] = {}
 
@@ -68,10 +67,7 @@ class GivenSolver(LocalSolver):
         if served is None:
             raise NotTraceableError("its step minimises another function than its client's")
         stack, which, count = served
-        psi = getattr(problem.regularizer, "inner", problem.regularizer)
-        psi = None if isinstance(psi, Zero) else psi
-        if psi is not None and not (isinstance(psi, Penalty) and type(psi).prox is Penalty.prox):
-            raise NotTraceableError(f"the prox of {psi!r} serves one client at a time")
+        psi = one_clients(problem.regularizer)
         start = _traced(np.broadcast_to(problem.start, (count, *stack.shape)))
         part = stack if isinstance(which, slice) else stack.only(which)
         functions = StackedFunctions(part, [None] * count)
@@ -83,16 +79,14 @@ class GivenSolver(LocalSolver):
             if psi is None and (inverse := self._inverse(problem.shift)) is not None:
                 return refined(problems, inverse.only(which))
             if psi is None and stack.hessian_products(start) is not None:
-                return _Newton(problems, stop).run()[0]
+                return _Newton(problems, TIGHT, stop).run()[0]
             rules = RULES
-        elif isinstance(solver, AOGM):
-            rules = solver.rules
         elif isinstance(solver, LBFGS):
             expect_smooth(psi)
-            return _QuasiNewton(problems, solver, stop).solved()
+            return _QuasiNewton(problems, solver, stop).run()[0]
         else:
-            rules = solver.rules(None not in self._smoothnesses)
-        first = _traced(first_steps(rules, self._smoothnesses, problem.shift))[which]
+            rules = rules_of(solver, self._objectives)
+        first = _traced(first_steps(rules, self._objectives, problem.shift))[which]
         return _Descents(problems, rules, stop, first).run()
 
     def _inverse(self, shift: Any) -> Inverses | None:
@@ -242,6 +236,9 @@ class _Descents(_Solve, Descents):
     def _ahead(self) -> int:
         return 0
 
+    def _prox_one_by_one(self, v: Array, pending: Array) -> Array:
+        raise NotTraceableError(f"the prox of {self.psi!r} serves one client at a time")
+
     def _expect_finite(self, k: Any) -> None:
         finite = np.isfinite(self.length)
         _assume(~self.going | finite)
@@ -254,9 +251,18 @@ class _NewtonSolve(_Solve):
     _look: Callable[[Any], None]
     _step: Callable[[Any], None]
 
-    def _iterate(self, k: Any) -> None:
-        self._look(k)
-        self._step(k)
+    def _go(self, most: int) -> None:
+        def once(k: Any) -> None:
+            self._look(k)
+            self._step(k)
+
+        self._begin()
+        once(0)  # outside of the loop, so that the arrays have the types that it leaves
+        self._repeat(once, "going", most, 1)
+
+    def _search_with(self, attempt: Callable[[Any], None], most: int) -> None:
+        attempt(0)
+        self._repeat(attempt, "left", most, 1)
 
     def _give_up(self, who: Array, iterations: Any) -> None:
         _assume(~who)
@@ -267,16 +273,6 @@ class _Newton(_NewtonSolve, Newton):
 
     NAMES = (*Newton.ARRAYS[1:], "going", "left", "moved", "share")
 
-    def __init__(self, problems: LocalProblems, stop: Stop | None) -> None:
-        super().__init__(problems, TIGHT, stop)
-        self._begin()
-
-    def run(self) -> tuple[Solutions, Array]:
-        """Return the solutions; nobody is unsolved."""
-        self._iterate(0)
-        self._repeat(self._iterate, "going", MOST, 1)
-        return self._out_of_directions()
-
     def _directions(self, product: Any, residual: Array) -> ConjugateGradients:
         found = _Directions(product, self.g, residual, self.going)
         found.run()
@@ -285,25 +281,11 @@ class _Newton(_NewtonSolve, Newton):
     def _rescue(self, short: Array, direction: Array) -> None:
         _assume(~short)
 
-    def _halve_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
-        attempt(0)
-        self._repeat(attempt, "left", HALVINGS, 1)
-
 
 class _QuasiNewton(_NewtonSolve, QuasiNewton):
     """L-BFGS until each client's solve has ended."""
 
     NAMES = (*QuasiNewton.ARRAYS[1:], "going", "left", "share", "low", "high")
-
-    def __init__(self, problems: LocalProblems, solver: LBFGS, stop: Stop | None) -> None:
-        super().__init__(problems, solver, stop)
-        self._begin()
-
-    def solved(self) -> Solutions:
-        """Return the solutions; nobody is left to another solver."""
-        self._iterate(0)
-        self._repeat(self._iterate, "going", self.most, 1)
-        return self._out_of_iterations()[0]
 
     def _slots(self, k: Any) -> list[Any]:
         pairs = self.weights.shape[1]
@@ -311,10 +293,6 @@ class _QuasiNewton(_NewtonSolve, QuasiNewton):
 
     def _diverge(self, who: Array) -> None:
         _assume(~who)
-
-    def _try_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
-        attempt(0)
-        self._repeat(attempt, "left", TRIALS, 1)
 
 
 class _Directions(_Loops, ConjugateGradients):

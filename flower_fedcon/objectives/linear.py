@@ -88,13 +88,9 @@ class LeastSquares(LinearModel):
 
     def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
         """Return scale times the gradient at x, plus pull (x - center)."""
-        if x.shape != self.shape:
-            self._expect(x)
-        rows = self.rows
-        scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
         g: Array = x - center
         g *= pull
-        g += self._pull_back(scores, rows, self.targets, self.weights, scale)
+        self.add_gradient(x, g, scale)
         return g
 
     def _loss(self, scores: Array) -> float:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flower_fedcon.arrays import anyone
 from flower_fedcon.errors import FedConError
-from flower_fedcon.solvers.clients import LocalProblems, Solutions, ends, norms, some, wide
+from flower_fedcon.solvers.clients import LocalProblems, Solutions, along, ends, norms, some, wide
 from flower_fedcon.solvers.problem import Stop, targets
 from flower_fedcon.validation import Array
 
@@ -66,7 +68,7 @@ class Masked:
         self.going = np.ones(left, bool)
 
 
-class NewtonLike(Masked):
+class NewtonLike(Masked, ABC):
     """What Newton's method and L-BFGS share: when to end, and whom to leave to `AOGM`.
 
     Parameters
@@ -76,6 +78,13 @@ class NewtonLike(Masked):
         See `Masked`.
     tolerance : float
         Of a gradient's norm, relative to max(1, its norm at the start).
+
+    Attributes
+    ----------
+    left : array of bool, shape (n,)
+        Who searches for a step still.
+    share : array, shape (n,)
+        The length of the next one to be tried, in directions.
     """
 
     ARRAYS = (*Masked.ARRAYS, "goal")
@@ -88,6 +97,37 @@ class NewtonLike(Masked):
         self.found.evaluations[:] = 1
         self.goal = targets(tolerance, self.length, problems.start)
         self.unsolved: list[int] = []
+        self.left, self.share = self.going.copy(), np.ones(len(self.x))
+
+    def _go(self, most: int) -> None:
+        """Move those that are still going, again and again."""
+        for k in range(most):
+            self._look(k)
+            self._compact()
+            if not self.going.any():
+                break
+            self._step(k)
+
+    @abstractmethod
+    def _look(self, k: Any) -> None:
+        """End the solves of those that are good, and of those that are lost."""
+
+    @abstractmethod
+    def _step(self, k: Any) -> None:
+        """Move those that are still going, or give them up."""
+
+    def _search_with(self, attempt: Callable[[Any], None], most: int) -> None:
+        """Try step lengths until nobody is left without one."""
+        for trial in range(most):
+            attempt(trial)
+            if not self.left.any():
+                break
+
+    def _tried(self, x: Array, direction: Array) -> tuple[Array, Array, Array, Array]:
+        """Return where the steps of those left lead, and `evaluate` what is there."""
+        new = np.where(wide(self.left, x), x + along(self.share, x) * direction, self.x)
+        self.found.evaluations[self.here] += self.left
+        return new, *self.problems.evaluate(new)
 
     def _good(self) -> Array:
         """Return who is within the tolerance, or within rounding of it, or is stopped."""

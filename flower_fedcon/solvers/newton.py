@@ -8,7 +8,6 @@ Clients whose solve has ended wait under a mask, and leave the arrays once they 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,17 +21,16 @@ from flower_fedcon.solvers.clients import (
     along,
     dots,
     norms,
-    wide,
 )
 from flower_fedcon.solvers.masked import NewtonLike
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array
 
-MOST = 60  # directions; a convex problem that has a minimiser takes some ten
+_MOST = 60  # directions; a convex problem that has a minimiser takes some ten
 _PRODUCTS = 1000  # for a direction
 _DENSE = 512  # entries of a model whose Hessian is factored where products do not suffice
 _LOOSEST = 0.3
-HALVINGS = 40
+_HALVINGS = 40
 _UNCLEAR = 3  # of them, where values differ by rounding alone
 _DECREASE = 1e-4
 _CLEAR = 1e4  # as in `descent`
@@ -66,17 +64,9 @@ class Newton(NewtonLike):
 
     def run(self) -> tuple[Solutions, Array]:
         """Return the solutions, and who is unsolved."""
-        for k in range(MOST):
-            self._look(k)
-            self._compact()
-            if not self.going.any():
-                break
-            self._step(k)
-        return self._out_of_directions()
-
-    def _out_of_directions(self) -> tuple[Solutions, Array]:
-        self._look(MOST)
-        self._give_up(self.going.copy(), MOST)
+        self._go(_MOST)
+        self._look(_MOST)
+        self._give_up(self.going.copy(), _MOST)
         return self.found, np.array(sorted(self.unsolved), np.intp)
 
     def _look(self, k: Any) -> None:
@@ -131,16 +121,9 @@ class Newton(NewtonLike):
         self.left, self.moved = self.going.copy(), ~self.going
         self.share = np.where(self.going, 1.0, 0.0)
         rounding = 4.5 * self.problems.eps * self.size
-        self._halve_until_all_are_good(
-            partial(self._try, self.x, direction, slope, self.length, rounding)
-        )
+        attempt = partial(self._try, self.x, direction, slope, self.length, rounding)
+        self._search_with(attempt, _HALVINGS)
         return self.moved
-
-    def _halve_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
-        for halvings in range(HALVINGS):
-            attempt(halvings)
-            if not self.left.any():
-                break
 
     def _try(
         self,
@@ -153,9 +136,7 @@ class Newton(NewtonLike):
     ) -> None:
         """Try the steps of those still without one, from x, and halve what is not good."""
         left, share = self.left, self.share
-        new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
-        value, g, size = self.problems.evaluate(new)
-        self.found.evaluations[self.here] += left
+        new, value, g, size = self._tried(x, direction)
         length = norms(g)
         # Where a difference of values is mere rounding error, the gradients tell.
         clear = -share * slope > _CLEAR * self.problems.eps * self.size

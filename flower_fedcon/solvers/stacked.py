@@ -20,7 +20,7 @@ from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.problem import LocalProblem, Stop
-from flower_fedcon.solvers.stacked_descent import descend_all
+from flower_fedcon.solvers.stacked_descent import descend_all, rules_of
 from flower_fedcon.solvers.stacked_exact import exact_all, inverses, put
 from flower_fedcon.solvers.stacked_lbfgs import lbfgs_all
 from flower_fedcon.validation import Array
@@ -37,6 +37,12 @@ def why_one_at_a_time(solver: object) -> str | None:
     if type(solver) in _SOLVERS:
         return None
     return f"its local solver {solver!r} works on one client at a time"
+
+
+def one_clients(regularizer: Any) -> Any:
+    """Return one client's psi of a regularizer for many; None for 0."""
+    one = getattr(regularizer, "inner", regularizer)
+    return None if isinstance(one, Zero) else one
 
 
 class Clients:
@@ -99,9 +105,7 @@ class StackedSolver:
             )
         stack, n = clients.stack, len(clients.places)
         start = np.broadcast_to(problem.start, (n, *stack.shape))
-        regularizer = getattr(problem.regularizer, "inner", problem.regularizer)
-        if isinstance(regularizer, Zero):
-            regularizer = None
+        regularizer = one_clients(problem.regularizer)
         found = Solutions.begun(start)
         size = max(1, _TOGETHER // max(1, stack.entries))
         parts = -(-n // size)
@@ -130,14 +134,9 @@ class StackedSolver:
         self, problems: LocalProblems, stop: Stop | None, stack: Stack, which: Any
     ) -> Solutions:
         solver = self.solver
-        if isinstance(solver, AOGM):
-            return descend_all(problems, solver.rules, stop)
-        if isinstance(solver, GradientDescent):
-            known = all(
-                getattr(one, "smoothness", None) is not None
-                for one in problems.functions.objectives
-            )
-            return descend_all(problems, solver.rules(known), stop)
+        if isinstance(solver, AOGM | GradientDescent):
+            rules = rules_of(solver, problems.functions.objectives)
+            return descend_all(problems, rules, stop)
         if isinstance(solver, LBFGS):
             return lbfgs_all(problems, solver, stop)
         inverse = None

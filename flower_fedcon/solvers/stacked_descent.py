@@ -36,6 +36,7 @@ from flower_fedcon.solvers.descent import (
     Rules,
     diverged,
 )
+from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.masked import Masked
 from flower_fedcon.solvers.problem import Stop, targets
 from flower_fedcon.validation import Array
@@ -62,7 +63,15 @@ def descend_all(
         return Descents(problems, rules, stop, tolerances).run()
 
 
-def first_steps(rules: Rules, smoothnesses: Sequence[float | None], shift: float) -> Array:
+def rules_of(solver: AOGM | GradientDescent, objectives: Sequence[Any]) -> Rules:
+    """Return how a solver of these objectives steps, and when it stops."""
+    if isinstance(solver, AOGM):
+        return solver.rules
+    known = (getattr(one, "smoothness", None) is not None for one in objectives)
+    return solver.rules(all(known))
+
+
+def first_steps(rules: Rules, objectives: Sequence[Any], shift: float) -> Array:
     """Return the step size that each client's solve begins with, shape (n,).
 
     Raises
@@ -71,7 +80,8 @@ def first_steps(rules: Rules, smoothnesses: Sequence[float | None], shift: float
         If it is to stay, and hangs on a smoothness that is not known.
     """
     if rules.step is not None:
-        return np.full(len(smoothnesses), rules.step)
+        return np.full(len(objectives), rules.step)
+    smoothnesses = [getattr(one, "smoothness", None) for one in objectives]
     if None in smoothnesses and not rules.backtracking:
         raise ConfigError(CONSTANT_STEP)
     bounds = [0.0 if known is None else float(known) + shift for known in smoothnesses]
@@ -182,8 +192,7 @@ class Descents(Masked):
         self.y = new
 
     def _first_steps(self) -> Array:
-        known = [getattr(one, "smoothness", None) for one in self.problems.functions.objectives]
-        return first_steps(self.rules, known, self.problems.shift)
+        return first_steps(self.rules, self.problems.functions.objectives, self.problems.shift)
 
     def _look(self, x: Array) -> None:
         self.found.evaluations[self.here] += self.going
@@ -250,7 +259,10 @@ class Descents(Masked):
             level, shrink = steps * l1.astype(v.dtype), 1 + steps * l2.astype(v.dtype)
             new: Array = soft(v, level) / shrink
             return new
-        new = v.copy()
+        return self._prox_one_by_one(v, pending)
+
+    def _prox_one_by_one(self, v: Array, pending: Array) -> Array:
+        new, psi = v.copy(), self.psi
         for place in np.flatnonzero(pending).tolist():
             try:
                 new[place] = psi.prox(v[place], float(self.a[place]))

@@ -9,7 +9,6 @@ within the tolerance, after about as many steps, if not evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,6 @@ from flower_fedcon.arrays import anyone
 from flower_fedcon.solvers.clients import (
     LocalProblems,
     Solutions,
-    along,
     dots,
     norms,
     some,
@@ -34,7 +32,7 @@ from flower_fedcon.solvers.stacked_exact import put
 from flower_fedcon.validation import Array
 
 _DECREASE, _CURVATURE = 1e-4, 0.9  # c1 and c2 of the Wolfe conditions
-TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
+_TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
 _DOUBLINGS = 10  # of a step, before it grows faster
 _IDLE = 4  # steps in a row that hardly change the value, and leave a longer gradient
 
@@ -79,15 +77,7 @@ class QuasiNewton(NewtonLike):
 
     def run(self) -> tuple[Solutions, Array, Array]:
         """Return the solutions, the norms to reach, and who is left to `AOGM`."""
-        for k in range(self.most):
-            self._look(k)
-            self._compact()
-            if not self.going.any():
-                break
-            self._step(k)
-        return self._out_of_iterations()
-
-    def _out_of_iterations(self) -> tuple[Solutions, Array, Array]:
+        self._go(self.most)
         self._look(self.most)
         self._end(self.going.copy(), self.x, self.most, converged=False)
         return self.found, self.goals, np.array(sorted(self.unsolved), np.intp)
@@ -152,19 +142,12 @@ class QuasiNewton(NewtonLike):
         first = np.isnan(self.scale)  # no pair yet: a step of length 1
         self.share = np.where(first, 1.0 / norms(direction), 1.0)
         self.low, self.high = np.zeros(len(self.x)), np.full(len(self.x), np.inf)
-        self._try_until_all_are_good(
-            partial(self._try, self.x, direction, slope, self.value, self.size)
-        )
+        attempt = partial(self._try, self.x, direction, slope, self.value, self.size)
+        self._search_with(attempt, _TRIALS)
         endless = self.left & np.isinf(self.high)
         self._diverge(endless)
         stuck: Array = self.left & ~endless
         return stuck
-
-    def _try_until_all_are_good(self, attempt: Callable[[Any], None]) -> None:
-        for trial in range(TRIALS):
-            attempt(trial)
-            if not self.left.any():
-                break
 
     def _try(
         self,
@@ -177,9 +160,7 @@ class QuasiNewton(NewtonLike):
     ) -> None:
         """Try the steps of those still without one, and find others for what is not good."""
         left, share, eps = self.left, self.share, self.problems.eps
-        new = np.where(wide(left, x), x + along(share, x) * direction, self.x)
-        value, g, sizes = self.problems.evaluate(new)
-        self.found.evaluations[self.here] += left
+        new, value, g, sizes = self._tried(x, direction)
         length, rise = norms(g), dots(g, direction)
         clear = -share * slope > CLEAR * eps * size
         lower = np.where(
