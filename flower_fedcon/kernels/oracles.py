@@ -2,7 +2,8 @@
 
 Each finds bit for bit what NumPy finds in `regularizers` and `sets`, so that nothing depends on
 when `dispatch` turns to it. Results are written into `out`. What returns that it failed leaves the
-rest to NumPy, which says what is wrong with an entry that is not finite.
+rest to NumPy, which says what is wrong with an entry that is not finite. Loops go over slices: an
+index such as start + j may be negative, for all that the compiler knows, and is slow.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ def shrink_each(v: Array, step: Any, weights: Array, out: Array) -> bool:
     """
     number, bad, d = v.dtype.type, 0, len(weights)
     for start in range(0, len(v), d):
+        x, y = v[start : start + d], out[start : start + d]
         for j in range(d):
-            x, most = v[start + j], number(step * weights[j])
-            kept = -most if x < -most else x
+            most = number(step * weights[j])
+            kept = -most if x[j] < -most else x[j]
             kept = most if kept > most else kept
-            bad += not abs(x) < np.inf
-            out[start + j] = x if most == 0.0 else x - kept  # -0.0 stays so, as with NumPy
+            bad += not abs(x[j]) < np.inf
+            y[j] = x[j] if most == 0.0 else x[j] - kept  # -0.0 stays so, as with NumPy
     return bad == 0
 
 
@@ -72,7 +74,7 @@ def clip(v: Array, lower: float, upper: float, out: Array) -> bool:
 def shrink_groups(
     models: Array, width: int, labels: Array, level: float, thresholds: Array, out: Array
 ) -> bool:
-    """Soft-threshold entries at a level, then the norms of groups; return whether all is finite.
+    """Soft-threshold entries, then norms of groups; return whether squares are ordinary numbers.
 
     Parameters
     ----------
@@ -84,46 +86,60 @@ def shrink_groups(
     thresholds : array, shape (groups,) or (1,)
         Of the norms.
     """
-    d, number, least = models.shape[1], models.dtype.type, models.dtype.type(0)
-    groups = d // width if width else labels.max() + 1
-    most, factors = number(level), np.empty(groups)
+    d, number = models.shape[1], models.dtype.type
+    factors = np.empty(d // width if width else labels.max() + 1)
     for i in range(len(models)):
-        x, bad, largest = out[i], 0, 0.0
+        x, y = models[i], out[i]
+        if level > 0.0:
+            if not shrink(x, level, 1.0, np.inf, y):
+                return False
+            x = y
+        small = large = 0
         for j in range(d):
-            bad += not abs(models[i, j]) < np.inf
-            if most > least:
-                kept = -most if models[i, j] < -most else models[i, j]
-                x[j] = models[i, j] - (most if kept > most else kept)
-            else:
-                x[j] = models[i, j]
-            largest = abs(x[j]) if abs(x[j]) > largest else largest
-        if bad:
+            small += abs(x[j]) <= 1e-100
+            large += not abs(x[j]) < 1e100
+        if large or (small == d and (x != 0.0).any()):
             return False
-        unit = 1.0 if largest == 0.0 or 1e-100 < largest < 1e100 else largest
-        factors[:] = 0.0
         if width:
-            for g in range(groups):
-                total = 0.0
-                for j in range(g * width, (g + 1) * width):
-                    share = np.float64(x[j]) if unit == 1.0 else np.float64(x[j]) / unit
-                    total += share * share
+            for g in range(len(factors)):
+                group, total = x[g * width : (g + 1) * width], 0.0
+                for j in range(width):
+                    total += np.float64(group[j]) * np.float64(group[j])
                 factors[g] = total
         else:
+            factors[:] = 0.0
             for j in range(d):
-                share = np.float64(x[j]) if unit == 1.0 else np.float64(x[j]) / unit
-                factors[labels[j]] += share * share
-        for g in range(groups):
-            norm = unit * np.sqrt(factors[g])
+                factors[labels[j]] += np.float64(x[j]) * np.float64(x[j])
+        for g in range(len(factors)):
+            norm = np.sqrt(factors[g])
             left = max(norm - thresholds[g if len(thresholds) > 1 else 0], 0.0)
             factors[g] = left / norm if norm > 0.0 else 0.0
         if width:
-            for g in range(groups):
-                for j in range(g * width, (g + 1) * width):
-                    x[j] = number(x[j] * factors[g])
+            for g in range(len(factors)):
+                first, last, factor = g * width, (g + 1) * width, factors[g]
+                group, shrunk = x[first:last], y[first:last]
+                for j in range(width):
+                    shrunk[j] = number(group[j] * factor)
         else:
             for j in range(d):
-                x[j] = number(x[j] * factors[labels[j]])
+                y[j] = number(x[j] * factors[labels[j]])
     return True
+
+
+def _square_norm(x: Array) -> float:
+    """Return the sum of squares, in the order of `sets.arrays.square_norms`."""
+    whole, lanes = len(x) - len(x) % 64, np.zeros(64)
+    for j in range(0, whole, 64):
+        for k in range(64):
+            lanes[k] += np.float64(x[j + k]) * np.float64(x[j + k])
+    for j in range(whole, len(x)):
+        lanes[j - whole] += np.float64(x[j]) * np.float64(x[j])
+    for j in range(8, 64):
+        lanes[j % 8] += lanes[j]
+    total = 0.0
+    for k in range(8):
+        total += lanes[k]
+    return total
 
 
 def shrink_norm(v: Array, d: int, level: float, ball: bool, out: Array) -> bool:
@@ -132,34 +148,21 @@ def shrink_norm(v: Array, d: int, level: float, ball: bool, out: Array) -> bool:
     They are clipped at a level, for a ball, or else soft-thresholded. Returns whether the norms are
     ordinary numbers, whose squares are so, too.
     """
-    number, whole, lanes = v.dtype.type, d - d % 8, np.zeros(8)
+    number = v.dtype.type
     for start in range(0, len(v), d):
-        x = v[start : start + d]
-        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
-        for j in range(0, whole, 8):
-            s0 += np.float64(x[j]) * np.float64(x[j])
-            s1 += np.float64(x[j + 1]) * np.float64(x[j + 1])
-            s2 += np.float64(x[j + 2]) * np.float64(x[j + 2])
-            s3 += np.float64(x[j + 3]) * np.float64(x[j + 3])
-            s4 += np.float64(x[j + 4]) * np.float64(x[j + 4])
-            s5 += np.float64(x[j + 5]) * np.float64(x[j + 5])
-            s6 += np.float64(x[j + 6]) * np.float64(x[j + 6])
-            s7 += np.float64(x[j + 7]) * np.float64(x[j + 7])
-        for j in range(whole, d):
-            lanes[j - whole] = np.float64(x[j]) * np.float64(x[j])
-        total = (s0 + lanes[0]) + (s1 + lanes[1]) + (s2 + lanes[2]) + (s3 + lanes[3])
-        total = total + (s4 + lanes[4]) + (s5 + lanes[5]) + (s6 + lanes[6]) + (s7 + lanes[7])
+        x, y = v[start : start + d], out[start : start + d]
+        total = _square_norm(x)
         if not 1e-200 < total < 1e200:
             return False
         norm = np.sqrt(total)
         if ball:
             over = number(max(norm / level, 1.0))
             for j in range(d):
-                out[start + j] = x[j] / over
+                y[j] = x[j] / over
         else:
             factor = max(norm - level, 0.0) / norm
             for j in range(d):
-                out[start + j] = number(x[j] * factor)
+                y[j] = number(x[j] * factor)
     return True
 
 
@@ -341,7 +344,7 @@ _largest = jit(_largest, fastmath={"nnan", "nsz", "reassoc"})
 # As they stand, without fast mathematics, so that no bit is another than NumPy's.
 _fused, _nonincreasing = jit(recursions.fused), jit(recursions.nonincreasing)
 piece, descend = jit(recursions.piece), jit(recursions.descend)
-_ties_in_order = jit(_ties_in_order)
+_ties_in_order, _square_norm = jit(_ties_in_order), jit(_square_norm)
 shrink, shrink_each, shrink_sorted = jit(shrink), jit(shrink_each), jit(shrink_sorted)
 shrink_groups, shrink_norm, denoise = jit(shrink_groups), jit(shrink_norm), jit(denoise)
 below_largest, simplex, clip = jit(below_largest), jit(simplex), jit(clip)
