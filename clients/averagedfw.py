@@ -21,7 +21,7 @@ class AveragedFWClient(FedConClient[None]):
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3, with x of shape (..., *model)."""
         x = down["x_bar"]
-        for t in range(int(down["steps"]) + 1, int(down["steps"]) + self.local_steps + 1):
-            g = self.gradient(x)
-            x = self.constraint.lmo(g).mix(np.broadcast_to(x, g.shape), 2 / (t + 1))
+        for k in range(1, self.local_steps + 1):
+            g, eta = self.gradient(x), 2 / (down["steps"] + k + 1)
+            x = self.constraint.lmo(g).mix(np.broadcast_to(x, g.shape), eta)
         return {"delta": x - down["x_bar"]}, None

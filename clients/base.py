@@ -67,6 +67,8 @@ class FedConClient(FlowerClient, Generic[State]):
     """The state, a NamedTuple; None for an algorithm whose clients keep none."""
     one_at_a_time: ClassVar[str] = ""
     """What keeps its step from serving all clients at once; "" if nothing does."""
+    own_numbers: ClassVar[frozenset[str]] = frozenset()
+    """Personal numbers that its step also takes as columns, one of each client."""
     own_memory: ClassVar[bool] = False
     """Whether what it uploads is the difference from a memory that its server holds as well."""
     fields: ClassVar[tuple[str, ...]] = ()
@@ -307,10 +309,8 @@ class FedConClient(FlowerClient, Generic[State]):
             This client's place in the list of names.
         acknowledged, kept : int
             Rounds, as in `Request`.
-        down : dict
-            All that this client gets.
-        given : dict, optional
-            State that the server hands back.
+        down, given : dict
+            All that this client gets, and the state, if any, that the server hands back.
 
         Raises
         ------
@@ -320,8 +320,8 @@ class FedConClient(FlowerClient, Generic[State]):
         versions, server_round, phase = self.versions, request.round, request.phase
         at, acting = self._incarnation, self._acting
         if phase == CERTIFY:
-            gradient = self.objective.gradient(down["x"])
-            return {"gradient": gradient, **own_distance(versions.at(acknowledged), down["x"])}
+            own = own_distance(versions.at(acknowledged) if acknowledged else None, down["x"])
+            return {"gradient": self.objective.gradient(down["x"]), **own}
         if versions.outdated(server_round, at):
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")
         if request.held and client in request.held:

@@ -31,6 +31,7 @@ class DualFLClient(DualClient[DualFLClientState]):
 
     algorithm = "dualfl"
     state_type = DualFLClientState
+    own_numbers = frozenset({"drift", "left"})
 
     form: str
     ratio: float

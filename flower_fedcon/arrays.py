@@ -38,6 +38,25 @@ def anyone(flags: object) -> bool:
     return not known(flags) or bool(np.any(flags))  # type: ignore[call-overload]
 
 
+def number(x: Any) -> Any:
+    """Return an entry of an array as a Python float; what is not known yet, as it is.
+
+    >>> number(np.ones(3)[1])
+    1.0
+    """
+    return float(x) if known(x) else x
+
+
+def as_column(numbers: Any, axes: int, dtype: Any) -> Any:
+    """Return a number of each client, to be multiplied by models of so many axes and this type.
+
+    >>> as_column(np.array([1.0, 2.0]), 1, float)
+    array([[1.],
+           [2.]])
+    """
+    return numbers.astype(dtype).reshape(-1, *[1] * axes)
+
+
 def root(x: Any) -> Any:
     """Return the square root of a number.
 

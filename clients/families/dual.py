@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
+from flower_fedcon.arrays import root
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers import LocalSolver
@@ -44,7 +44,7 @@ class DualClient(FedConClient[State]):
         shift = (r - 1) * self.nu + self.regularization
         stop = None
         if tolerance is not None:
-            stop = Certified(linear, math.sqrt(2 * modulus * tolerance), len(self.model_axes))
+            stop = Certified(linear, root(2 * modulus * tolerance), len(self.model_axes))
         x = self.minimize(
             start, linear=linear, shift=shift, regularizer=self.regularizer, stop=stop
         )

@@ -79,7 +79,6 @@ class JaxEngine(StackedEngine):
             own = self._problem.objectives
             self._tracing_client.local_solver = traced(solver, self._stack, own)
         self._block: _Block | None = None
-        self._dtype = run.layout.array_dtype
         self._length, self._refused = _FIRST, False
         self._skips, self._failed = False, 0  # the next round; how many have just failed
         self._returned: Any = None  # the server's state as the last block left it
@@ -198,7 +197,7 @@ class JaxEngine(StackedEngine):
             self._tracing_client,
             self._given,
             self._stack,
-            self._axes,
+            self._form,
             server.setting_bytes,
             int(server.acknowledgements.rounds.min()),
         )
@@ -210,7 +209,7 @@ class JaxEngine(StackedEngine):
         def probe(values: Sequence[Any]) -> list[Any]:
             state = rebuild(iter([traced_or_number(v) for v in values]))
             clients = self._traced_clients(self._client_arrays)
-            now, rate = jax.numpy.asarray(1), jax.numpy.ones((), self._dtype)
+            now, rate = jax.numpy.asarray(1), jax.numpy.ones((), self._form[1])
             seen = tracer(state, clients, data, now, cohort, None, rate)
             counted[:] = [seen.up, seen.down, [*seen.work]]
             return seen.state
@@ -292,7 +291,7 @@ class JaxEngine(StackedEngine):
                 given["rows"][i] = self._rows(np.array(cohort), first + i, batches, size)
         schedule = getattr(server.strategy, "client_lr", None)
         if isinstance(schedule, Schedule):
-            given["rate"] = np.zeros(block.capacity, self._dtype)
+            given["rate"] = np.zeros(block.capacity, self._form[1])
             given["rate"][:count] = [schedule.at(first + i) for i in range(count)]
         clients = self._client_arrays or {}
         start = (self._on_device, clients, dict.fromkeys(block.work, np.int64(0)))

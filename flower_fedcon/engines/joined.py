@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -24,9 +24,14 @@ class Joined(Stack):
     def __init__(self, stacks: Sequence[tuple[Stack, Array]]) -> None:
         self.stacks = tuple(part for part, _ in stacks)
         self._clients = tuple(clients for _, clients in stacks)
-        self._order = np.argsort(np.concatenate(self._clients))
+        self.order = np.argsort(np.concatenate(self._clients))
         self.shape = self.stacks[0].shape
         self.num_examples = max(part.num_examples for part in self.stacks)
+
+    @property
+    def parts(self) -> list[tuple[Stack, Array]]:
+        """The stacks, each with the numbers of its clients; `order` sorts those."""
+        return [*zip(self.stacks, self._clients, strict=True)]
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of all clients."""
@@ -44,7 +49,7 @@ class Joined(Stack):
 
     def values(self, x: Array) -> Array:
         """Return the value of each client at one point."""
-        return np.concatenate([part.values(x) for part in self.stacks])[self._order]
+        return np.concatenate([part.values(x) for part in self.stacks])[self.order]
 
     def own_values(self, x: Array) -> Array:
         """Return the value of each client at its own point."""
@@ -57,9 +62,8 @@ class Joined(Stack):
     def _each(self, call: Callable[[Stack, Array, Array], Array], x: Array) -> Array:
         """Return what is found for each stack's clients, at their points, in client order."""
         one = x.ndim == len(self.shape)
-        pairs: Any = zip(self.stacks, self._clients, strict=True)
-        found = [call(part, clients, x if one else x[clients]) for part, clients in pairs]
-        return np.concatenate(found)[self._order]
+        each = [call(part, clients, x if one else x[clients]) for part, clients in self.parts]
+        return np.concatenate(each)[self.order]
 
 
 def _all(clients: Array) -> slice:

@@ -22,6 +22,7 @@ from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.stacked_requests import (
     classes_of,
     forms_of,
+    own_columns,
     together_sent,
     work_of_each,
 )
@@ -154,16 +155,15 @@ class StackedEngine(InProcess):
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
         self._groups = [_Group(*group) for group in stacks(objectives)]
-        n = len(objectives)
-        self._everyone = np.arange(n)
+        self._everyone = np.arange(n := len(objectives))
         self._group_of, self._place = np.zeros(n, np.intp), np.arange(n)
         for number, group in enumerate(self._groups):
             self._group_of[group.clients] = number
             self._place[group.clients] = np.arange(len(group.clients))
-
         self._objective = Selected(run, objectives)
         self._client = self._serving(self._objective, run)
         self._incarnation, self._axes = run.incarnation, len(shape)
+        self._form = self._axes, run.layout.array_dtype
         entries = min(group.stack.models_at_once for group in self._groups)
         self._models = max(1, entries // max(1, run.layout.size))
         kind = self._client.state_type
@@ -226,7 +226,7 @@ class StackedEngine(InProcess):
         clients = self._everyone if whole else np.array(request.clients)
         keys: Array | None
         lost: list[int] = []
-        forms = forms_of(request)
+        forms = forms_of(request, self._client.own_numbers)
         if states is None:
             keys = self._group_of[clients]
         elif states.acknowledge_everyone(acknowledged):
@@ -276,7 +276,8 @@ class StackedEngine(InProcess):
         self._objective.select(group.stack, which, clients, request.round)
         down = request.broadcast
         if numbers[0] in request.personal:
-            down = down | together_sent([request.personal[c] for c in numbers])
+            own = [request.personal[c] for c in numbers]
+            down = down | together_sent(own) | own_columns(own, client.own_numbers, *self._form)
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:

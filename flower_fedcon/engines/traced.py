@@ -121,7 +121,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     # --- entries -------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> TracedArray:
-        index = plain(index)
+        index = _index(index)
 
         def write(value: Any) -> None:
             self._hold(self.value.at[index].set(value))
@@ -130,7 +130,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         entries = jnp.asarray(plain(value)).astype(self.value.dtype)
-        self._hold(self.value.at[plain(index)].set(entries))
+        self._hold(self.value.at[_index(index)].set(entries))
 
     def _hold(self, value: Any) -> None:
         """Hold another value of the same shape and type, as an array changed in place does."""
@@ -219,12 +219,18 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _index(index: Any) -> Any:
+    """Return an index that JAX takes: of a list, an array."""
+    return np.array(index) if type(index) is list else plain(index)
+
+
 def wrapped(result: Any) -> Any:
     """Return what a function of JAX returns with its arrays as traced arrays."""
     if isinstance(result, jax.Array):
         return TracedArray(result)
     if isinstance(result, tuple | list):
-        return type(result)([wrapped(part) for part in result])
+        make = getattr(type(result), "_make", type(result))
+        return make([wrapped(part) for part in result])
     return result
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from flower_fedcon.arrays import as_column
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
@@ -121,8 +122,8 @@ class RoundTracer:
         What `client` takes gradients of; with `rows` to set before a round.
     stack : Stack
         The clients' objectives.
-    axes : int
-        Number of axes of the model.
+    form : (int, dtype)
+        Number of axes of the model, and its type.
     setting_bytes : int
         What each client is sent beside the broadcast.
     since : int
@@ -135,7 +136,7 @@ class RoundTracer:
         client: FedConClient[Any],
         objective: Any,
         stack: Stack,
-        axes: int,
+        form: tuple[int, Any],
         setting_bytes: int,
         since: int,
     ) -> None:
@@ -144,7 +145,8 @@ class RoundTracer:
             self.rate, strategy = GivenRate(), copy(strategy)
             strategy.client_lr = client._schedule = self.rate  # type: ignore[attr-defined]
         self._strategy, self._client, self._objective = strategy, client, objective
-        self._axes, self._setting_bytes, self._since = axes, setting_bytes, since
+        self._form, self._axes = form, form[0]
+        self._setting_bytes, self._since = setting_bytes, since
         self._num_clients = strategy.setup.num_clients
         self.data = _arrays(stack)
         self._stack = stack
@@ -201,6 +203,9 @@ class RoundTracer:
             everyone: Any = np.arange(n) if cohort is None else clients
             last: Any = _AtLeast(self._since)
             own = strategy.personal(state, everyone, last)
+            for name in client.own_numbers & own.keys():
+                sent += len(clients) * payload_bytes({name: 0.0})
+                down = down | {name: as_column(own.pop(name), *self._form)}
             sent += sum(self._own_bytes(value, len(clients)) for value in own.values())
             down = down | own
         mine: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
@@ -86,13 +87,15 @@ def gap_tolerance(
     >>> gap_tolerance(1, num_clients=4, strong_convexity=0.5, momentum=0.0, gamma=1.0)
     0.015625
     """
-    count("n", n, minimum=0)
+    if known(n):
+        count("n", n, minimum=0)
     count("num_clients", num_clients)
     gamma = positive("gamma", gamma)
-    nu = positive("strong_convexity", strong_convexity)
+    nu = positive("strong_convexity", strong_convexity) if known(n) else strong_convexity
     if not 0 <= momentum <= 1:
         raise ConfigError(f"momentum must be in [0, 1], got {momentum!r}")
     if momentum == 0:
-        return 1 / (num_clients * nu * math.pow(n + 1, 4 + gamma))
-    factor = math.pow((1 - math.sqrt(momentum)) / (1 + gamma), n)
-    return factor / num_clients
+        tolerance: float = 1 / (num_clients * nu * (n + 1.0) ** (4 + gamma))
+    else:
+        tolerance = ((1 - math.sqrt(momentum)) / (1 + gamma)) ** n / num_clients
+    return tolerance

@@ -84,8 +84,10 @@ def first_steps(rules: Rules, objectives: Sequence[Any], shift: float) -> Array:
     smoothnesses = [getattr(one, "smoothness", None) for one in objectives]
     if None in smoothnesses and not rules.backtracking:
         raise ConfigError(CONSTANT_STEP)
-    bounds = [0.0 if known is None else float(known) + shift for known in smoothnesses]
-    return np.array([1 / L if L and np.isfinite(L) else 1.0 for L in bounds])
+    bounds = np.array([np.inf if known is None else float(known) for known in smoothnesses]) + shift
+    known = (bounds > 0) & (bounds < np.inf)
+    found: Array = 1 / np.where(known, bounds, 1.0)
+    return found
 
 
 class Descents(Masked):

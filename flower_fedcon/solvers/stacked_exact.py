@@ -77,24 +77,84 @@ def inverses(stack: Stack, shift: float) -> Inverses | None:
     return known[shift]
 
 
-def _invert(stack: Any, shift: float) -> Inverses | None:
-    factor: Any = 1.0
+class Hessians(NamedTuple):
+    """The Hessians of several quadratic functions, or what Woodbury's formula makes of them.
+
+    Attributes
+    ----------
+    matrices : array, shape (n, k, k)
+        H_i; with rows A_i of H_i = w_i A_i' A_i, the smaller A_i A_i'.
+    rows : array, shape (n, k, d), optional
+    weights : array, shape (n, 1, 1)
+        w_i; 1 without rows.
+    """
+
+    matrices: Array
+    rows: Array | None
+    weights: Array
+
+
+def hessians(stack: Any) -> Hessians | None:
+    """Return the Hessians of a whole stack; None where they vary with the model."""
+    factor, one = np.ones((1, 1, 1)), np.ones((1, 1, 1))
     while type(stack) is StackedScaled:
-        factor, stack = factor * stack.factor, stack.inner
+        factor, stack = factor * np.reshape(stack.factor, (-1, 1, 1)), stack.inner
     if type(stack) is StackedQuadratic:
-        Q = stack.tables.astype(np.float64, copy=False)
-        return _cholesky(np.reshape(factor, (-1, 1, 1)) * Q, shift)
+        return Hessians(factor * stack.tables.astype(np.float64, copy=False), None, one)
     if type(stack) is not StackedLeastSquares:
         return None
     rows = stack.tables.astype(np.float64, copy=False)
     m, d = rows.shape[1:]
-    weights = np.reshape(factor * np.reshape(stack.scale, (-1, 1)) / m, (-1, 1, 1))
+    weights = factor * np.reshape(stack.scale, (-1, 1, 1)) / m
     if m >= d:
-        return _cholesky(weights * np.matmul(rows.swapaxes(1, 2), rows), shift)
-    if not shift or not weights.all():
+        return Hessians(weights * np.matmul(rows.swapaxes(1, 2), rows), None, one)
+    if not weights.all():  # 0 A' A is also 1 0' 0
+        rows, weights = np.where(weights == 0, 0.0, rows), np.where(weights == 0, 1.0, weights)
+    return Hessians(np.matmul(rows, rows.swapaxes(1, 2)), rows, weights)
+
+
+def _invert(stack: Any, shift: float) -> Inverses | None:
+    if (found := hessians(stack)) is None:
         return None
-    small = _cholesky(np.matmul(rows, rows.swapaxes(1, 2)), shift / weights)
-    return small._replace(rows=rows, shift=shift)
+    matrices, rows, weights = found
+    if rows is None:
+        return _cholesky(matrices, shift)
+    if not shift:
+        return None
+    return _cholesky(matrices, shift / weights)._replace(rows=rows, shift=shift)
+
+
+class Spectra(NamedTuple):
+    """The same by eigenvalues: (H_i + s I)^-1 for any s, which may vary from round to round.
+
+    Attributes
+    ----------
+    values : array, shape (n, k)
+        Eigenvalues of `Hessians.matrices`.
+    basis : array, shape (n, k, k)
+        Its rows are the eigenvectors.
+    weights : array, shape (n, 1)
+    rows : array, shape (n, k, d), optional
+    """
+
+    values: Array
+    basis: Array
+    weights: Array
+    rows: Array | None
+
+    def inverses(self, shift: Any) -> Inverses:
+        """Return (H_i + shift I)^-1; with rows, for a shift that is not 0."""
+        moved = self.values + shift / self.weights
+        factors = self.basis / np.sqrt(moved)[:, :, None]
+        return Inverses(factors, (moved > 0).all(axis=1), self.rows, shift)
+
+
+def spectra(stack: Stack) -> Spectra | None:
+    """Return the eigenvalues of a whole stack's Hessians; None where they vary with the model."""
+    if (found := hessians(stack)) is None:
+        return None
+    values, vectors = np.linalg.eigh(found.matrices)
+    return Spectra(values, vectors.swapaxes(1, 2), found.weights[:, :, 0], found.rows)
 
 
 def _cholesky(matrices: Array, shifts: Any) -> Inverses:

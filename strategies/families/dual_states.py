@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrays import root
+from flower_fedcon.arrays import as_column, number, root
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.solvers.extrapolation import catch_up, extrapolate, move
@@ -88,7 +88,7 @@ class AcceleratedState(NamedTuple):
 
     def personal(self, client: int) -> Payload:
         """Return what a client has missed."""
-        return {"drift": float(self.drift[client]), "left": float(self.left[client])}
+        return {"drift": number(self.drift[client]), "left": number(self.left[client])}
 
     def after(self, known: DualConstants, uploads: Uploads) -> AcceleratedState:
         """Step 4; the mirror moves as the clients do."""
@@ -105,8 +105,8 @@ class AcceleratedState(NamedTuple):
     def _follow(self, mirror: Mirror, now: RoundNumbers, uploads: Uploads) -> None:
         """Move z_j and e_j as the clients have."""
         clients, delta = uploads.clients, uploads.stacked("delta")
-        numbers = np.stack([self.drift, self.left])[:, clients].astype(delta.dtype)
-        drift, left = numbers.reshape(2, -1, *[1] * (delta.ndim - 1))
+        form = self.z.ndim, self.z.dtype
+        drift, left = as_column(self.drift[clients], *form), as_column(self.left[clients], *form)
         z, e = catch_up(mirror.rows("z", clients), mirror.rows("e", clients), drift, left)
         z, e = move(z, e, delta, now.a, now.b, now.k)
         mirror.put(clients, z=z, e=e)

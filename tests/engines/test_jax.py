@@ -34,8 +34,8 @@ from flower_fedcon.engines.jax import JaxEngine  # noqa: E402
 from flower_fedcon.engines.traceable import why_not_traceable  # noqa: E402
 
 COMPILED = [
-    "cfedda", "compositefl", "fastfedda", "fedavg", "feddualavg", "fedfw", "fedfwplus", "fedmid",
-    "scaffold",
+    "averagedfw", "cfedda", "compositefl", "fastfedda", "fedavg", "feddualavg", "fedfw",
+    "fedfwplus", "fedmid", "scaffold",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_stacked import objectives
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.regularizers import L1, ElasticNet, L2Norm
 from flower_fedcon.solvers import AOGM, LBFGS, Exact, GradientDescent
@@ -98,6 +98,50 @@ def test_every_method(strategy, kind, done):
 def test_clients_that_differ(solver, done):
     same(methods(solver)[0], FederatedProblem(of_several_kinds()))
     assert sum(done) == 29
+
+
+@pytest.mark.parametrize("options", [{}, {"mirror": False}, {"stopping": "gap"}], ids=str)
+@pytest.mark.parametrize("kind", ["quadratic", "least squares", "scaled", "few rows", "logistic"])
+def test_dualfl_accelerated(kind, options, done):
+    """The curvature of its local problems, and what a client has missed, vary with the round."""
+    parts = objectives("least squares", rows=4) if kind == "few rows" else objectives(kind)
+    given = {"strong_convexity": 0.1, "regularization": 0.1, "form": "accelerated", **options}
+    for rule in (Full(), Sample(count=3)):
+        done.clear()
+        strategy = DualFL(**given, participation=rule)
+        found = same(strategy, FederatedProblem(parts))
+        assert sum(done) >= 20  # a client that keeps state is met once before
+        work(strategy, FederatedProblem(parts), found, slack=0.2 if kind == "few rows" else 0.02)
+
+
+def test_dualfl_accelerated_in_single_precision(done):
+    problem = FederatedProblem(objectives("quadratic", dtype=np.float32))
+    strategy = DualFL(strong_convexity=0.1, participation=Sample(count=3))
+    assert same(strategy, problem, tolerance=1e-5).x.dtype == np.float32
+    assert sum(done) >= 20
+
+
+def test_first_steps_where_the_curvature_varies(done):
+    strategy = DualFL(
+        regularizer=PSI,
+        strong_convexity=0.1,
+        regularization=0.1,
+        local_solver=AOGM(),
+        participation=Sample(count=3),
+    )
+    same(strategy, FederatedProblem(objectives("logistic"), regularizer=PSI))
+    assert sum(done) >= 20
+
+
+def test_each_kind_of_clients_is_solved_its_own_way(done):
+    """By factors, or by Newton's method: with as many iterations, and where the gap rule says."""
+    strategy = DualFL(strong_convexity=0.1, regularization=0.1, stopping="gap", form="accelerated")
+    problem = FederatedProblem(of_several_kinds())
+    for method in (strategy, *methods(Exact())):
+        done.clear()
+        if method.name != "feddr":
+            work(method, problem, same(method, problem), slack=0.02)
+            assert sum(done) >= 28
 
 
 @pytest.mark.parametrize("psi", [L1(0.05), ElasticNet(0.02, 0.1)], ids=str)

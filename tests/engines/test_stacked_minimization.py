@@ -47,10 +47,21 @@ def test_lbfgs_to_its_tolerance():
     same(DualFL(form="paper", momentum=0.0, local_solver=LBFGS(tolerance=1e-12)), problem, 20)
 
 
-def test_clients_that_were_away_for_different_times():
-    """Each is told its own numbers, which no other client's step may use."""
-    problem = FederatedProblem(objectives("quadratic"))
-    same(DualFL(form="accelerated", participation=Sample(count=3)), problem, 60)
+@pytest.mark.parametrize("kind", ["quadratic", "matrix"])
+def test_clients_that_were_away_for_different_times(kind, monkeypatch):
+    """Each is told its own numbers, which no other client's step may use; one pass serves all."""
+    passes, step = [], StackedEngine._step
+
+    def counted(self, clients, *args):
+        passes.append(len(clients))
+        return step(self, clients, *args)
+
+    monkeypatch.setattr(StackedEngine, "_step", counted)
+    problem = FederatedProblem(objectives(kind))
+    strategy = DualFL(form="accelerated", regularization=0.1, participation=Sample(count=3))
+    same(strategy, problem, 60)
+    assert sum(passes) == 180
+    assert passes.count(3) >= 53  # all but rounds in which some of seven clients are new
 
 
 @pytest.mark.parametrize("bad", [[2], [0, 5], list(range(7))])
