@@ -36,6 +36,7 @@ class States:
         # Of each client: rounds, which place is acknowledged, and what its states are made of.
         self._round, self._pending_round = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._slot = np.zeros(n, np.int64)
+        self._mixed = False  # whether those that are served differ in which place is acknowledged
         self._alike = 0  # the round whose replies, everyone's, wait for their acknowledgement
         self._kind = np.zeros((2, n), np.int64)
         self._kinds: list[tuple[Any, ...] | None] = [None]
@@ -80,8 +81,9 @@ class States:
         """Return numbers that are equal for clients whose states can be taken together."""
         rows = as_rows(clients)
         slot = self._slot[rows]
+        self._mixed = not every(slot == slot[0])
         kind = np.where(slot, self._kind[1, rows], self._kind[0, rows])
-        keys: Array = np.where(acknowledged > 0, (kind * 2 + slot) * 2 + 1, 0)
+        keys: Array = np.where(acknowledged > 0, kind, 0)
         return keys
 
     # --- states ----------------------------------------------------------------------------------
@@ -89,7 +91,14 @@ class States:
     def read(self, clients: Array, rows: Which) -> Any:
         """Return the acknowledged states of clients that are alike as one, its arrays stacked."""
         slot = int(self._slot[clients[0]])
-        return self._read(slot, int(self._kind[slot, clients[0]]), rows)
+        kind = int(self._kind[slot, clients[0]])
+        if not self._mixed:
+            return self._read(slot, kind, rows)
+        own = self._slot[clients]
+        if every(own == slot):
+            return self._read(slot, kind, rows)
+        first, second = (self._read(place, kind, rows) for place in (0, 1))
+        return self._type(*(_chosen(own, a, b) for a, b in zip(first, second, strict=True)))
 
     def acknowledged(self, client: int, acknowledged: int) -> Any:
         """Return the state of one client that the server refers to; nothing changes."""
@@ -125,15 +134,31 @@ class States:
 
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server has handed back."""
-        self._write(int(self._slot[clients[0]]), rows, state)
+        for place, own, part in self._by_place(clients, rows, state):
+            self._write(place, own, part)
         self._round[rows] = acknowledged
 
     def set_pending(
         self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
     ) -> None:
         """Hold what a step leaves as pending; the step also returned `uploads`."""
-        self._write(1 - int(self._slot[clients[0]]), rows, state, uploads)
+        for place, own, part in self._by_place(clients, rows, state):
+            self._write(1 - place, own, part, uploads)
         self._pending_round[rows] = server_round
+
+    def _by_place(
+        self, clients: Array, rows: Which, state: Any
+    ) -> Iterable[tuple[int, Which, Any]]:
+        """Yield each acknowledged place with the clients that have it, and their states."""
+        if not self._mixed:
+            yield int(self._slot[clients[0]]), rows, state
+            return
+        for place in (0, 1):
+            mine = np.flatnonzero(self._slot[clients] == place)
+            if mine.size:
+                arrays = [isinstance(v, np.ndarray) and v.ndim > self._axes for v in state]
+                own = [v[mine] if each else v for v, each in zip(state, arrays, strict=True)]
+                yield place, as_rows(clients[mine]), self._type(*own)
 
     def save(self, incarnation: int) -> StateColumns:
         """Return the clients' states, for a checkpoint; good until the next round."""
