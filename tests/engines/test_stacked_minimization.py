@@ -7,13 +7,13 @@ import pytest
 from harness import OpenRun
 from test_stacked import objectives, opened, same
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, Only, Sample, simulate
 from flower_fedcon.clients.fedprox import FedProxClient
 from flower_fedcon.engines import stacked
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import AlgorithmError
-from flower_fedcon.objectives import LogisticRegression, Quadratic
+from flower_fedcon.objectives import LeastSquares, LogisticRegression, Quadratic
 from flower_fedcon.regularizers import L1, Zero
 from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
 from flower_fedcon.strategies import DualFL, FedDR, FedExProx, FedPD, FedProx, FedProxAL
@@ -118,3 +118,35 @@ def test_steps_that_cannot_serve_many_are_told(monkeypatch):
     monkeypatch.setattr(FedProxClient, "step", step)
     with pytest.raises(AlgorithmError, match=r"needs only\(places\)"):
         simulate(FedProx(proximal=1.0), problem, 2, engine="stacked")
+
+
+def test_no_consensus_while_a_client_has_no_iterate():
+    """None of its replies was used: what it started from is nobody's iterate."""
+    rng = np.random.default_rng(0)
+    far = [Quadratic(np.eye(4), rng.standard_normal(4) * (9 if j else 0.01)) for j in range(3)]
+    problem = FederatedProblem(far, regularizer=L1(0.1))
+    strategy = FedDR(problem.regularizer, step_size=0.5, norm_bound=0.3)
+    for engine in ("local", "stacked"):
+        rows = simulate(strategy, problem, 3, engine=engine, certificates=True).rows
+        assert rows[-1]["dropped"] == 6
+        assert "kkt" in rows[-1]
+        assert "consensus" not in rows[-1], engine
+
+
+@pytest.mark.parametrize("rows", [3, 12])
+def test_a_client_without_weight_is_solved_as_the_others_are(rows):
+    rng = np.random.default_rng(1)
+    parts = [LeastSquares(rng.standard_normal((rows, 6)), rng.standard_normal(rows)) for _ in "abc"]
+    problem, strategy = FederatedProblem(parts, weights=[0, 1, 1]), FedProx(proximal=5.0)
+    here, there = (simulate(strategy, problem, 9, engine=e) for e in ("local", "stacked"))
+    assert there.x == pytest.approx(here.x, rel=1e-12)
+    assert there["local_evaluations"][-1] <= 1.3 * here["local_evaluations"][-1]
+
+
+def test_work_of_nothing_is_recorded_as_0():
+    parts = [*objectives("logistic")[:3]]
+    strategy = FedProx(proximal=2.0, participation=Only(0))
+    problem = FederatedProblem(parts, weights=[0, 1, 1])
+    for engine in ("local", "stacked"):
+        history = simulate(strategy, problem, 3, engine=engine)
+        assert history["local_iterations"].tolist() == [0, 0, 0], engine

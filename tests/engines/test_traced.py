@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flower_fedcon.regularizers import NuclearNorm
+
 jax = pytest.importorskip("jax")
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray  # noqa: E402
 
@@ -58,3 +60,10 @@ def test_it_takes_the_place_of_numpy_s_array_and_numbers():
     assert not isinstance(x.sum(), np.ndarray)
     assert isinstance(x.argmax(), int)
     assert x.T.shape == (3, 2)
+
+
+def test_a_tuple_with_names_keeps_them():
+    found = traced(lambda a: np.linalg.svd(a, full_matrices=False).S, np.diag([2.0, 1.0]))
+    assert found == pytest.approx([2.0, 1.0])
+    with pytest.raises(NotTraceableError, match="asks for a value"):
+        traced(lambda a: NuclearNorm(0.1).prox(a, 1.0), np.eye(2))
