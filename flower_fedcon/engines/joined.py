@@ -55,6 +55,19 @@ class Joined(Stack):
         """Return the value of each client at its own point."""
         return self._each(lambda part, clients, own: part.own_values(own), x)
 
+    def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
+        """Return the Hessians' map, if every stack has one."""
+        found = [part.hessian_products(x[clients]) for part, clients in self.parts]
+        products = [product for product in found if product is not None]
+        if len(products) < len(found):
+            return None
+
+        def product(v: Array) -> Array:
+            pairs = zip(products, self._clients, strict=True)
+            return np.concatenate([own(v[clients]) for own, clients in pairs])[self.order]
+
+        return product
+
     def only(self, which: Which) -> Self:
         """Raise: every call serves all."""
         raise AlgorithmError("stacks that were joined serve all their clients")

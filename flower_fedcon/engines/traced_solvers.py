@@ -71,7 +71,8 @@ class GivenSolver(LocalSolver):
 
     def __init__(self, solver: Any, stack: Stack, objectives: Sequence[Any]) -> None:
         self._solver = solver
-        self._kinds = [_Kind("", stack, objectives)]
+        self._whole = _Kind("", stack, objectives)
+        self._kinds: list[_Kind] = []
         if isinstance(stack, Joined):
             self._kinds = [
                 _Kind(f"{number} ", part, [objectives[client] for client in clients])
@@ -93,10 +94,12 @@ class GivenSolver(LocalSolver):
             functions = StackedFunctions(part, [None] * len(start))
             return LocalProblems(functions, start, linear, problem.shift, center, psi)
 
-        if not isinstance(stack, Joined):
-            part = stack if isinstance(which, slice) else stack.only(which)
-            whole = of(part, problem.linear, problem.center, start)
-            return self._solve(self._kinds[0], whole, which, stop)
+        part = stack if isinstance(which, slice) else stack.only(which)
+        whole = of(part, problem.linear, problem.center, start)
+        # A loop takes seconds to compile: one goes over clients of all kinds, if it can.
+        apart = isinstance(stack, Joined) and isinstance(self._solver, Exact) and psi is None
+        if not apart or whole.hessian_products(start) is not None:
+            return self._solve(self._whole, whole, which, stop)
         found = []
         for kind, (part, clients) in zip(self._kinds, stack.parts, strict=True):
             linear, center = (
