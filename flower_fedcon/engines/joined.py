@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -57,16 +57,12 @@ class Joined(Stack):
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
         """Return the Hessians' map, if every stack has one."""
-        found = [part.hessian_products(x[clients]) for part, clients in self.parts]
-        products = [product for product in found if product is not None]
-        if len(products) < len(found):
+        products: dict[Stack, Any] = {
+            part: part.hessian_products(x[clients]) for part, clients in self.parts
+        }
+        if None in products.values():
             return None
-
-        def product(v: Array) -> Array:
-            pairs = zip(products, self._clients, strict=True)
-            return np.concatenate([own(v[clients]) for own, clients in pairs])[self.order]
-
-        return product
+        return lambda v: self._each(lambda part, _, own: products[part](own), v)
 
     def only(self, which: Which) -> Self:
         """Raise: every call serves all."""
