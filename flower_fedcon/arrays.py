@@ -9,6 +9,7 @@ entries are there. Where either case is usual, a line asks here whether they are
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,35 @@ def number(x: Any) -> Any:
     1.0
     """
     return float(x) if known(x) else x
+
+
+def in_order(x: Any) -> Any:
+    """Return an array whose entries stand in memory in the order of their indices.
+
+    >>> in_order(np.eye(2)[:, :1]).flags.c_contiguous
+    True
+    """
+    return np.ascontiguousarray(x) if known(x) else x
+
+
+def of_type(x: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a number as one of a type.
+
+    >>> of_type(0.5, np.dtype(np.float32)).dtype
+    dtype('float32')
+    """
+    return dtype.type(x) if known(x) else x.astype(dtype)
+
+
+def vector(numbers: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+    """Return numbers as an array.
+
+    >>> vector([0.5, 2], np.dtype(float))
+    array([0.5, 2. ])
+    """
+    if all(map(known, numbers)):
+        return np.array(numbers, dtype)
+    return np.stack([of_type(x, dtype) for x in numbers])
 
 
 def as_column(numbers: Any, axes: int, dtype: Any) -> Any:

@@ -158,7 +158,8 @@ class LocalStepsClient(LocalPassClient[State]):
             if weights is None:
                 return None
             l1, l2 = weights
-            points = [Z if t is None else (t * l1, 1.0 + t * l2) for t in proxes]
+            if l1 or l2:
+                points = [Z if t is None else (t * l1, 1.0 + t * l2) for t in proxes]
         onward = (0.0, 1.0) if self.from_point else (1.0, 0.0)
         return Steps(start, self.client_lr, points, onward, linear, shift, center)
 

@@ -226,7 +226,7 @@ class JaxEngine(StackedEngine):
         self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
 
         def run(carry: Any, given: Any, first: int, count: int) -> Any:
-            return loop(carry, data, given, first, count)
+            return tracer.run(count, lambda more: loop(carry, data | more, given, first, count))
 
         return _Block(run, varies, fixed, batches, capacity, most, *counted)
 

@@ -124,15 +124,15 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         index = _index(index)
 
         def write(value: Any) -> None:
-            self._hold(self.value.at[index].set(value))
+            self.hold(self.value.at[index].set(value))
 
         return TracedArray(self.value[index], write)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         entries = jnp.asarray(plain(value)).astype(self.value.dtype)
-        self._hold(self.value.at[_index(index)].set(entries))
+        self.hold(self.value.at[_index(index)].set(entries))
 
-    def _hold(self, value: Any) -> None:
+    def hold(self, value: Any) -> None:
         """Hold another value of the same shape and type, as an array changed in place does."""
         self.value = value
         if self._write is not None:
@@ -142,7 +142,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         """Return a view of another shape."""
         new = shape[0] if len(shape) == 1 else shape
         own = self.value.shape
-        return TracedArray(self.value.reshape(new), lambda value: self._hold(value.reshape(own)))
+        return TracedArray(self.value.reshape(new), lambda value: self.hold(value.reshape(own)))
 
     def ravel(self) -> TracedArray:
         """Return a view with one axis."""
@@ -244,7 +244,7 @@ def _into(out: Any, result: Any) -> Any:
     if not target.ndim:  # a number, which does not change
         return wrapped(result)
     result = jnp.broadcast_to(result, target.shape)
-    target._hold(result.astype(target.value.dtype))
+    target.hold(result.astype(target.value.dtype))
     return target
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,10 +18,10 @@ from flower_fedcon.engines.parts import parts
 from flower_fedcon.engines.stacked import Selected
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions, plain
 from flower_fedcon.engines.traced_solvers import GivenSolver
-from flower_fedcon.objectives.client_axis import Stack, Steps
+from flower_fedcon.kernels import dispatch
+from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
-from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import payload_bytes
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ class GivenRows(Selected):
     def served(self) -> tuple[Stack, Any, int]:
         """The stack, who of it is served, and how many these are."""
         return self._stack, self._which, len(self._clients)
-
-    def gradient_steps(self, steps: Steps) -> Array | None:
-        """Return None: steps are traced one by one."""
-        return None
 
     def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
         """Choose the clients to serve."""
@@ -152,11 +149,17 @@ class RoundTracer:
         self._stack = stack
         solver = getattr(client, "local_solver", None)
         self._solver = solver if isinstance(solver, GivenSolver) else None
+        self.kernels = _kernels()
 
     @property
     def asked(self) -> dict[str, Any]:
         """What tracing a round has shown that it needs beside `data`."""
-        return {} if self._solver is None else self._solver.data
+        users = [user for user in (self._solver, self.kernels) if user is not None]
+        return {name: array for user in users for name, array in user.data.items()}
+
+    def run(self, rounds: int, loop: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return what a loop of traced rounds finds, which takes more to be added to the data."""
+        return loop({}) if self.kernels is None else self.kernels.run(rounds, loop)
 
     def __call__(
         self,
@@ -192,7 +195,10 @@ class RoundTracer:
         clients: Any = list(range(n)) if cohort is None else TracedArray(cohort)
         which = slice(0, n) if cohort is None else clients
         now: Any = TracedArray(number)
-        self._objective.select(_with(self._stack, data), which, clients, now)
+        if self.kernels is not None:
+            self.kernels.given = data
+        dispatch.traced = self.kernels
+        self._objective.select(_with(self._stack, data, self.kernels), which, clients, now)
         self._objective.rows = None if rows is None else TracedArray(rows)
         if self._solver is not None:
             self._solver.given = data
@@ -273,6 +279,15 @@ class RoundTracer:
         return kept
 
 
+def _kernels() -> Any:
+    """Return the compiled kernels for rounds that are compiled for this machine's CPU."""
+    if jax.default_backend() != "cpu" or not dispatch.can_be_loaded():
+        return None
+    from flower_fedcon.engines.traced_kernels import TracedKernels
+
+    return TracedKernels()
+
+
 def _map(state: Any, function: Callable[[Any], Any]) -> Any:
     """Return a NamedTuple with a function of each array."""
     return state._make([function(v) if isinstance(v, np.ndarray) else v for v in state])
@@ -308,14 +323,15 @@ def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
     return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
 
 
-def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
+def _with(stack: Any, data: Mapping[str, Any], kernels: Any, prefix: str = "") -> Any:
     """Return a stack with traced arrays in the place of its own."""
     new = copy(stack)
     for name, value in vars(stack).items():
         if isinstance(value, np.ndarray):
             setattr(new, name, TracedArray(data[prefix + name]))
-        inner = [_with(part, data, f"{prefix}{own}.") for own, part in _inner(name, value)]
+        found = _inner(name, value)
+        inner = [_with(part, data, kernels, f"{prefix}{own}.") for own, part in found]
         if inner:
             setattr(new, name, inner[0] if isinstance(value, Stack) else tuple(inner))
-    new.uncompiled()
+    new.traced(stack, kernels)
     return new

@@ -25,10 +25,10 @@ from flower_fedcon.kernels.rows import jit
 from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
-_FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
+FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
 _MOVE = 2  # of them take as long as reading an entry and writing another
 _BLOCK = 64  # entries among which the largest is found again, one by one
-_WHOLE = {  # integers of so many bytes, and all their bits but the sign
+WHOLE = {  # integers of so many bytes, and all their bits but the sign
     4: (np.int32, np.int32(2**31 - 1)),
     8: (np.int64, np.int64(2**63 - 1)),
 }
@@ -152,28 +152,32 @@ def _alone(function: Any) -> Any:
 _loops: dict[str, Any] = {_name(loop): jit(loop, parallel=True) for loop in _PARALLEL}
 _loops_alone: dict[str, Any] = {_name(loop): _alone(loop) for loop in _PARALLEL}
 _paces = Paces()
-_lock = threading.Lock()  # two threads at once break some of numba's threading layers
-_forked = False
+lock = threading.Lock()  # two threads at once break some of numba's threading layers
+forked = False
 
 
 def _after_fork() -> None:
     """Use one thread in a forked child, which a parallel region of OpenMP would end."""
-    global _forked, _lock
-    _forked, _lock = True, threading.Lock()
+    global forked, lock
+    forked, lock = True, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def forms(loop: str) -> tuple[Any, Any]:
+    """Return a loop's forms for all threads and for one."""
+    return _loops[loop], _loops_alone[loop]
+
+
 def _call(loop: str, work: int, *arguments: Any) -> None:
     """Call a loop, on as many threads as are fastest for so many multiply-adds."""
-    if work < _FEW or _forked:
+    if work < FEW or forked:
         _loops_alone[loop](*arguments)
         return
-    with _lock:
-        forms = _loops[loop], _loops_alone[loop]
-        _paces.call((loop, work.bit_length()), forms, arguments)
+    with lock:
+        _paces.call((loop, work.bit_length()), forms(loop), arguments)
 
 
 def add_gradients(*arguments: Any) -> None:
@@ -222,7 +226,7 @@ def steepest(g: Array) -> tuple[Array, Array]:
         j + 1 where g_j = 0.
     tops : array, shape (n,)
     """
-    whole, mask = _WHOLE[g.itemsize]
+    whole, mask = WHOLE[g.itemsize]
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), whole)
     _call("steepest", g.size, read_only(g).view(whole), mask, codes, tops)
     return codes, tops.view(g.dtype)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ _CALL = 2048  # entries that take NumPy as long as what a call costs it whatever
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 _interpreted = 0  # numbers that recursions have gone over so far
 _entries = 0  # that prox and projections have gone over by NumPy so far
+traced: Any = None  # what makes the kernels' calls of traced arrays, while a round is traced
 _loaded: ModuleType | None = None  # the compiled kernels, once they are in use
 _oracles: ModuleType | None = None  # the compiled prox and projections, once they are in use
 
@@ -36,6 +38,11 @@ def _load() -> ModuleType | None:
     global _loaded
     _loaded = None if interpreted else kernels
     return _loaded
+
+
+def can_be_loaded() -> bool:
+    """Return whether there are compiled kernels."""
+    return _load() is not None
 
 
 @contextmanager
@@ -61,8 +68,13 @@ def kernels(x: Array, times: int = 1) -> ModuleType | None:
     return _load() if large and _double_or_single(x) else None
 
 
-def kernels_at_hand(x: Array) -> ModuleType | None:
-    """Return the compiled kernels for arrays such as `x`, of any size once they are loaded."""
+def kernels_at_hand(x: Array) -> Any:
+    """Return the compiled kernels for arrays such as `x`, of any size once they are loaded.
+
+    Of traced arrays, what is to call them.
+    """
+    if not known(x):
+        return traced
     if _loaded is None or sys.maxsize == WORTHWHILE:
         return kernels(x)
     return _loaded if _double_or_single(x) else None

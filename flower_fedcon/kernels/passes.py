@@ -9,6 +9,7 @@ from types import ModuleType
 
 import numpy as np
 
+from flower_fedcon.arrays import known
 from flower_fedcon.kernels.dispatch import kernels, kernels_at_hand
 from flower_fedcon.validation import Array
 
@@ -100,6 +101,8 @@ def repeated(x: Array, count: int) -> Array:
     array([[0., 1.],
            [0., 1.]])
     """
+    if not known(x):
+        return np.broadcast_to(x, (count, *x.shape)).copy()
     out = np.empty((count, *x.shape), x.dtype)
     compiled = kernels(out)
     if compiled is None:
@@ -159,8 +162,12 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> A
 
 
 def _of_vectors(x: Array, *vectors: Array) -> bool:
-    """Return whether x is a matrix, and these are as its rows."""
-    return x.ndim == 2 and all(v.shape == x.shape[1:] and v.dtype == x.dtype for v in vectors)
+    """Return whether x is a matrix, its entries known, and these are as its rows."""
+    return (
+        known(x)
+        and x.ndim == 2
+        and all(v.shape == x.shape[1:] and v.dtype == x.dtype for v in vectors)
+    )
 
 
 def _kernels(x: Array, *others: Array) -> ModuleType | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.arrays import in_order
 from flower_fedcon.kernels.passes import repeated
 from flower_fedcon.validation import Array
 
@@ -78,7 +79,7 @@ class Steps(NamedTuple):
         Of z.
     step : float
     points : list of (threshold, divisor)
-        For each step: w is z, soft-thresholded and divided.
+        For each step: w is z, soft-thresholded and divided; `Z` itself where it is z.
     onward : (float, float)
         a and b.
     linear, center : array, optional
@@ -101,7 +102,7 @@ class Steps(NamedTuple):
     def plain(self) -> bool:
         """Whether they are z := z - step grad h(z)."""
         plain = self.onward in ((1.0, 0.0), (0.0, 1.0)) and self.first is None
-        return plain and self.points.count(Z) == len(self.points)
+        return plain and all(point is Z for point in self.points)
 
 
 Z = (0.0, 1.0)
@@ -209,8 +210,11 @@ class Stack(ABC):
         self.add_gradient(x, gradient, scale, which)
         return gradient
 
-    def uncompiled(self) -> None:
-        """Take each gradient in one pass, without compiled kernels."""
+    def traced(self, source: Stack, module: Any) -> None:
+        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`.
+
+        This is a copy of `source` whose arrays are traced; without module there are no kernels.
+        """
         return
 
     def takes(self, steps: Steps) -> bool:
@@ -231,7 +235,7 @@ class Stack(ABC):
         clients = places(which)
         start = steps.start
         models = repeated(start, len(clients)) if start.shape == self.shape else start.copy()
-        own = None if rows is None else np.ascontiguousarray(rows)
+        own = None if rows is None else in_order(rows)
         assert self._walking is not None  # noqa: S101  (see `takes`)
         self._walking.walk(models, steps, clients, own)
         return models

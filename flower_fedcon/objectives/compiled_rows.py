@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.arrays import number, of_type, vector
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.kernels.passes import repeated
@@ -35,7 +36,7 @@ class CompiledRows:
     Parameters
     ----------
     module : module
-        `flower_fedcon.kernels.compiled`.
+        `flower_fedcon.kernels.compiled`, or what stands for it where a round is traced.
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
     factors : array, shape (clients,)
@@ -48,7 +49,7 @@ class CompiledRows:
 
     def __init__(
         self,
-        module: ModuleType,
+        module: Any,
         tables: Array,
         targets: Array,
         factors: Array,
@@ -59,7 +60,9 @@ class CompiledRows:
         self.factors, self.logistic, self.ridges = factors, logistic, ridges
         self._none = module.read_only(np.empty((0, 0), tables.dtype))
         self._products: Array | None = None
-        self._whole: tuple[CompiledRows, Which] | None = None  # of which this is a part
+        self._find_products: Callable[[], Array] = lambda: np.matmul(
+            self.tables, self.tables.swapaxes(1, 2)
+        )
         self._habit: _Plain | None = None  # everyone's last steps; None if these are hard to guess
         self._guessing = True
         self._ahead: _Ahead | None = None
@@ -70,8 +73,18 @@ class CompiledRows:
         part = CompiledRows(
             self.module, tables, targets, self.factors[which], self.logistic, ridges
         )
-        part._whole = self, which
+        part._find_products = lambda: self._row_products()[which]
         return part
+
+    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledRows:
+        """Return the same where a round is traced, with the data as `module` takes them."""
+        ridges = None if self.ridges is None else module.held(self.ridges)
+        made = CompiledRows(
+            module, tables, targets, module.held(self.factors), self.logistic, ridges
+        )
+        made._find_products = lambda: module.held(self._row_products())
+        made._guessing = False  # a guess would ask for entries
+        return made
 
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""
@@ -113,7 +126,7 @@ class CompiledRows:
             scale,
             LOGISTIC if self.logistic else LINEAR,
             module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
-            float(pull),
+            number(pull),
         )
 
     def hessian_product(self, curvatures: Array, v: Array) -> Array:
@@ -126,7 +139,7 @@ class CompiledRows:
         v : array, shape (clients, *shape)
         """
         module, count = self.module, len(v)
-        found = np.zeros(v.shape, v.dtype)
+        found = np.zeros_like(v)
         flat = module.read_only(v.reshape(count, -1))
         module.add_gradients(
             self.tables,
@@ -174,8 +187,8 @@ class CompiledRows:
         drift, count = drift_of(module, steps, models), len(steps.points)
         plain: _Plain | None = None
         if rows is None and self._few_rows and count > 1 and steps.plain:
-            number = models.dtype.type
-            plain = _Plain(number(steps.shift), number(steps.step), count)
+            shift, step = (of_type(x, models.dtype) for x in (steps.shift, steps.step))
+            plain = _Plain(shift, step, count)
         everyone = len(clients) == len(self.tables) and steps.start.size == flat.shape[1]
         alike = everyone and not (drift[0].size or drift[1].size)
         if self._took_ahead(flat, plain if alike else None, steps.start):
@@ -236,11 +249,8 @@ class CompiledRows:
 
     def _row_products(self) -> Array:
         """Return A A' of all clients, shape (clients, rows, rows), which are kept."""
-        if self._products is None and self._whole is not None:
-            whole, which = self._whole
-            self._products = whole._row_products()[which]
-        elif self._products is None:
-            self._products = np.matmul(self.tables, self.tables.swapaxes(1, 2))
+        if self._products is None:
+            self._products = self._find_products()
         return self._products
 
 
@@ -255,8 +265,12 @@ class CompiledSoftmax:
         Classes.
     """
 
-    def __init__(self, module: ModuleType, tables: Array, targets: Array, ridges: Array) -> None:
+    def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array) -> None:
         self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
+
+    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
+        """Return the same where a round is traced, as `CompiledRows.traced`."""
+        return CompiledSoftmax(module, tables, targets, module.held(self.ridges))
 
     def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
         """Take gradient steps, as `CompiledRows.walk` does; models of shape (n, d, classes)."""
@@ -273,7 +287,7 @@ class CompiledSoftmax:
         )
 
 
-def drift_of(module: ModuleType, steps: Steps, models: Array) -> tuple[Array, Array, Array]:
+def drift_of(module: Any, steps: Steps, models: Array) -> tuple[Array, Array, Array]:
     """Return the arrays that steps of `models` heed, as the kernels take them, flat.
 
     These are the linear term, the center, and the first point, of length 0 where there is none.
@@ -298,9 +312,9 @@ def numbers_of(steps: Steps, models: Array) -> tuple[Any, ...]:
 
     These are shift, step, and what z and the point count for; thresholds and divisors.
     """
-    number = models.dtype.type
+    dtype, each = models.dtype, zip(*steps.points, strict=True)
     singles = (steps.shift, steps.step, *steps.onward)
-    return *map(number, singles), *np.array(steps.points, models.dtype).T.copy()
+    return *(of_type(x, dtype) for x in singles), *(vector(numbers, dtype) for numbers in each)
 
 
 _SCARCE = 4  # entries of a row for each row, from which on their products are kept: a fourth more

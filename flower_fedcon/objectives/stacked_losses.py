@@ -101,6 +101,8 @@ class StackedSoftmaxRegression(StackedRows):
 
     def takes(self, steps: Steps) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
+        if self._module is not None:
+            return self._takes_traced(steps)
         module, l2 = kernels(self.tables, len(steps.points)), self.l2
         if module is None or np.size(l2) not in (1, len(self.tables)):
             return False
@@ -113,7 +115,7 @@ class StackedSoftmaxRegression(StackedRows):
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
         part = super().only(which)
-        part._walking = None
+        part._walking = part._module = None
         return part
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from flower_fedcon.arrays import in_order
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import (
     Stack,
@@ -32,6 +33,8 @@ class Table(Stack):
     """A stack of objectives whose data are a table of numbers for each client."""
 
     l2: Any = 0.0
+    _source: Any = None  # where this is traced: the stack that it is a copy of
+    _module: Any = None  # and what calls the kernels
 
     def __init__(self, tables: Sequence[Array] | Array, targets: Sequence[Array] | Array) -> None:
         self._hold(together(tables), together(targets))
@@ -55,9 +58,19 @@ class Table(Stack):
     ) -> Array:
         """Return scale times the gradients of these clients without l2, in the model's shape."""
 
-    def uncompiled(self) -> None:
-        """Take each gradient in one pass, without compiled kernels."""
+    def traced(self, source: Stack, module: Any) -> None:
+        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`."""
         self.entries = 1
+        self._source, self._module = source, module
+        self._walking = None
+
+    def _takes_traced(self, steps: Steps) -> bool:
+        """Return whether `source` takes steps, and prepare to take these."""
+        takes: bool = self._source.takes(steps)
+        if takes:
+            source = self._source._walking
+            self._walking = source.traced(self._module, self.tables, self.targets)
+        return takes
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
@@ -245,17 +258,20 @@ class CompilableRows(StackedRows):
         data = self.tables, self.targets
         return compiled_rows(*data, self._factors, self.logistic, self.l2, steps)
 
-    def uncompiled(self) -> None:
-        """Take each gradient in one pass, without compiled kernels."""
-        super().uncompiled()
-        self._compiled = self._walking = None
+    def traced(self, source: Stack, module: Any) -> None:
+        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`."""
+        super().traced(source, module)
+        if self._compiled is not None and module is not None:
+            self._compiled = self._compiled.traced(module, self.tables, self.targets)
+        else:
+            self._compiled = None
 
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
         part = super().only(which)
         if self._compiled is not None:
             part._compiled = self._compiled.of(part.tables, part.targets, which)
-        part._walking = part._compiled
+        part._walking, part._module = part._compiled, None
         part._factors = chosen(self._factors, which)
         return part
 
@@ -282,7 +298,7 @@ class CompilableRows(StackedRows):
         if compiled is None or not (compiled.takes(x, center) and center.ndim == len(self.shape)):
             return super().pulled_gradient(x, scale, center, pull, which)
         clients = places(which)
-        gradient = np.empty((len(clients), *self.shape), x.dtype)
+        gradient = np.empty_like(x, shape=(len(clients), *self.shape))
         compiled.add(x, gradient, scale, clients, center=center, pull=pull)
         return self._with_l2(gradient, x, which, scale)
 
@@ -290,7 +306,7 @@ class CompilableRows(StackedRows):
         """Return the gradients over some rows."""
         if self._compiled is None or not self._compiled.takes(x):
             return super().batch_gradient(x, which, rows)
-        return self._new(self._compiled, x, which, np.ascontiguousarray(rows))
+        return self._new(self._compiled, x, which, in_order(rows))
 
     def _means_at(self, x: Array) -> Array:
         """Return each client's mean loss at one point."""
@@ -302,6 +318,8 @@ class CompilableRows(StackedRows):
 
     def takes(self, steps: Steps) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
+        if self._module is not None:
+            return self._takes_traced(steps)
         if self._compiled is None:
             count = len(steps.points)
             if kernels(self.tables, count) is None:
@@ -317,6 +335,6 @@ class CompilableRows(StackedRows):
         self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None
     ) -> Array:
         clients = places(which)
-        gradient = np.zeros((len(clients), *self.shape), x.dtype)
+        gradient = np.zeros_like(x, shape=(len(clients), *self.shape))
         compiled.add(x, gradient, 1.0, clients, rows)
         return self._with_l2(gradient, x, which)

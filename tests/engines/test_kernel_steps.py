@@ -30,7 +30,7 @@ compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
 def always(request, monkeypatch):
     """Use the kernels for arrays of any size, in the form for several threads or for one."""
     monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
-    monkeypatch.setattr(compiled, "_FEW", request.param)
+    monkeypatch.setattr(compiled, "FEW", request.param)
 
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic"])

@@ -32,7 +32,7 @@ threads = pytest.importorskip("flower_fedcon.kernels.threads")
 def always(request, monkeypatch):
     """Use the kernels for arrays of any size, in the form for several threads or for one."""
     monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
-    monkeypatch.setattr(compiled, "_FEW", request.param)
+    monkeypatch.setattr(compiled, "FEW", request.param)
 
 
 @pytest.mark.parametrize("which", [slice(0, 5), slice(1, 3), np.array([3, 0, 4])])
@@ -188,7 +188,7 @@ def test_the_number_of_cores_changes_no_bit(monkeypatch):
     monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
     strategy, problem = fedfw()
     found = {simulate(strategy, problem, 30, engine="stacked").x.tobytes()}  # small: one thread
-    monkeypatch.setattr(compiled, "_FEW", 0)
+    monkeypatch.setattr(compiled, "FEW", 0)
     available = numba.get_num_threads()
     try:
         for threads in range(1, available + 1):

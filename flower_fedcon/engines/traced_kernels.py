@@ -1,0 +1,136 @@
+"""The compiled kernels in traced rounds: what `kernels.compiled` offers, for traced arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flower_fedcon.arrays import of_type, vector
+from flower_fedcon.engines.traced import TracedArray, plain
+from flower_fedcon.kernels import compiled, custom_calls
+from flower_fedcon.kernels.threads import Pace
+from flower_fedcon.validation import Array
+
+_DOUBLE = np.dtype(np.float64)
+_ALONE = "kernels.alone"  # the name in `given` of whether one thread is to do
+
+
+class TracedKernels:
+    """The loops of `kernels.compiled` as custom calls, on one thread or on all.
+
+    Attributes
+    ----------
+    data : dict of array
+        What tracing a round has shown that they need.
+    given : dict of jax.Array
+        The same as arguments of the round that is traced, and whether one thread is to do.
+    shared : bool
+        Whether any of their work is enough for more threads than one.
+    """
+
+    ALL_ROWS, ALL_STEPS = compiled.ALL_ROWS, compiled.ALL_STEPS
+
+    def __init__(self) -> None:
+        self.data: dict[str, Array] = {}
+        self.given: Mapping[str, Any] = {}
+        self.shared = False
+        self._pace = Pace()
+
+    def run(self, rounds: int, loop: Callable[[dict[str, Any]], Any]) -> Any:
+        """Return what a loop of rounds finds that have `data`, on as many threads as are faster."""
+        if not self.shared:
+            return loop({})
+        with custom_calls.on_threads(self._pace, rounds) as alone:
+            found = loop({_ALONE: alone})
+            for value in jax.tree.leaves(found):
+                value.block_until_ready()
+            return found
+
+    def held(self, array: Array) -> Any:
+        """Return an array of the clients' data as one that is traced."""
+        name = f"kernels.{id(array)}"
+        self.data[name] = array
+        return TracedArray(jnp.asarray(self.given.get(name, array)))
+
+    def read_only(self, x: Array) -> Array:
+        """Return x: no function here changes what it is given."""
+        return x
+
+    def add_gradients(
+        self, tables: Any, targets: Any, places: Any, rows: Any, x: Any, out: Any, factors: Any,
+        scale: Any, link: int, center: Any, pull: Any,
+    ) -> None:  # fmt: skip
+        """Call `rows.add_gradients`, which describes the arguments."""
+        numbers = vector((scale, pull), _DOUBLE)
+        given = tables, targets, places, rows, x, factors, center, numbers
+        self._call("add_gradients", len(places) * tables[0].size, given, (link,), out)
+
+    def take_steps(
+        self, tables: Any, targets: Any, places: Any, rows: Any, models: Any, factors: Any,
+        ridges: Any, logistic: bool, linear: Any, center: Any, first: Any, shift: Any, step: Any,
+        of_z: Any, of_point: Any, thresholds: Any, divisors: Any,
+    ) -> None:  # fmt: skip
+        """Call `steps.take_steps`, which describes the arguments."""
+        numbers = vector((shift, step, of_z, of_point), models.dtype)
+        given = (
+            tables, targets, places, rows, factors, ridges, linear, center, first, numbers,
+            thresholds, divisors,
+        )  # fmt: skip
+        work = len(divisors) * len(places) * tables[0].size
+        self._call("take_steps", work, given, (logistic,), models)
+
+    def take_steps_by_scores(
+        self, tables: Any, targets: Any, products: Any, losses: Any, places: Any, models: Any,
+        factors: Any, ridges: Any, logistic: bool, linear: Any, center: Any, shift: Any, step: Any,
+        count: int,
+    ) -> None:  # fmt: skip
+        """Call `steps.take_steps_by_scores`, which describes the arguments; without losses."""
+        numbers = vector((shift, step), models.dtype)
+        given = tables, targets, products, places, factors, ridges, linear, center, numbers
+        work = 2 * len(places) * tables[0].size
+        self._call("take_steps_by_scores", work, given, (logistic, count), models)
+
+    def take_softmax_steps(
+        self, tables: Any, targets: Any, places: Any, rows: Any, models: Any, ridges: Any,
+        linear: Any, center: Any, first: Any, shift: Any, step: Any, of_z: Any, of_point: Any,
+        thresholds: Any, divisors: Any,
+    ) -> None:  # fmt: skip
+        """Call `steps.take_softmax_steps`, which describes the arguments."""
+        numbers = vector((shift, step, of_z, of_point), models.dtype)
+        given = (
+            tables, targets, places, rows, ridges, linear, center, first, numbers, thresholds,
+            divisors,
+        )  # fmt: skip
+        work = len(divisors) * len(places) * tables[0].size * models.shape[-1]
+        self._call("take_softmax_steps", work, given, (), models)
+
+    def steepest(self, g: Any) -> tuple[Any, Any]:
+        """Return what `compiled.steepest` does."""
+        codes, tops = custom_calls.steepest(plain(g), self._alone(g.size))
+        return TracedArray(codes), TracedArray(tops)
+
+    def mix_coordinates(self, x: Any, codes: Any, step: Any, magnitude: float) -> Any:
+        """Return what `compiled.mix_coordinates` does."""
+        amount = of_type(step, x.dtype) * of_type(magnitude, x.dtype)
+        numbers, mixed = vector((1.0 - step, amount), x.dtype), x.copy()
+        self._call("mix_coordinates", 2 * x.size, (codes, numbers), (), mixed)
+        return mixed
+
+    def _alone(self, work: int) -> Any:
+        """Return whether one thread is to do so many multiply-adds."""
+        if work < compiled.FEW:
+            return True
+        self.shared = True
+        return self.given.get(_ALONE, True)
+
+    def _call(
+        self, loop: str, work: int, given: tuple[Any, ...], flags: tuple[Any, ...], out: Any
+    ) -> None:
+        """Have `out` hold what a loop makes of it."""
+        operands = [jnp.asarray(plain(value)) for value in given]
+        whole = self._alone(work), *flags
+        out.hold(custom_calls.changed(loop, operands, whole, plain(out)))
