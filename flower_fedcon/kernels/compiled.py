@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import os
 import threading
-from types import FunctionType
 from typing import Any
 
 import numba
 import numpy as np
 
 from flower_fedcon.kernels import rows, steps
-from flower_fedcon.kernels.rows import jit
+from flower_fedcon.kernels.jit import jit, renamed
 from flower_fedcon.kernels.threads import Paces
 from flower_fedcon.validation import Array
 
@@ -142,15 +141,8 @@ def _name(loop: Any) -> str:
     return str(loop.__name__).removeprefix("_")
 
 
-def _alone(function: Any) -> Any:
-    """Compile the form for one thread, of the same bits; numba's files need a name for it."""
-    named = FunctionType(function.__code__, function.__globals__, function.__name__)
-    named.__module__, named.__qualname__ = function.__module__, f"{function.__name__}_alone"
-    return jit(named)
-
-
 _loops: dict[str, Any] = {_name(loop): jit(loop, parallel=True) for loop in _PARALLEL}
-_loops_alone: dict[str, Any] = {_name(loop): _alone(loop) for loop in _PARALLEL}
+_loops_alone: dict[str, Any] = {_name(loop): jit(renamed(loop, "alone")) for loop in _PARALLEL}
 _paces = Paces()
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False

@@ -27,7 +27,7 @@ from flower_fedcon.kernels.frames import (
     read_only,
     vector,
 )
-from flower_fedcon.kernels.rows import jit
+from flower_fedcon.kernels.jit import cached, jit, renamed
 from flower_fedcon.kernels.threads import Pace
 
 _GRADIENTS, _GRADIENTS_ALONE = compiled.forms("add_gradients")
@@ -144,19 +144,23 @@ _like: Any = jax.ShapeDtypeStruct
 _kept: list[Any] = []  # what XLA has the addresses of
 
 
+body: Any = None  # of a handler: each has its own
+number: Any = None
+
+
+def _handler(frame: Any) -> int:
+    if not asks_for_version(frame):
+        given, results = lists(frame)
+        body(given, results, number)
+    return 0
+
+
 @cache
 def _registered(loop: str, dtype: np.dtype[Any]) -> str:
     """Return the name by which XLA knows a loop for numbers of a type."""
-    body, number = _BODIES[loop], dtype.type
-    numba.get_num_threads()  # has the threads launched that a body from the cache refers to
-
-    @numba.cfunc("int64(int64)")
-    def handler(frame: Any) -> int:
-        if not asks_for_version(frame):
-            given, results = lists(frame)
-            body(given, results, number)
-        return 0
-
+    numba.get_num_threads()  # has the threads launched that code from the cache refers to
+    own = renamed(_handler, loop, dtype.name, body=_BODIES[loop], number=dtype.type)
+    handler = cached(numba.cfunc, own, "int64(int64)")
     name = f"flower_fedcon.{loop}.{dtype.name}"
     capsule = ctypes.pythonapi.PyCapsule_New
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3

@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import intrinsic
 
-from flower_fedcon.kernels.rows import jit
+from flower_fedcon.kernels.jit import jit
 
 # Places in a frame: its extension, the list of arguments, and that of results; in the extension
 # that asks for the interface's version: its kind, and where the answer goes; in a buffer, as the

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.kernels import recursions
-from flower_fedcon.kernels.rows import jit
+from flower_fedcon.kernels.jit import jit
 from flower_fedcon.validation import Array
 
 

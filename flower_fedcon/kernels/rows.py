@@ -6,25 +6,14 @@ One client's sums are always taken in the same order, whatever thread takes them
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 
+from flower_fedcon.kernels.jit import jit
 from flower_fedcon.kernels.links import LOGISTIC, PRODUCT
 from flower_fedcon.validation import Array
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def jit(function: _Function, **options: Any) -> _Function:
-    """Compile at the first call; keep the result on disk if a folder there is writable."""
-    compiled: _Function
-    try:
-        compiled = numba.njit(function, cache=True, **options)
-    except RuntimeError:  # no writable folder
-        compiled = numba.njit(function, **options)
-    return compiled
 
 
 def _sums(function: Callable[..., None]) -> Callable[..., None]:
