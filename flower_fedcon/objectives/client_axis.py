@@ -232,11 +232,13 @@ class Stack(ABC):
         rows : array of int, shape (clients, steps, batch size), optional
             The rows of each client that count in each step; all by default.
         """
-        clients = places(which)
-        start = steps.start
-        models = repeated(start, len(clients)) if start.shape == self.shape else start.copy()
+        clients, start = places(which), steps.start
         own = None if rows is None else in_order(rows)
         assert self._walking is not None  # noqa: S101  (see `takes`)
+        ahead: Array | None = self._walking.taken_ahead(steps, clients, own)
+        if ahead is not None:
+            return ahead.reshape(-1, *self.shape)
+        models = repeated(start, len(clients)) if start.shape == self.shape else start.copy()
         self._walking.walk(models, steps, clients, own)
         return models
 

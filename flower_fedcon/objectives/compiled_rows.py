@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrays import number, of_type, vector
+from flower_fedcon.arrays import number, of_type
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.kernels.passes import repeated
 from flower_fedcon.objectives.client_axis import Steps, Which
+from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
 
 
@@ -27,6 +28,7 @@ class _Ahead(NamedTuple):
     """Where everyone's plain steps lead from one point."""
 
     start: bytes
+    plain: _Plain
     models: Array
 
 
@@ -63,7 +65,7 @@ class CompiledRows:
         self._find_products: Callable[[], Array] = lambda: np.matmul(
             self.tables, self.tables.swapaxes(1, 2)
         )
-        self._habit: _Plain | None = None  # everyone's last steps; None if these are hard to guess
+        self._habit: Steps | None = None  # everyone's last ones; None if these are hard to guess
         self._guessing = True
         self._ahead: _Ahead | None = None
 
@@ -160,15 +162,16 @@ class CompiledRows:
         """Return each client's mean loss at x, without its factor."""
         module, means = self.module, np.empty(len(self.tables), x.dtype)
         at = x.reshape(-1)
-        if self._habit is None:
+        plain = None if self._habit is None else self._plain(self._habit)
+        if plain is None or not self._is_cheap(plain):
             at = module.read_only(at)
             module.find_losses(self.tables, self.targets, at, self.logistic, means)
             return means
         # The pass over the rows that finds the losses takes the steps that follow them, too: those
         # of the last round, from here.
         models, everyone = repeated(at, len(means)), np.arange(len(means))
-        self._take_plain(models, self._habit, everyone, (self._none, self._none), means)
-        self._ahead = _Ahead(at.tobytes(), models)
+        self._take_plain(models, plain, everyone, (self._none, self._none), means)
+        self._ahead = _Ahead(at.tobytes(), plain, models)
         return means
 
     def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
@@ -184,39 +187,41 @@ class CompiledRows:
         """
         module, flat = self.module, models.reshape(-1, self.tables.shape[-1])
         data, own = (self.tables, self.targets), (flat, self.factors, self.ridges, self.logistic)
-        drift, count = drift_of(module, steps, models), len(steps.points)
-        plain: _Plain | None = None
-        if rows is None and self._few_rows and count > 1 and steps.plain:
-            shift, step = (of_type(x, models.dtype) for x in (steps.shift, steps.step))
-            plain = _Plain(shift, step, count)
-        everyone = len(clients) == len(self.tables) and steps.start.size == flat.shape[1]
-        alike = everyone and not (drift[0].size or drift[1].size)
-        if self._took_ahead(flat, plain if alike else None, steps.start):
-            return
+        drift, plain = drift_of(module, steps, models), self._plain(steps) if rows is None else None
         if plain is not None:
             self._take_plain(flat, plain, clients, drift)
             return
         which = module.ALL_STEPS if rows is None else rows
         module.take_steps(*data, clients, which, *own, *drift, *numbers_of(steps, models))
 
-    def _took_ahead(self, models: Array, plain: _Plain | None, start: Array) -> bool:
-        """Return whether an evaluation has taken these steps, and what it found.
+    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> Array | None:
+        """Return where these steps lead if an evaluation has taken them, shape (clients, d).
 
-        `plain` is None for steps that differ between the clients, or are not everyone's. After a
-        wrong guess there is no other.
+        After a wrong guess there is no other.
         """
+        alike = steps.start.size == self.tables.shape[-1] and len(clients) == len(self.tables)
+        alike = alike and rows is None and steps.linear is None and not steps.shift
         ahead, self._ahead = self._ahead, None
-        hit = ahead is not None and plain == self._habit and ahead.start == start.tobytes()
-        self._guessing = self._guessing and (hit or ahead is None)
-        self._habit = plain if self._guessing and self._is_cheap(plain) else None
-        if hit and ahead is not None:
-            models[:] = ahead.models
-        return hit
+        self._habit = steps if alike and self._guessing else None
+        if ahead is None:
+            return None
+        if alike and self._plain(steps) == ahead.plain and ahead.start == steps.start.tobytes():
+            return ahead.models
+        self._guessing, self._habit = False, None
+        return None
 
-    def _is_cheap(self, plain: _Plain | None) -> bool:
+    def _plain(self, steps: Steps) -> _Plain | None:
+        """Return steps on all rows as plain ones, if the rows' products save work."""
+        count = len(steps.points)
+        if count < 2 or not (self._few_rows and steps.plain):
+            return None
+        shift, step = (of_type(x, steps.start.dtype) for x in (steps.shift, steps.step))
+        return _Plain(shift, step, count)
+
+    def _is_cheap(self, plain: _Plain) -> bool:
         """Return whether such steps take no longer than a few passes, should nobody want them."""
         _, rows, d = self.tables.shape
-        return plain is not None and plain.times * rows <= 2 * d
+        return bool(plain.times * rows <= 2 * d)
 
     def _take_plain(
         self,
@@ -272,6 +277,9 @@ class CompiledSoftmax:
         """Return the same where a round is traced, as `CompiledRows.traced`."""
         return CompiledSoftmax(module, tables, targets, module.held(self.ridges))
 
+    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> None:
+        """Return None: no evaluation takes steps."""
+
     def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
         """Take gradient steps, as `CompiledRows.walk` does; models of shape (n, d, classes)."""
         module = self.module
@@ -285,36 +293,6 @@ class CompiledSoftmax:
             *drift_of(module, steps, models),
             *numbers_of(steps, models),
         )
-
-
-def drift_of(module: Any, steps: Steps, models: Array) -> tuple[Array, Array, Array]:
-    """Return the arrays that steps of `models` heed, as the kernels take them, flat.
-
-    These are the linear term, the center, and the first point, of length 0 where there is none.
-    """
-    none, size = np.empty((0, 0), models.dtype), models[0].size
-    linear = center = none
-    if steps.linear is not None:
-        linear = steps.linear
-        if linear.shape != models.shape:
-            linear = np.broadcast_to(linear, models.shape)
-        linear = linear.reshape(-1, size)
-    if steps.shift:
-        middle = np.zeros(size, models.dtype) if steps.center is None else steps.center
-        center = middle.reshape(-1, size)
-    first = none if steps.first is None else steps.first
-    read_only = module.read_only
-    return read_only(linear), read_only(center), read_only(first.reshape(-1))
-
-
-def numbers_of(steps: Steps, models: Array) -> tuple[Any, ...]:
-    """Return the numbers of steps as the kernels take them, and arrays with two for each step.
-
-    These are shift, step, and what z and the point count for; thresholds and divisors.
-    """
-    dtype, each = models.dtype, zip(*steps.points, strict=True)
-    singles = (steps.shift, steps.step, *steps.onward)
-    return *(of_type(x, dtype) for x in singles), *(vector(numbers, dtype) for numbers in each)
 
 
 _SCARCE = 4  # entries of a row for each row, from which on their products are kept: a fourth more
