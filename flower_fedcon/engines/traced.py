@@ -8,9 +8,11 @@ of too. A condition is taken to be true, and noted: it is part of what a round r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +21,25 @@ import numpy as np
 from flower_fedcon.arrays import Traced
 from flower_fedcon.errors import FedConError
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_tracing = threading.RLock()  # what is assumed, and who calls the kernels, are one trace's
 _conditions: list[Any] = []
 _MOST = 10_000
 
 
 class NotTraceableError(FedConError):
     """Mathematics that looks at values, or does what JAX has no function for."""
+
+
+def one_at_a_time(function: _Function) -> _Function:
+    """Let one thread trace at a time."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _tracing:
+            return function(*args, **kwargs)
+
+    return cast(_Function, call)
 
 
 def conditions() -> list[Any]:

@@ -16,7 +16,13 @@ from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
 from flower_fedcon.engines.stacked import Selected
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions, plain
+from flower_fedcon.engines.traced import (
+    NotTraceableError,
+    TracedArray,
+    conditions,
+    one_at_a_time,
+    plain,
+)
 from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives.client_axis import Stack
@@ -161,6 +167,7 @@ class RoundTracer:
         """Return what a loop of traced rounds finds, which takes more to be added to the data."""
         return loop({}) if self.kernels is None else self.kernels.run(rounds, loop)
 
+    @one_at_a_time
     def __call__(
         self,
         state: Any,

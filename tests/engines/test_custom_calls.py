@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,26 @@ def test_the_number_of_threads_changes_no_bit(used, monkeypatch, kind):
         found.append(simulate(FedAvg(**STEPS), problem, 60, engine="jax", evaluate_every=5).x)
     assert tried == {True, False}
     assert (found[0] == found[1]).all()
+
+
+def test_runs_in_several_threads_are_compiled(used, caplog):
+    """Traces share what they note."""
+    problem = FederatedProblem(data("few rows", np.float64), constraint=L1Ball(1.0))
+    strategy = FedFW(L1Ball(1.0), penalty=1.0)
+    whole = simulate(strategy, problem, 40, engine="jax", evaluate_every=10).x
+    found: list[Any] = []
+
+    def run() -> None:
+        found.append(simulate(strategy, problem, 40, engine="jax", evaluate_every=10).x)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((x == whole).all() for x in found)
+    assert len(found) == 4
+    assert "stacked engine" not in caplog.text
 
 
 def test_a_resumed_run_has_the_same_bits(used, tmp_path):
