@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from flower_fedcon.flower.deployment import family_of as processes_of
@@ -18,6 +21,23 @@ from flower_fedcon.flower.deployment import free_ports as free_ports
 Value = bool | int | float | str
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Reads the homes of processes, and ends these when its input ends: its parent may be killed. It
+# imports nothing of the project, whose virtual environment may be gone by then.
+_LAST_ONE_OUT = f"""
+import os, signal, sys, time
+from pathlib import Path
+{inspect.getsource(processes_of)}
+homes = sys.stdin.read().splitlines()
+time.sleep(0.5)  # the last one started shows no environment before it has begun
+for home in homes:
+    deadline = time.monotonic() + 15
+    while (family := family_of(home)) and time.monotonic() < deadline:
+        for pid in family:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+"""
 
 
 class DeploymentError(RuntimeError):
@@ -64,6 +84,17 @@ def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+@cache
+def _last_one_out() -> subprocess.Popen[str]:
+    """Start a process that outlives this one by as long as it takes to end what it was told of."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _LAST_ONE_OUT],
+        stdin=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 class FlowerProcess:
     """One long-running Flower command with its own FLWR_HOME, which can be killed and restarted.
 
@@ -82,6 +113,9 @@ class FlowerProcess:
 
     def start(self) -> None:
         """Start the command; its log is appended to the one of an earlier start."""
+        homes = _last_one_out().stdin
+        assert homes is not None
+        print(self.home, file=homes, flush=True)
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
