@@ -221,7 +221,8 @@ class JaxEngine(StackedEngine):
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
         most = max(1, _DRAWN // drawn) if drawn else _DRAWN
-        capacity = min(rounds, most) if drawn or tracer.rate is not None else most
+        # At least two: for one round alone XLA would make other code.
+        capacity = max(2, min(rounds, most)) if drawn or tracer.rate is not None else most
         loop = jax.jit(self._loop(tracer, varies, fixed, rebuild))
         self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
 

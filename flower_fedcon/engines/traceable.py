@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,25 @@ KINDS = 16
 """Of objectives, each of which a round traces on its own."""
 
 
+_forked = False  # from a process where JAX had threads, which a fork leaves behind
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = f"{__package__}.jax" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
     """Return why the rounds of a run that can be stacked cannot be compiled; None if they may.
 
     What only tracing a round can show, the engine says in its first block.
     """
+    if _forked:
+        return "this process was forked from one that uses JAX, whose threads it lacks"
     title = strategy.title
     solver = getattr(strategy, "local_solver", None)
     if "local_solver" in strategy.client_settings and type(solver) not in _SOLVERS:

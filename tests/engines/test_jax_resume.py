@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 from typing import Any
 
 import numpy as np
 import pytest
 from test_stacked import COUNTED, made, objectives
 
-from flower_fedcon import Full, Sample, simulate
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.regularizers import L2Squared
 from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.schedules import InverseSqrt
+from flower_fedcon.strategies import FedMiD
 
 pytest.importorskip("jax")
 from flower_fedcon.engines.jax import JaxEngine
@@ -39,6 +45,44 @@ def test_a_run_is_resumed_to_the_same_bytes(tmp_path):
     simulate(strategy, problem, 17, engine="jax", evaluate_every=0, run_dir=tmp_path / "a")
     rest = simulate(strategy, problem, 40, engine="jax", run_dir=tmp_path / "a", resume=True)
     assert rest.x.tobytes() == whole.x.tobytes()
+
+
+def test_the_last_round_may_be_resumed_alone(tmp_path):
+    """Or recorded alone: XLA would make other code for a loop that can only turn once."""
+    rng = np.random.default_rng(0)
+    clients = [LeastSquares(rng.normal(size=(12, 40)), rng.normal(size=12)) for _ in range(6)]
+    problem = FederatedProblem(clients, regularizer=L2Squared(0.1))
+    strategy = FedMiD(regularizer=L2Squared(0.1), client_lr=InverseSqrt(0.01), local_steps=3)
+    whole = simulate(strategy, problem, 12, engine="jax", evaluate_every=0)
+    every = simulate(strategy, problem, 12, engine="jax", evaluate_every=1)
+    simulate(strategy, problem, 11, engine="jax", evaluate_every=0, run_dir=tmp_path / "a")
+    rest = simulate(strategy, problem, 12, engine="jax", run_dir=tmp_path / "a", resume=True)
+    assert whole.x.tobytes() == every.x.tobytes() == rest.x.tobytes()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent():
+    strategy, problem = made("fedavg", objectives("least squares"))
+    whole = simulate(strategy, problem, 30, engine="jax")
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    child = context.Process(target=_in_child, args=(strategy, problem, found), daemon=True)
+    child.start()
+    try:
+        x, said = found.get(timeout=60)
+    finally:
+        child.kill()
+        child.join()
+    assert x == pytest.approx(whole.x, abs=1e-10)
+    assert said == ["this process was forked from one that uses JAX, whose threads it lacks"]
+
+
+def _in_child(strategy, problem, found):
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.args[0])  # type: ignore[method-assign]
+    logging.getLogger("flwr").addHandler(handler)
+    found.put((simulate(strategy, problem, 30, engine="jax").x, said))
 
 
 @pytest.mark.parametrize("name", ["scaffold", "fedfw"])
