@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
 import numba
+from numba.core.caching import FunctionCache
 
+_log = logging.getLogger("flwr")
+_told: set[str] = set()  # the folders that a warning has named
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -24,13 +29,46 @@ def _digest() -> str:
 _SOURCES = "_" + _digest()
 
 
+class _Files(FunctionCache):
+    """numba's files of one function, without which it is compiled anew."""
+
+    def load_overload(self, *arguments: Any) -> Any:
+        try:
+            return super().load_overload(*arguments)  # type: ignore[no-untyped-call]
+        except Exception as error:  # of a damaged file, nearly any
+            self.discard(error)
+            return None
+
+    def save_overload(self, *arguments: Any) -> None:
+        try:
+            super().save_overload(*arguments)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            self.discard(error)
+
+    def discard(self, error: Exception) -> None:
+        """Remove the index of the files: it may name one that is damaged, or another function's."""
+        with suppress(OSError):
+            Path(self._cache_file._index_path).unlink(missing_ok=True)
+        if self.cache_path not in _told:
+            _told.add(self.cache_path)
+            what = "numba's files in %s cannot be used, and its loops are compiled anew: %s: %s"
+            _log.warning(what, self.cache_path, type(error).__name__, error)
+
+
 def cached(compiler: Any, function: Any, *arguments: Any, **options: Any) -> Any:
     """Compile a function, and keep the result on disk if a folder there is writable."""
     function.__qualname__ += _SOURCES
     try:
-        return compiler(*arguments, cache=True, **options)(function)
-    except RuntimeError:  # no writable folder
+        files = _Files(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # no folder is
         return compiler(*arguments, **options)(function)
+    try:
+        compiled = compiler(*arguments, cache=True, **options)(function)
+    except Exception as error:  # of what is compiled at once
+        files.discard(error)
+        return compiler(*arguments, **options)(function)
+    compiled._cache = files
+    return compiled
 
 
 def jit(function: _Function, **options: Any) -> _Function:
