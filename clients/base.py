@@ -284,9 +284,8 @@ class FedConClient(FlowerClient, Generic[State]):
         down, given = request.down(client), request.restore.get(client)
         payload = self.serve(request, client, acknowledged, kept, down, given)
         reply = Reply([client], request.round, num_examples=self.num_examples)
-        if payload is None:
-            reply.lost = True
-        else:
+        reply.lost = payload is None
+        if payload is not None:
             reply.payload = {name: [value] for name, value in payload.items()}
             reply.work = [self.work]
         return reply
@@ -322,7 +321,8 @@ class FedConClient(FlowerClient, Generic[State]):
         if phase == CERTIFY:
             own = own_distance(versions.at(acknowledged) if acknowledged else None, down["x"])
             return {"gradient": self.objective.gradient(down["x"]), **own}
-        if versions.outdated(server_round, at):
+        late = at != versions.incarnation or server_round < versions.pending_round
+        if late and versions.outdated(server_round, at):  # rarely: the call is saved
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")
         if request.held and client in request.held:
             if versions.held_round != server_round:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
-from flower_fedcon.kernels.passes import less, moved_variates, variate_change
+from flower_fedcon.kernels.passes import moved_variates, variate_change
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -48,7 +48,7 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
 
     def correction(self, state: ScaffoldClientState, down: Payload) -> Correction:
         """Begin step 2 at x: <c - c_i, y>."""
-        return Correction(down["x"], linear=less(down["c"], state.c))
+        return Correction(down["x"], linear=down["c"], less=state.c)
 
     def upload(
         self, state: ScaffoldClientState, down: Payload, done: LocalPass

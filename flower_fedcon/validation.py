@@ -159,7 +159,7 @@ def squared_norm(x: Array) -> Any:
     5000.0
     """
     if x.size <= _SHORT or not known(x):
-        return np.vdot(x, x)
+        return np.vdot(x, x)  # unlike `dot`, without a warning where it overflows
     flat = x.ravel(order="K")  # a view, if the entries follow one another in any order
     return np.einsum("i,i->", flat, flat)
 

@@ -66,7 +66,7 @@ class MinimizingClient(LocalPassClient[State]):
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Minimise the corrected objective."""
-        added = self.correction(state, down)
+        added = self.correction(state, down).simplified
         end = self.minimize(
             added.start, linear=added.linear, shift=added.shift, center=added.center
         )
@@ -129,6 +129,7 @@ class LocalStepsClient(LocalPassClient[State]):
         added, count = self.correction(state, down), self.local_steps or 0
         z = self._all_at_once(added, count, down)
         if z is None:
+            added = added.simplified
             z, corrects = added.start, added.corrects
             for k in range(count):
                 w = self.point(z, k, down)
@@ -150,7 +151,7 @@ class LocalStepsClient(LocalPassClient[State]):
         It says again what `point` and `move` do, as `prox_weights` does of `prox`: a class that
         defines these defines it, or takes its steps one by one, and so does one with a `gradient`.
         """
-        start, linear, shift, center, _ = added
+        start, linear, shift, center, _, less = added
         proxes = [self.prox_step(k, down) for k in range(count)]
         points = [Z] * count
         if any(step is not None for step in proxes):
@@ -161,7 +162,7 @@ class LocalStepsClient(LocalPassClient[State]):
             if l1 or l2:
                 points = [Z if t is None else (t * l1, 1.0 + t * l2) for t in proxes]
         onward = (0.0, 1.0) if self.from_point else (1.0, 0.0)
-        return Steps(start, self.client_lr, points, onward, linear, shift, center)
+        return Steps(start, self.client_lr, points, onward, linear, shift, center, less=less)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

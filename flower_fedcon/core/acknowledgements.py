@@ -168,7 +168,7 @@ class Acknowledgements:
     def used(self, clients: list[int], server_round: int) -> None:
         """Acknowledge the replies of a round that were used."""
         if len(clients) == len(self._rounds):
-            self._rounds = np.empty_like(self._rounds)
+            self._rounds = np.empty(len(clients), np.int64)
             self._rounds.fill(server_round)
         else:
             if self._given:

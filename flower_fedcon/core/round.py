@@ -98,14 +98,18 @@ class Round:
         clients = self.cohort if self._count == 0 else self._unanswered()
         after_query = bool(server.strategy.queries) and self.phase == TRAIN
         acknowledged, kept = server.acknowledgements.of(clients)
+        one = server.tells_one or after_query  # rare, as what follows: the calls are saved
+        personal = self._personal_parts(clients, acknowledged, after_query) if one else {}
+        new = self._restores or (server.greets and not acknowledged[acknowledged.argmin()])
+        restore = self._restored_states(clients, acknowledged) if new else {}
         request = Request(
             clients,
             self.number,
             acknowledged,
             self._decision if after_query else self._broadcast,
             kept,
-            personal=self._personal_parts(clients, acknowledged, after_query),
-            restore=self._restored_states(clients, acknowledged),
+            personal=personal,
+            restore=restore,
             phase=self.phase,
             held=self._held,
             names=server.strategy.queries if self.phase == QUERY else self._names,
@@ -117,9 +121,8 @@ class Round:
         if after_query:
             common = payload_bytes(self._decision) + server.setting_bytes
         server.downlink_bytes += len(clients) * common
-        for own in (request.personal, request.restore):
-            if own:
-                server.downlink_bytes += sum(map(payload_bytes, own.values()))
+        for own in (*personal.values(), *restore.values()):
+            server.downlink_bytes += payload_bytes(own)
         server.audit.asked(request)
         return request
 
@@ -128,8 +131,6 @@ class Round:
     ) -> dict[int, Payload]:
         """Return what individual clients are sent beside what all are."""
         strategy, state = self._server.strategy, self._server.state
-        if not (strategy.says("personal") or after_query):
-            return {}
         parts = {}
         for client, last in zip(clients, acknowledged.tolist(), strict=True):
             if client in self._held:
@@ -144,10 +145,8 @@ class Round:
     def _restored_states(self, clients: list[int], acknowledged: Array) -> dict[int, Payload]:
         """Return the states that are sent to clients at first contact, or that lost theirs."""
         strategy, state = self._server.strategy, self._server.state
-        found: dict[int, Payload] = {}
-        if self._restores:  # rare: the cohort is not gone through in every round
-            found = {c: self._restores[c] for c in clients if c in self._restores}
-        if strategy.says("first_contact") and not acknowledged[acknowledged.argmin()]:
+        found = {c: self._restores[c] for c in clients if c in self._restores}
+        if self._server.greets:
             for client, last in zip(clients, acknowledged.tolist(), strict=True):
                 if last == 0 and client not in self._held and client not in found:
                     given = strategy.first_contact(state, client)

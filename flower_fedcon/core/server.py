@@ -58,6 +58,9 @@ class Server:
         What makes its rounds private, if anything does.
     received : Received, optional
         What reads its uploads, if they are compressed.
+    tells_one, greets : bool
+        Whether the strategy has something for one client alone, in every round or at its first
+        contact.
     sums_suffice : bool
         Whether each upload may go into a sum as soon as it is let in.
     audit : Audit
@@ -103,6 +106,7 @@ class Server:
         _, arrays = encode(self.info.settings)
         self.setting_bytes = payload_bytes(arrays)
         self.gate = Gate(self.strategy)
+        self.tells_one, self.greets = known.says("personal"), known.says("first_contact")
         self.private = None if self.strategy.privacy is None else Private(self.strategy)
         self.received = Received(self.strategy) if rule else None
         release = known.release

@@ -60,7 +60,7 @@ class LocalEngine(InProcess):
     def answer(self, request: Request) -> list[Reply]:
         """Return one reply, in columns, of all clients that succeed, and one of each other."""
         known, server_round = self._clients, request.round
-        personal, restore = request.personal, request.restore
+        personal, restore, common = request.personal, request.restore, request.broadcast
         done: list[int] = []
         payloads: list[Payload] = []
         work: list[dict[str, float]] = []
@@ -70,7 +70,7 @@ class LocalEngine(InProcess):
         )
         for index, acknowledged, kept in rounds:
             client = known[index]
-            down = request.down(index) if personal else request.broadcast
+            down = request.down(index) if personal else common
             given = restore.get(index) if restore else None
             try:
                 payload = client.serve(request, index, acknowledged, kept, down, given)

@@ -71,13 +71,13 @@ class TracedKernels:
 
     def take_steps(
         self, tables: Any, targets: Any, places: Any, rows: Any, models: Any, factors: Any,
-        ridges: Any, logistic: bool, linear: Any, center: Any, first: Any, shift: Any, step: Any,
-        of_z: Any, of_point: Any, thresholds: Any, divisors: Any,
+        ridges: Any, logistic: bool, linear: Any, less: Any, center: Any, first: Any, shift: Any,
+        step: Any, of_z: Any, of_point: Any, thresholds: Any, divisors: Any,
     ) -> None:  # fmt: skip
         """Call `steps.take_steps`, which describes the arguments."""
         numbers = vector((shift, step, of_z, of_point), models.dtype)
         given = (
-            tables, targets, places, rows, factors, ridges, linear, center, first, numbers,
+            tables, targets, places, rows, factors, ridges, linear, less, center, first, numbers,
             thresholds, divisors,
         )  # fmt: skip
         work = len(divisors) * len(places) * tables[0].size
@@ -85,25 +85,25 @@ class TracedKernels:
 
     def take_steps_by_scores(
         self, tables: Any, targets: Any, products: Any, losses: Any, places: Any, models: Any,
-        factors: Any, ridges: Any, logistic: bool, linear: Any, center: Any, shift: Any, step: Any,
-        count: int,
+        factors: Any, ridges: Any, logistic: bool, linear: Any, less: Any, center: Any, shift: Any,
+        step: Any, count: int,
     ) -> None:  # fmt: skip
         """Call `steps.take_steps_by_scores`, which describes the arguments; without losses."""
         numbers = vector((shift, step), models.dtype)
-        given = tables, targets, products, places, factors, ridges, linear, center, numbers
+        given = tables, targets, products, places, factors, ridges, linear, less, center, numbers
         work = 2 * len(places) * tables[0].size
         self._call("take_steps_by_scores", work, given, (logistic, count), models)
 
     def take_softmax_steps(
         self, tables: Any, targets: Any, places: Any, rows: Any, models: Any, ridges: Any,
-        linear: Any, center: Any, first: Any, shift: Any, step: Any, of_z: Any, of_point: Any,
-        thresholds: Any, divisors: Any,
+        linear: Any, less: Any, center: Any, first: Any, shift: Any, step: Any, of_z: Any,
+        of_point: Any, thresholds: Any, divisors: Any,
     ) -> None:  # fmt: skip
         """Call `steps.take_softmax_steps`, which describes the arguments."""
         numbers = vector((shift, step, of_z, of_point), models.dtype)
         given = (
-            tables, targets, places, rows, ridges, linear, center, first, numbers, thresholds,
-            divisors,
+            tables, targets, places, rows, ridges, linear, less, center, first, numbers,
+            thresholds, divisors,
         )  # fmt: skip
         work = len(divisors) * len(places) * tables[0].size * models.shape[-1]
         self._call("take_softmax_steps", work, given, (), models)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from typing import Any
 
 import numba
@@ -21,11 +22,11 @@ import numpy as np
 
 from flower_fedcon.kernels import rows, steps
 from flower_fedcon.kernels.jit import jit, renamed
-from flower_fedcon.kernels.threads import Paces
+from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
 
 FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
-_MOVE = 2  # of them take as long as reading an entry and writing another
+_MOVE = 4  # of them take as long as reading an entry and writing another
 _BLOCK = 64  # entries among which the largest is found again, one by one
 WHOLE = {  # integers of so many bytes, and all their bits but the sign
     4: (np.int32, np.int32(2**31 - 1)),
@@ -107,12 +108,6 @@ def _moved_variates(
             after[i, j] = own[i, j] + (delta[i, j] * rate - c[j])
 
 
-def _rows_less(vector: Array, x: Array, out: Array) -> None:
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            out[i, j] = vector[j] - x[i, j]
-
-
 def _repeat(vector: Array, out: Array) -> None:
     for i in numba.prange(len(out)):
         for j in range(out.shape[1]):
@@ -132,8 +127,7 @@ def _add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, total: 
 _PARALLEL = (
     rows.add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer,
     steps.take_steps, steps.take_steps_by_scores, rows.find_losses,
-    steps.take_softmax_steps, _variate_change, _moved_variates, _rows_less,
-    _repeat,
+    steps.take_softmax_steps, _variate_change, _moved_variates, _repeat,
 )  # fmt: skip
 
 
@@ -141,9 +135,10 @@ def _name(loop: Any) -> str:
     return str(loop.__name__).removeprefix("_")
 
 
-_loops: dict[str, Any] = {_name(loop): jit(loop, parallel=True) for loop in _PARALLEL}
-_loops_alone: dict[str, Any] = {_name(loop): jit(renamed(loop, "alone")) for loop in _PARALLEL}
-_paces = Paces()
+forms: dict[str, tuple[Any, Any]] = {  # of each loop: for all threads, and for one
+    _name(loop): (jit(loop, parallel=True), jit(renamed(loop, "alone"))) for loop in _PARALLEL
+}
+_paces = defaultdict[tuple[str, int], Pace](Pace)  # of each loop, and size of the work
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False
 
@@ -158,18 +153,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def forms(loop: str) -> tuple[Any, Any]:
-    """Return a loop's forms for all threads and for one."""
-    return _loops[loop], _loops_alone[loop]
-
-
 def _call(loop: str, work: int, *arguments: Any) -> None:
     """Call a loop, on as many threads as are fastest for so many multiply-adds."""
+    both = forms[loop]
     if work < FEW or forked:
-        _loops_alone[loop](*arguments)
+        both[True](*arguments)
         return
     with lock:
-        _paces.call((loop, work.bit_length()), forms(loop), arguments)
+        pace = _paces[loop, work.bit_length()]
+        if pace.untimed:
+            pace.untimed -= 1
+            both[pace.faster](*arguments)
+        else:
+            pace.call(both, arguments)
 
 
 def add_gradients(*arguments: Any) -> None:
@@ -220,7 +216,7 @@ def steepest(g: Array) -> tuple[Array, Array]:
     """
     whole, mask = WHOLE[g.itemsize]
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), whole)
-    _call("steepest", g.size, read_only(g).view(whole), mask, codes, tops)
+    _call("steepest", _MOVE * g.size, read_only(g).view(whole), mask, codes, tops)
     return codes, tops.view(g.dtype)
 
 
@@ -312,13 +308,6 @@ def moved_variates(
     return delta, after
 
 
-def less(vector: Array, x: Array) -> Array:
-    """Return vector - x, for a matrix x."""
-    out = np.empty(x.shape, x.dtype)
-    _call("rows_less", _MOVE * x.size, read_only(vector), read_only(x), out)
-    return out
-
-
 def repeat(vector: Array, out: Array) -> None:
     """Write a vector into each row of a matrix."""
     _call("repeat", _MOVE * out.size, read_only(vector), out)
@@ -333,6 +322,9 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Arr
 
 def read_only(x: Array) -> Array:
     """Return a read-only, contiguous view, so that numba compiles for one type of array only."""
+    flags = x.flags
+    if flags.c_contiguous and not flags.writeable:
+        return x
     view = np.ascontiguousarray(x).view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view

@@ -30,12 +30,12 @@ from flower_fedcon.kernels.frames import (
 from flower_fedcon.kernels.jit import cached, jit, renamed
 from flower_fedcon.kernels.threads import Pace
 
-_GRADIENTS, _GRADIENTS_ALONE = compiled.forms("add_gradients")
-_STEPS, _STEPS_ALONE = compiled.forms("take_steps")
-_BY_SCORES, _BY_SCORES_ALONE = compiled.forms("take_steps_by_scores")
-_SOFTMAX, _SOFTMAX_ALONE = compiled.forms("take_softmax_steps")
-_STEEPEST, _STEEPEST_ALONE = compiled.forms("steepest")
-_MIX, _MIX_ALONE = compiled.forms("mix_coordinates")
+_GRADIENTS, _GRADIENTS_ALONE = compiled.forms["add_gradients"]
+_STEPS, _STEPS_ALONE = compiled.forms["take_steps"]
+_BY_SCORES, _BY_SCORES_ALONE = compiled.forms["take_steps_by_scores"]
+_SOFTMAX, _SOFTMAX_ALONE = compiled.forms["take_softmax_steps"]
+_STEEPEST, _STEEPEST_ALONE = compiled.forms["steepest"]
+_MIX, _MIX_ALONE = compiled.forms["mix_coordinates"]
 
 
 @jit
@@ -58,14 +58,15 @@ def _take_steps(given: Any, results: Any, number: Any) -> None:
     tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, number))
     places, rows = vector(given, 2, np.int64), cube(given, 3, np.int64)
     factors, ridges = vector(given, 4, number), vector(given, 5, number)
-    linear, center = read_only(matrix(given, 6, number)), read_only(matrix(given, 7, number))
-    first, numbers = read_only(vector(given, 8, number)), vector(given, 9, number)
-    thresholds, divisors = vector(given, 10, number), vector(given, 11, number)
-    whole, models = vector(given, 12, np.int64), matrix(results, 0, number)
+    linear, less = read_only(matrix(given, 6, number)), read_only(matrix(given, 7, number))
+    center, first = read_only(matrix(given, 8, number)), read_only(vector(given, 9, number))
+    numbers, thresholds = vector(given, 10, number), vector(given, 11, number)
+    divisors, whole = vector(given, 12, number), vector(given, 13, np.int64)
+    models = matrix(results, 0, number)
     logistic = whole[1] != 0
     every = (
-        tables, targets, places, rows, models, factors, ridges, logistic, linear, center, first,
-        numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
+        tables, targets, places, rows, models, factors, ridges, logistic, linear, less, center,
+        first, numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
     )  # fmt: skip
     if whole[0]:
         _STEPS_ALONE(*every)
@@ -79,12 +80,13 @@ def _take_steps_by_scores(given: Any, results: Any, number: Any) -> None:
     products, losses = cube(given, 2, number), np.empty(0, number)
     places, factors = vector(given, 3, np.int64), vector(given, 4, number)
     ridges, linear = vector(given, 5, number), read_only(matrix(given, 6, number))
-    center, numbers = read_only(matrix(given, 7, number)), vector(given, 8, number)
-    whole, models = vector(given, 9, np.int64), matrix(results, 0, number)
+    less, center = read_only(matrix(given, 7, number)), read_only(matrix(given, 8, number))
+    numbers, whole = vector(given, 9, number), vector(given, 10, np.int64)
+    models = matrix(results, 0, number)
     logistic, count = whole[1] != 0, whole[2]
     every = (
         tables, targets, products, losses, places, models, factors, ridges, logistic, linear,
-        center, numbers[0], numbers[1], count,
+        less, center, numbers[0], numbers[1], count,
     )  # fmt: skip
     if whole[0]:
         _BY_SCORES_ALONE(*every)
@@ -97,12 +99,12 @@ def _take_softmax_steps(given: Any, results: Any, number: Any) -> None:
     tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, np.int64))
     places, rows = vector(given, 2, np.int64), cube(given, 3, np.int64)
     ridges, linear = vector(given, 4, number), read_only(matrix(given, 5, number))
-    center, first = read_only(matrix(given, 6, number)), read_only(vector(given, 7, number))
-    numbers, thresholds = vector(given, 8, number), vector(given, 9, number)
-    divisors, whole = vector(given, 10, number), vector(given, 11, np.int64)
-    models = cube(results, 0, number)
+    less, center = read_only(matrix(given, 6, number)), read_only(matrix(given, 7, number))
+    first, numbers = read_only(vector(given, 8, number)), vector(given, 9, number)
+    thresholds, divisors = vector(given, 10, number), vector(given, 11, number)
+    whole, models = vector(given, 12, np.int64), cube(results, 0, number)
     every = (
-        tables, targets, places, rows, models, ridges, linear, center, first,
+        tables, targets, places, rows, models, ridges, linear, less, center, first,
         numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
     )  # fmt: skip
     if whole[0]:

@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 WORTHWHILE: int = 2**15
 _SPARED = 2**28  # entries, from which on loading costs less than it has cost to do without
 _CALL = 2048  # entries that take NumPy as long as what a call costs it whatever their number
-_DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _interpreted = 0  # numbers that recursions have gone over so far
 _entries = 0  # that prox and projections have gone over by NumPy so far
 traced: Any = None  # what makes the kernels' calls of traced arrays, while a round is traced
@@ -81,7 +81,7 @@ def kernels_at_hand(x: Array) -> Any:
 
 
 def _double_or_single(x: Array) -> bool:
-    return known(x) and x.dtype in (_DOUBLE, _SINGLE)
+    return known(x) and x.dtype in _FLOATS
 
 
 def oracles(x: Array) -> ModuleType | None:
@@ -91,7 +91,7 @@ def oracles(x: Array) -> ModuleType | None:
     many smaller ones have come that the time would have been won back; once loaded, they are used
     for arrays of any size. As for `kernels`, some arrays are NumPy's; so are those not contiguous.
     """
-    if type(x) is not np.ndarray or x.dtype not in (_DOUBLE, _SINGLE):
+    if type(x) is not np.ndarray or x.dtype not in _FLOATS:
         return None
     return (_oracles or _met(x.size + _CALL)) if x.flags.c_contiguous and x.size else None
 

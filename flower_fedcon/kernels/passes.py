@@ -76,24 +76,6 @@ def variate_change(c: Array, delta: Array, length: float) -> Array:
     return change
 
 
-def less(vector: Array, x: Array) -> Array:
-    """Return vector - x; where x is large, on several threads, as the steps that follow.
-
-    Parameters
-    ----------
-    vector : array, shape of a model
-    x : array, shape (..., *model)
-
-    >>> less(np.ones(2), np.eye(2))
-    array([[0., 1.],
-           [1., 0.]])
-    """
-    compiled = kernels(x) if _of_vectors(x, vector) else None
-    if compiled is not None:
-        return compiled.less(vector, x)  # type: ignore[no-any-return]
-    return vector - x
-
-
 def repeated(x: Array, count: int) -> Array:
     """Return a new array that holds x so often.
 

@@ -113,16 +113,22 @@ def find_scores(table: Array, x: Array, out: Array) -> None:
 def find_both_scores(table: Array, x: Array, y: Array, out: Array, other: Array) -> None:
     """Write <a, x> and <a, y> of each row a, which is read once."""
     d, count, number = len(x), len(table), x.dtype.type
-    whole = count - count % 2
-    for k in range(0, whole, 2):
-        a1, a2 = table[k], table[k + 1]
-        s1, s2, t1, t2 = number(0), number(0), number(0), number(0)
+    whole = count - count % 4
+    for k in range(0, whole, 4):
+        a1, a2, a3, a4 = table[k], table[k + 1], table[k + 2], table[k + 3]
+        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
+        t1, t2, t3, t4 = number(0), number(0), number(0), number(0)
         for j in range(d):
             s1 += a1[j] * x[j]
-            s2 += a2[j] * x[j]
             t1 += a1[j] * y[j]
+            s2 += a2[j] * x[j]
             t2 += a2[j] * y[j]
-        out[k], out[k + 1], other[k], other[k + 1] = s1, s2, t1, t2
+            s3 += a3[j] * x[j]
+            t3 += a3[j] * y[j]
+            s4 += a4[j] * x[j]
+            t4 += a4[j] * y[j]
+        out[k], out[k + 1], out[k + 2], out[k + 3] = s1, s2, s3, s4
+        other[k], other[k + 1], other[k + 2], other[k + 3] = t1, t2, t3, t4
     for k in range(whole, count):
         a, s, t = table[k], number(0), number(0)
         for j in range(d):

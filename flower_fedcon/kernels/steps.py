@@ -10,9 +10,23 @@ from typing import Any
 import numba
 import numpy as np
 
+from flower_fedcon.kernels.jit import jit
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC
 from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores, mean_loss
 from flower_fedcon.validation import Array
+
+
+@jit
+def _fill(drift: Array, linear: Array, less: Array, at: Any) -> None:
+    """Write the linear term of a client, at this place of those who take steps."""
+    own = linear[at if len(linear) > 1 else 0]
+    if len(less):
+        off = less[at]
+        for j in range(len(drift)):
+            drift[j] = own[j] - off[j]
+    else:
+        for j in range(len(drift)):
+            drift[j] = own[j]
 
 
 def take_steps(
@@ -25,6 +39,7 @@ def take_steps(
     ridges: Array,
     logistic: bool,
     linear: Array,
+    less: Array,
     center: Array,
     first: Array,
     shift: Any,
@@ -36,8 +51,8 @@ def take_steps(
 ) -> None:
     """Take gradient steps of some clients on `models`, in place: a client's rows stay in the cache.
 
-    Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear, x> and
-    shift/2 ||x - center||^2. The gradient g of step k is taken at the point w, the model z
+    Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear - less, x>
+    and shift/2 ||x - center||^2. The gradient g of step k is taken at the point w, the model z
     soft-thresholded at thresholds[k] and divided by divisors[k]; then
     z := of_z z + of_point w - step g.
 
@@ -50,8 +65,8 @@ def take_steps(
     rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step
     models : array, shape (n, d)
     factors, ridges : array, shape (N,)
-    linear : array, shape (n, d) or (0, 0)
-    center : array, shape (n, d), (1, d) or (0, 0)
+    linear, center : array, shape (n, d), (1, d) or (0, 0)
+    less : array, shape (n, d) or (0, 0)
     first : array, shape (d,) or (0,)
         The point of the first step, where it is given.
     """
@@ -60,6 +75,9 @@ def take_steps(
         client, at = places[i], np.int64(i)
         model, ridge, factor = models[at], ridges[client], factors[client]
         point, gradient = np.empty(len(model), model.dtype), np.empty(len(model), model.dtype)
+        drift = np.empty(len(model) if len(linear) else 0, model.dtype)
+        if len(linear):
+            _fill(drift, linear, less, at)
         for k in range(len(thresholds)):
             own = rows[at, k] if len(rows) else every
             level, shrink = thresholds[k], one / divisors[k]
@@ -73,9 +91,8 @@ def take_steps(
                     point[j] = first[j]
             for j in range(len(model)):
                 gradient[j] = ridge * point[j]
-            if len(linear):
-                for j in range(len(model)):
-                    gradient[j] += linear[at, j]
+            for j in range(len(drift)):
+                gradient[j] += drift[j]
             if len(center):
                 middle = center[at if len(center) > 1 else 0]
                 for j in range(len(model)):
@@ -101,6 +118,7 @@ def take_steps_by_scores(
     ridges: Array,
     logistic: bool,
     linear: Array,
+    less: Array,
     center: Array,
     shift: Any,
     step: Any,
@@ -134,10 +152,11 @@ def take_steps_by_scores(
         kept = one - step * (ridges[client] + shift)
         scores, weights = np.empty(m, model.dtype), np.empty(m, model.dtype)
         sums, drifts = np.zeros(m, model.dtype), np.zeros(m, model.dtype)
-        drift = np.zeros(d if len(linear) or len(center) else 0, model.dtype)
+        drift = np.empty(d if len(linear) or len(center) else 0, model.dtype)
         if len(linear):
-            for j in range(d):
-                drift[j] = linear[at, j]
+            _fill(drift, linear, less, at)
+        else:
+            drift[:] = zero
         if len(center):
             middle = center[at if len(center) > 1 else 0]
             for j in range(d):
@@ -160,10 +179,12 @@ def take_steps_by_scores(
                 sums[r] = kept * sums[r] + weights[r]
             power *= kept
             drifted = kept * drifted + one
-        for j in range(d):
-            model[j] *= power
-        for j in range(len(drift)):
-            model[j] -= step * drifted * drift[j]
+        if len(drift):
+            for j in range(d):
+                model[j] = power * model[j] - step * drifted * drift[j]
+        else:
+            for j in range(d):
+                model[j] *= power
         add_rows(table, sums, -step, model)
 
 
@@ -175,6 +196,7 @@ def take_softmax_steps(
     models: Array,
     ridges: Array,
     linear: Array,
+    less: Array,
     center: Array,
     first: Array,
     shift: Any,
@@ -191,8 +213,8 @@ def take_softmax_steps(
     targets : array of int, shape (N, m)
         Classes.
     models : array, shape (n, d, classes)
-    linear : array, shape (n, d * classes) or (0, 0)
-    center : array, shape (n, d * classes), (1, d * classes) or (0, 0)
+    linear, center : array, shape (n, d * classes), (1, d * classes) or (0, 0)
+    less : array, shape (n, d * classes) or (0, 0)
     first : array, shape (d * classes,) or (0,)
     """
     m, d, classes = tables.shape[1], tables.shape[2], models.shape[2]
@@ -205,6 +227,9 @@ def take_softmax_steps(
         point = np.empty((classes, d), model.dtype)  # a row for each class: sums run along it
         gradient = np.empty((classes, d), model.dtype)
         scores = np.empty((classes, size), model.dtype)
+        drift = np.empty(d * classes if len(linear) else 0, model.dtype)
+        if len(linear):
+            _fill(drift, linear, less, at)
         batch = np.empty((size if len(rows) else 0, d), model.dtype)
         for k in range(len(thresholds)):
             level, shrink = thresholds[k], one / divisors[k]
@@ -218,8 +243,8 @@ def take_softmax_steps(
                     if k == 0 and len(first):
                         w = first[j * classes + c]
                     g = ridges[client] * w
-                    if len(linear):
-                        g += linear[at, j * classes + c]
+                    if len(drift):
+                        g += drift[j * classes + c]
                     if len(center):
                         g += shift * (w - center[at if len(center) > 1 else 0, j * classes + c])
                     point[c, j], gradient[c, j] = w, g

@@ -170,7 +170,7 @@ class CompiledRows:
         # The pass over the rows that finds the losses takes the steps that follow them, too: those
         # of the last round, from here.
         models, everyone = repeated(at, len(means)), np.arange(len(means))
-        self._take_plain(models, plain, everyone, (self._none, self._none), means)
+        self._take_plain(models, plain, everyone, (self._none,) * 3, means)
         self._ahead = _Ahead(at.tobytes(), plain, models)
         return means
 
@@ -242,7 +242,7 @@ class CompiledRows:
             self.factors,
             self.ridges,
             self.logistic,
-            *drift[:2],
+            *drift[:3],
             *plain,
         )
 

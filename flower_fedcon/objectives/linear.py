@@ -88,9 +88,13 @@ class LeastSquares(LinearModel):
 
     def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
         """Return scale times the gradient at x, plus pull (x - center)."""
+        if x.shape != self.shape:
+            self._expect(x)
         g: Array = x - center
         g *= pull
-        self.add_gradient(x, g, scale)
+        rows = self.rows
+        scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
+        g += self._pull_back(scores, rows, self.targets, self.weights, scale)
         return g
 
     def _loss(self, scores: Array) -> float:

@@ -109,8 +109,7 @@ class StackedSoftmaxRegression(StackedRows):
         if self._walking is None:
             ridges = np.full(len(self.tables), np.reshape(l2, -1), self.tables.dtype)
             self._walking = CompiledSoftmax(module, self.tables, self.targets, ridges)
-        arrays = (steps.start, steps.linear, steps.center, steps.first)
-        return all(array is None or array.dtype == self.tables.dtype for array in arrays)
+        return all(array.dtype == self.tables.dtype for array in steps.arrays)
 
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""

@@ -328,8 +328,7 @@ class CompilableRows(StackedRows):
         walking = self._walking
         if walking is None or walking.ridges is None:
             return False
-        arrays = (steps.start, steps.linear, steps.center, steps.first)
-        return bool(walking.takes(*(array for array in arrays if array is not None)))
+        return bool(walking.takes(*steps.arrays))
 
     def _new(
         self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None

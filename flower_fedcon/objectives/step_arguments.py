@@ -11,24 +11,24 @@ from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.validation import Array
 
 
-def drift_of(module: Any, steps: Steps, models: Array) -> tuple[Array, Array, Array]:
+def drift_of(module: Any, steps: Steps, models: Array) -> tuple[Array, Array, Array, Array]:
     """Return the arrays that steps of `models` heed, as the kernels take them, flat.
 
-    These are the linear term, the center, and the first point, of length 0 where there is none.
+    These are the linear term, what is taken off it, the center, and the first point, of length 0
+    where there is none.
     """
     none, size = np.empty((0, 0), models.dtype), models[0].size
-    linear = center = none
+    linear = less = center = none
     if steps.linear is not None:
-        linear = steps.linear
-        if linear.shape != models.shape:
-            linear = np.broadcast_to(linear, models.shape)
-        linear = linear.reshape(-1, size)
+        linear = steps.linear.reshape(-1, size)
+        if steps.less is not None:
+            less = steps.less.reshape(-1, size)
     if steps.shift:
         middle = np.zeros(size, models.dtype) if steps.center is None else steps.center
         center = middle.reshape(-1, size)
     first = none if steps.first is None else steps.first
     read_only = module.read_only
-    return read_only(linear), read_only(center), read_only(first.reshape(-1))
+    return read_only(linear), read_only(less), read_only(center), read_only(first.reshape(-1))
 
 
 def numbers_of(steps: Steps, models: Array) -> tuple[Any, ...]:

@@ -7,12 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import L1, MCP, SCAD, ElasticNet, L2Squared, Zero
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.sets import Atom
 from flower_fedcon.validation import Array
 
 _ENTRY_BY_ENTRY = L1, L2Squared, ElasticNet, Zero, MCP, SCAD
+
+
+def _fail_alone(oracle: Callable[..., Any], x: Array, axes: int, *rest: Any, **more: Any) -> None:
+    """Raise the error of the one model in a stack anew: it names a place in the model."""
+    if x.ndim > axes and len(x) == 1:
+        oracle(x[0], *rest, **more)
 
 
 class BatchedSet:
@@ -35,11 +42,19 @@ class BatchedSet:
 
     def lmo(self, g: Array, **options: Any) -> Atom:
         """Return the vertices."""
-        return self.inner.lmo(g, batch=g.ndim - self.axes, **options)  # type: ignore[no-any-return]
+        try:
+            return self.inner.lmo(g, batch=g.ndim - self.axes, **options)  # type: ignore[no-any-return]
+        except ConfigError:
+            _fail_alone(self.inner.lmo, g, self.axes, **options)
+            raise
 
     def project(self, x: Array) -> Array:
         """Return the projections."""
-        return self.inner.project(x, batch=x.ndim - self.axes)  # type: ignore[no-any-return]
+        try:
+            return self.inner.project(x, batch=x.ndim - self.axes)  # type: ignore[no-any-return]
+        except ConfigError:
+            _fail_alone(self.inner.project, x, self.axes)
+            raise
 
 
 class BatchedRegularizer:
@@ -57,7 +72,11 @@ class BatchedRegularizer:
 
     def prox(self, v: Array, step: float) -> Array:
         """Return the proximal points."""
-        return self.inner.prox(v, step, batch=v.ndim - self.axes)  # type: ignore[no-any-return]
+        try:
+            return self.inner.prox(v, step, batch=v.ndim - self.axes)  # type: ignore[no-any-return]
+        except ConfigError:
+            _fail_alone(self.inner.prox, v, self.axes, step)
+            raise
 
     def weights(self) -> tuple[float, float] | None:
         """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi is another."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -14,7 +15,6 @@ from flower_fedcon.regularizers.base import (
     Regularizer,
     check_prox,
     norm,
-    plain,
     soft,
     weight_or_weights,
 )
@@ -66,7 +66,7 @@ class _GroupPenalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold the entries at step * l1, then the groups' norms at step * weight."""
-        if plain(step) and step > 0 and (loops := oracles(v)) is not None:
+        if type(step) is float and 0.0 < step < math.inf and (loops := oracles(v)) is not None:
             found = self._compiled(loops, v, step, v.shape[batch:])
             if found is not None:
                 return found
@@ -132,6 +132,8 @@ class L2Norm(_GroupPenalty):
 
     def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
         out, level = np.empty(v.shape, v.dtype), step * self.weight
+        if v.ndim == len(shape) == 1:
+            return out if loops.shrink_norm(v, len(v), level, False, out) else None
         done = loops.shrink_norm(flat(v), size_of(shape), level, False, flat(out))
         return out if done else None
 

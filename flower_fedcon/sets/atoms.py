@@ -171,10 +171,12 @@ class CoordinateAtom(Atom):
             return super().sum(atoms)
         if len(atoms) < _FEW:
             total = np.zeros(first.shape)
-            entries = total.reshape(-1)
+            entries = total.reshape(-1).data  # single entries in half of an array's time
             for atom in atoms:
-                code, size = atom.code, atom.magnitude
-                entries[abs(code) - 1] += size if code > 0 else -size
+                if (code := atom.code) > 0:
+                    entries[code - 1] += atom.magnitude
+                else:
+                    entries[-code - 1] -= atom.magnitude
             return total
         codes = np.array([atom.code for atom in atoms])
         amounts = np.copysign([atom.magnitude for atom in atoms], codes)

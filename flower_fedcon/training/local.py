@@ -43,7 +43,7 @@ class LocalTraining:
         self, client: LocalPassClient[Any], state: Any, down: Payload, layout: Layout
     ) -> None:
         self._client, self._state, self._down, self.layout = client, state, down, layout
-        self._added: Correction = client.correction(state, down)
+        self._added: Correction = client.correction(state, down).simplified
         self.steps = 0
         self._correction: LoopCorrection | None = None
         self._z: Array | None = None  # what moves, where the method's own steps are taken

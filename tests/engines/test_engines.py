@@ -116,7 +116,9 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("algorithm", "block"), zip(RUNS, [3, 1, None, 2, 4, 1], strict=True))
+@pytest.mark.parametrize(
+    ("algorithm", "block"), list(zip(RUNS, [3, 1, None, 2, 4, 1], strict=True))
+)
 def test_ray_finds_the_local_iterates(algorithm, block):
     local, ray = run(algorithm, "local"), run(algorithm, "ray", clients_per_message=block)
     assert ray.x.tobytes() == local.x.tobytes()

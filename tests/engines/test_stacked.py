@@ -293,9 +293,13 @@ def test_stacks_have_the_values_and_gradients_of_their_parts(kind):
 
 
 def test_arrays_that_follow_one_another_are_not_copied():
-    data = np.random.default_rng(0).standard_normal((5, 4, 3))
+    data = together(list(np.random.default_rng(0).standard_normal((5, 4, 3))))
     assert np.shares_memory(together(list(data)), data)
     assert np.array_equal(together(list(data)), data)
+    past_a_line = together(list(data[1:]))  # a small one is brought to the next
+    assert not np.shares_memory(past_a_line, data)
+    assert np.array_equal(past_a_line, data[1:])
+    assert past_a_line.ctypes.data % 64 == data.ctypes.data % 64 == 0
     scattered = [data[0], data[2], data[1]]
     assert not np.shares_memory(together(scattered), data)
     assert np.array_equal(together(scattered), np.stack(scattered))

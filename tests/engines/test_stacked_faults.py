@@ -13,7 +13,7 @@ from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import LeastSquares
-from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.client_axis import Stack, together
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedDualAvg, FedMiD
 
@@ -67,7 +67,8 @@ def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
     psi, found = L1(0.1), []
     for engine in (LocalEngine, StackedEngine):
         rng = np.random.default_rng(0)
-        A, b = rng.standard_normal((4, 8, 5)), rng.standard_normal((4, 8))
+        A = together([rng.standard_normal((8, 5)) for _ in range(4)])  # engines use it as it is
+        b = rng.standard_normal((4, 8))
         problem = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
         strategy = kind(psi, client_lr=0.05, local_steps=2)
         run = OpenRun(strategy, problem)
@@ -139,3 +140,18 @@ def test_clients_that_lost_their_state_come_back_as_on_the_local_engine(name, go
     assert stacked_run.server.counts == local.server.counts
     assert local.server.counts["lost"] > 0
     assert np.abs(stacked_run.x - local.x).max() <= 1e-12
+
+
+def test_an_error_names_the_place_in_the_model():
+    """And not in the stack of the clients' models."""
+    rng = np.random.default_rng(0)
+    clients = [LeastSquares(rng.normal(size=(6, 4)), rng.normal(size=6)) for _ in range(3)]
+    problem = FederatedProblem(clients, regularizer=L1(0.1))
+    strategy = FedMiD(L1(0.1), client_lr=1e200, local_steps=5)
+    said = []
+    for engine in ("local", "stacked"):
+        with np.errstate(all="ignore"), pytest.raises(RoundError) as caught:
+            simulate(strategy, problem, 1, engine=engine)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert ") at (0,): has the run diverged?" in said[0]
