@@ -32,7 +32,5 @@ class FedFWClient(FrankWolfeClient[FedFWClientState]):
 
     def step(self, state: FedFWClientState, down: Payload) -> tuple[Payload, FedFWClientState]:
         """Do steps 2 to 4."""
-        x, step_size = state.x, down["step_size"]
-        g, d = self.surrogate_gradient(x, state.d, down)
-        atom = self.atom(g, step_size)
-        return {"atom": atom}, FedFWClientState(atom.mix(x, step_size), d)
+        atom, x, d = self.frank_wolfe_step(state.x, state.d, down)
+        return {"atom": atom}, FedFWClientState(x, d)

@@ -51,7 +51,9 @@ class DualAveragingSteps(DualAveragingClient, LocalStepsClient[None]):
 
     def move(self, z: Array, w: Array, g: Array) -> Array:
         """Add a gradient together with its own point."""
-        return z - g + (0.5 * self.strong_convexity) * w
+        moved = z - g
+        moved += (0.5 * self.strong_convexity) * w
+        return moved
 
     def steps_ahead(self, added: Correction, count: int, down: Payload) -> Steps | None:
         """Return them as numbers: prox(z / c, A / c) is soft(z, A l1) / (c + A l2)."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.sets import Atom, ConstraintSet
+from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.objectives.client_axis import StepTaker, VertexStep
+from flower_fedcon.sets import Atom, ConstraintSet, CoordinateAtom
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -13,21 +15,42 @@ State = TypeVar("State")
 
 
 class FrankWolfeClient(FedConClient[State]):
-    """The gradient of the surrogate, and the oracle."""
+    """The gradient of the surrogate, the oracle, and the step; at once where there is a way."""
 
     constraint: ConstraintSet
     stochastic: bool
     batch_size: int | None
 
-    def surrogate_gradient(
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings; look up once whether steps may be taken at once."""
+        super().configure(run)
+        own, base = type(self), FedConClient
+        foreseen = (own.gradient, own.pulled_gradient) == (base.gradient, base.pulled_gradient)
+        foreseen &= own.atom is FrankWolfeClient.atom and not self.stochastic
+        at_once = foreseen and isinstance(self.objective, StepTaker)
+        self._magnitude = self.constraint.coordinate_magnitude if at_once else None
+
+    def frank_wolfe_step(
         self, x: Array, d: Array | None, down: Payload
-    ) -> tuple[Array, Array | None]:
-        """Return (1/N) grad f_i(x_i) + lambda_t (x_i - x_bar), and d_i to keep."""
-        if not self.stochastic:
-            return self.pulled_gradient(x, down["x_bar"], down["penalty"]), None
-        g = x - down["x_bar"]
-        g *= down["penalty"]
-        return g, self.add_own_gradient(x, d, down, g)
+    ) -> tuple[Atom, Array, Array | None]:
+        """Return s = lmo(g), the step (1 - eta) x + eta s, and d_i to keep.
+
+        g = (1/N) grad f_i(x) + lambda_t (x - x_bar), with d_i for the first term if stochastic.
+        """
+        center, pull, step_size = down["x_bar"], down["penalty"], down["step_size"]
+        if self._magnitude is not None:
+            step = VertexStep(x, 1.0 / self._count, center, pull, step_size, self._magnitude)
+            if (taken := self.objective.vertex_step(step)) is not None:
+                codes, moved = taken
+                return CoordinateAtom(codes, self._magnitude, x.shape, x.dtype), moved, None
+        if self.stochastic:
+            g = x - center
+            g *= pull
+            d = self.add_own_gradient(x, d, down, g)
+        else:
+            g = self.pulled_gradient(x, center, pull)
+        atom = self.atom(g, step_size)
+        return atom, atom.mix(x, step_size), d
 
     def add_own_gradient(
         self, x: Array, d: Array | None, down: Payload, out: Array

@@ -157,8 +157,9 @@ class Gate:
         if not isinstance(column, list):
             values, shape, lead = [column], (count, *shape), 1
         for value in values:
-            if getattr(value, "shape", None) != shape or value.dtype != dtype:
-                if not hasattr(value, "shape"):
+            own = getattr(value, "dtype", None)  # usually the same object, and soon compared
+            if (own is not dtype and own != dtype) or value.shape != shape:
+                if own is None:
                     raise ConfigError(f"{name!r} is {value!r}, expected an array")
                 raise ConfigError(
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "

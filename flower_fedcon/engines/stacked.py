@@ -17,8 +17,8 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Versions, state_before
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
-from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.engines.base import InProcess
+from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_requests import (
     classes_of,
     forms_of,
@@ -28,14 +28,14 @@ from flower_fedcon.engines.stacked_requests import (
 )
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
-from flower_fedcon.objectives.client_axis import Stackable, Steps, StepTaker, places
+from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.stacked import Stack, Which, alike, stacks, why_not_one_stack
+from flower_fedcon.objectives.stacked import Stack, alike, stacks, why_not_one_stack
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
 from flower_fedcon.solvers.clients import ClientsError
-from flower_fedcon.solvers.stacked import Clients, StackedSolver, why_one_at_a_time
+from flower_fedcon.solvers.stacked import StackedSolver, why_one_at_a_time
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -71,72 +71,6 @@ def why_not_stackable(
         return f"the {len(standing)} clients differ: {len(groups)} types and shapes of objectives"
     reasons = (why_not_one_stack([standing[i] for i in own]) for own in groups.values())
     return next(filter(None, reasons), None)
-
-
-class Selected(StepTaker):
-    """The objective of the clients that are being served."""
-
-    def __init__(self, run: RunInfo, objectives: Sequence[Any] = ()) -> None:
-        self._seed, self._objectives = run.seed, objectives
-        self._batch_size: int | None = run.settings.get("batch_size")
-
-    def select(self, stacked: Stack, which: Which, clients: Array, server_round: int) -> None:
-        """Choose the clients to serve."""
-        self._stack, self._which, self._clients = stacked, which, clients
-        self._round = server_round
-        self._order: Array | None = None
-
-    @property
-    def stacked_clients(self) -> Clients:
-        """What `StackedSolver` serves."""
-        own = [self._objectives[client] for client in self._clients.tolist()]
-        return Clients(self._stack, own, places(self._which))
-
-    def packed_objective(self, layout: Any) -> Selected:
-        """Return itself: stacks are of packed models."""
-        return self
-
-    def value(self, x: Array) -> float:
-        """Raise: a step that needs values serves one client at a time."""
-        raise NotImplementedError
-
-    def gradient(self, x: Array) -> Array:
-        """Return the gradients: full, or of each client's next minibatch."""
-        size, stacked = self._batch_size, self._stack
-        if size is None or size >= stacked.num_examples:
-            return stacked.gradient(x, self._which)
-        return stacked.batch_gradient(x, self._which, self._next_rows(size))
-
-    def add_gradient(self, x: Array, out: Array, scale: float) -> None:
-        """Add scale times the full gradients to `out` in place."""
-        self._stack.add_gradient(x, out, scale, self._which)
-
-    def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
-        """Return scale times the full gradients plus pull * (x - center)."""
-        return self._stack.pulled_gradient(x, scale, center, pull, self._which)
-
-    def gradient_steps(self, steps: Steps) -> Array | None:
-        """Return where each client's next gradient steps lead; None to take them one by one."""
-        if not self._stack.takes(steps):
-            return None
-        size, rows = self._batch_size, None
-        if size is not None and size < self._stack.num_examples:
-            rows = np.stack([self._next_rows(size) for _ in steps.points], axis=1)
-        return self._stack.gradient_steps(steps, self._which, rows)
-
-    def _next_rows(self, size: int) -> Array:
-        """Return each client's next rows, drawn from its own stream as in every engine."""
-        if self._order is None:
-            clients = self._clients.tolist()
-            self._streams = [stream(self._seed, BATCH, self._round, c) for c in clients]
-            self._order, self._used = np.empty((0, 0), np.intp), 0
-        if self._order.shape[1] - self._used < size:
-            m = self._stack.num_examples
-            self._order = np.stack([rng.permutation(m) for rng in self._streams])
-            self._used = 0
-        rows = self._order[:, self._used : self._used + size]
-        self._used += size
-        return rows
 
 
 class _Group(NamedTuple):

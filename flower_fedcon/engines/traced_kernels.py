@@ -110,8 +110,8 @@ class TracedKernels:
 
     def steepest(self, g: Any) -> tuple[Any, Any]:
         """Return what `compiled.steepest` does."""
-        codes, tops = custom_calls.steepest(plain(g), self._alone(g.size))
-        return TracedArray(codes), TracedArray(tops)
+        like = ((len(g),), np.int64), ((len(g),), g.dtype)
+        return self._found("steepest", g.size, (g,), (), like)
 
     def mix_coordinates(self, x: Any, codes: Any, step: Any, magnitude: float) -> Any:
         """Return what `compiled.mix_coordinates` does."""
@@ -119,6 +119,18 @@ class TracedKernels:
         numbers, mixed = vector((1.0 - step, amount), x.dtype), x.copy()
         self._call("mix_coordinates", 2 * x.size, (codes, numbers), (), mixed)
         return mixed
+
+    def take_vertex_steps(
+        self, tables: Any, targets: Any, places: Any, x: Any, factors: Any, ridges: Any,
+        scale: Any, link: int, center: Any, pull: Any, step: Any, magnitude: float,
+    ) -> tuple[Any, Any, Any]:  # fmt: skip
+        """Return what `compiled.take_vertex_steps` does."""
+        n, amount = len(places), of_type(step, x.dtype) * of_type(magnitude, x.dtype)
+        numbers = vector((scale, pull, 1.0 - step, amount), _DOUBLE)
+        given = tables, targets, places, x, factors, ridges, center, numbers
+        like = ((n,), np.int64), ((n,), x.dtype), ((n, x.shape[1]), x.dtype)
+        work = n * tables[0].size
+        return self._found("take_vertex_steps", work, given, (link,), like)
 
     def _alone(self, work: int) -> Any:
         """Return whether one thread is to do so many multiply-adds."""
@@ -131,6 +143,17 @@ class TracedKernels:
         self, loop: str, work: int, given: tuple[Any, ...], flags: tuple[Any, ...], out: Any
     ) -> None:
         """Have `out` hold what a loop makes of it."""
-        operands = [jnp.asarray(plain(value)) for value in given]
         whole = self._alone(work), *flags
-        out.hold(custom_calls.changed(loop, operands, whole, plain(out)))
+        out.hold(custom_calls.changed(loop, _operands(given), whole, plain(out)))
+
+    def _found(
+        self, loop: str, work: int, given: tuple[Any, ...], flags: tuple[Any, ...], like: Any
+    ) -> tuple[Any, ...]:
+        """Return what a loop writes into arrays like these."""
+        whole = self._alone(work), *flags
+        results = custom_calls.found(loop, _operands(given), whole, like)
+        return tuple(TracedArray(result) for result in results)
+
+
+def _operands(given: tuple[Any, ...]) -> list[Any]:
+    return [jnp.asarray(plain(value)) for value in given]

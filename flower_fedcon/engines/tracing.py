@@ -15,7 +15,7 @@ from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
-from flower_fedcon.engines.stacked import Selected
+from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.traced import (
     NotTraceableError,
     TracedArray,

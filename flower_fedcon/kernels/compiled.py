@@ -20,55 +20,14 @@ from typing import Any
 import numba
 import numpy as np
 
-from flower_fedcon.kernels import rows, steps
+from flower_fedcon.kernels import rows, steps, vertices
 from flower_fedcon.kernels.jit import jit, renamed
 from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
 
 FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
 _MOVE = 4  # of them take as long as reading an entry and writing another
-_BLOCK = 64  # entries among which the largest is found again, one by one
-WHOLE = {  # integers of so many bytes, and all their bits but the sign
-    4: (np.int32, np.int32(2**31 - 1)),
-    8: (np.int64, np.int64(2**63 - 1)),
-}
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
-
-
-@jit
-def _largest(row: Array, mask: Any) -> Any:
-    top = row.dtype.type(0)
-    for j in range(len(row)):
-        top = max(top, row[j] & mask)
-    return top
-
-
-def _steepest(g: Array, mask: Any, codes: Array, tops: Array) -> None:
-    # Floats are ordered as the integers of their bits, but for the sign, and NaN above all; and of
-    # integers, the largest of several is found at once.
-    for i in numba.prange(len(g)):
-        row, first = g[i], 0
-        largest = _largest(row[:_BLOCK], mask)
-        for start in range(_BLOCK, len(row), _BLOCK):
-            top = _largest(row[start : start + _BLOCK], mask)
-            if top > largest:
-                largest, first = top, start
-        at = first
-        while row[at] & mask != largest:
-            at += 1
-        tops[i] = row[at]
-        codes[i] = -1 - at if row[at] > 0 else 1 + at
-
-
-def _mix_coordinates(x: Array, codes: Array, rest: Any, amount: Any, out: Array) -> None:
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            out[i, j] = rest * x[i, j]
-        code = codes[i]
-        if code > 0:
-            out[i, code - 1] += amount
-        else:
-            out[i, -code - 1] -= amount
 
 
 def _pulled(x: Array, center: Array, strength: Any, out: Array) -> None:
@@ -125,9 +84,10 @@ def _add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, total: 
 
 
 _PARALLEL = (
-    rows.add_gradients, _steepest, _mix_coordinates, _pulled, _pulled_twice, _mix_outer,
-    steps.take_steps, steps.take_steps_by_scores, rows.find_losses,
-    steps.take_softmax_steps, _variate_change, _moved_variates, _repeat,
+    rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
+    steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
+    vertices.take_vertex_steps, _pulled, _pulled_twice, _mix_outer, _variate_change,
+    _moved_variates, _repeat,
 )  # fmt: skip
 
 
@@ -202,22 +162,10 @@ def take_softmax_steps(*arguments: Any) -> None:
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
-    """Return -sign(g_j) (j + 1) and g_j at each row's largest |g_j|, or at a NaN.
-
-    Parameters
-    ----------
-    g : array, shape (n, d)
-
-    Returns
-    -------
-    codes : array of int, shape (n,)
-        j + 1 where g_j = 0.
-    tops : array, shape (n,)
-    """
-    whole, mask = WHOLE[g.itemsize]
-    codes, tops = np.empty(len(g), np.int64), np.empty(len(g), whole)
-    _call("steepest", _MOVE * g.size, read_only(g).view(whole), mask, codes, tops)
-    return codes, tops.view(g.dtype)
+    """Return the codes and tops of `vertices.steepest`."""
+    codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
+    _call("steepest", _MOVE * g.size, read_only(g), codes, tops)
+    return codes, tops
 
 
 def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Array:
@@ -233,6 +181,34 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
     amount = number(step) * number(magnitude)
     _call("mix_coordinates", _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
     return out
+
+
+def take_vertex_steps(
+    tables: Array,
+    targets: Array,
+    places: Array,
+    x: Array,
+    factors: Array,
+    ridges: Array,
+    scale: float,
+    link: int,
+    center: Array,
+    pull: float,
+    step: float,
+    magnitude: float,
+) -> tuple[Array, Array, Array]:
+    """Return the codes and tops, and what mixing finds, of `vertices.take_vertex_steps`.
+
+    The numbers step and magnitude are those of `mix_coordinates`.
+    """
+    n, dtype = len(places), x.dtype
+    codes, tops = np.empty(n, np.int64), np.empty(n, dtype)
+    out, amount = np.empty((n, x.shape[1]), dtype), dtype.type(step) * dtype.type(magnitude)
+    _call(
+        "take_vertex_steps", n * tables[0].size, tables, targets, places, x, factors, ridges,
+        scale, link, center, pull, dtype.type(1.0 - step), amount, codes, tops, out,
+    )  # fmt: skip
+    return codes, tops, out
 
 
 def pulled(x: Array, center: Array, pull: float) -> Array:

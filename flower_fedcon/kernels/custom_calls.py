@@ -36,6 +36,8 @@ _BY_SCORES, _BY_SCORES_ALONE = compiled.forms["take_steps_by_scores"]
 _SOFTMAX, _SOFTMAX_ALONE = compiled.forms["take_softmax_steps"]
 _STEEPEST, _STEEPEST_ALONE = compiled.forms["steepest"]
 _MIX, _MIX_ALONE = compiled.forms["mix_coordinates"]
+_VERTEX, _VERTEX_ALONE = compiled.forms["take_vertex_steps"]
+_VERTEX, _VERTEX_ALONE = compiled.forms["take_vertex_steps"]
 
 
 @jit
@@ -114,14 +116,13 @@ def _take_softmax_steps(given: Any, results: Any, number: Any) -> None:
 
 
 @jit
-def _steepest(given: Any, results: Any, integer: Any) -> None:
-    g, mask = read_only(matrix(given, 0, integer)), vector(given, 1, integer)[0]
-    whole, codes = vector(given, 2, np.int64), vector(results, 0, np.int64)
-    tops = vector(results, 1, integer)
+def _steepest(given: Any, results: Any, number: Any) -> None:
+    g, whole = read_only(matrix(given, 0, number)), vector(given, 1, np.int64)
+    codes, tops = vector(results, 0, np.int64), vector(results, 1, number)
     if whole[0]:
-        _STEEPEST_ALONE(g, mask, codes, tops)
+        _STEEPEST_ALONE(g, codes, tops)
     else:
-        _STEEPEST(g, mask, codes, tops)
+        _STEEPEST(g, codes, tops)
 
 
 @jit
@@ -134,6 +135,24 @@ def _mix_coordinates(given: Any, results: Any, number: Any) -> None:
         _MIX(read_only(out), codes, numbers[0], numbers[1], out)
 
 
+@jit
+def _take_vertex_steps(given: Any, results: Any, number: Any) -> None:
+    tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, number))
+    places, x = vector(given, 2, np.int64), read_only(matrix(given, 3, number))
+    factors, ridges = vector(given, 4, number), vector(given, 5, number)
+    center, numbers = read_only(vector(given, 6, number)), vector(given, 7, np.float64)
+    whole, codes = vector(given, 8, np.int64), vector(results, 0, np.int64)
+    tops, out = vector(results, 1, number), matrix(results, 2, number)
+    every = (
+        tables, targets, places, x, factors, ridges, numbers[0], whole[1], center, numbers[1],
+        number(numbers[2]), number(numbers[3]), codes, tops, out,
+    )  # fmt: skip
+    if whole[0]:
+        _VERTEX_ALONE(*every)
+    else:
+        _VERTEX(*every)
+
+
 _BODIES = {
     "add_gradients": _add_gradients,
     "take_steps": _take_steps,
@@ -141,6 +160,7 @@ _BODIES = {
     "take_softmax_steps": _take_softmax_steps,
     "steepest": _steepest,
     "mix_coordinates": _mix_coordinates,
+    "take_vertex_steps": _take_vertex_steps,
 }
 _like: Any = jax.ShapeDtypeStruct
 _kept: list[Any] = []  # what XLA has the addresses of
@@ -192,12 +212,19 @@ def changed(loop: str, given: Sequence[Any], whole: Sequence[Any], out: Any) -> 
     return call(*operands)
 
 
-def steepest(g: Any, alone: Any) -> Any:
-    """Return what `compiled.steepest` does of a matrix."""
-    integer, mask = compiled.WHOLE[g.dtype.itemsize]
-    codes, tops = (_like(g.shape[:1], dtype) for dtype in (np.int64, g.dtype))
-    call: Any = jax.ffi.ffi_call(_registered("steepest", np.dtype(integer)), (codes, tops))
-    return call(g, np.array([mask]), _together([alone]))
+def found(loop: str, given: Sequence[Any], whole: Sequence[Any], like: Sequence[Any]) -> Any:
+    """Return what a loop writes.
+
+    Parameters
+    ----------
+    loop, given, whole
+        As of `changed`.
+    like : sequence of (shape, dtype)
+        Of its results; the last one's type is that of the numbers.
+    """
+    forms = tuple(_like(*form) for form in like)
+    call: Any = jax.ffi.ffi_call(_registered(loop, np.dtype(forms[-1].dtype)), forms)
+    return call(*given, _together(whole))
 
 
 def _together(whole: Sequence[Any]) -> Any:

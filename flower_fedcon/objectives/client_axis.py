@@ -137,8 +137,38 @@ Z = (0.0, 1.0)
 """The point of a step that is z itself."""
 
 
+class VertexStep(NamedTuple):
+    """A Frank-Wolfe step over an l1 ball, x := (1 - step) x + step s.
+
+    s is the ball's vertex for g = scale grad f_j(x) + pull (x - center).
+
+    Attributes
+    ----------
+    x : array, shape (clients, *shape)
+    scale : float
+    center : array, shape `shape`
+    pull, step : float
+    radius : float
+        Of the ball.
+    """
+
+    x: Array
+    scale: float
+    center: Array
+    pull: float
+    step: float
+    radius: float
+
+
 class StepTaker:
-    """An objective of an engine's own, which may take gradient steps at once."""
+    """An objective of an engine's own, which may take a client's steps at once."""
+
+    def vertex_step(self, step: VertexStep) -> tuple[Array, Array] | None:
+        """Return the vertices, as codes, and where the step leads; None to take it in parts.
+
+        See `sets.atoms.CoordinateAtom` for the codes.
+        """
+        return None
 
     def gradient_steps(self, steps: Steps) -> Array | None:
         """Return where a client's next gradient steps lead; None to take them one by one."""
@@ -237,6 +267,10 @@ class Stack(ABC):
         gradient *= pull
         self.add_gradient(x, gradient, scale, which)
         return gradient
+
+    def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
+        """Return the vertices and where the step of some clients leads, as `StepTaker` does."""
+        return None
 
     def traced(self, source: Stack, module: Any) -> None:
         """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`.

@@ -11,7 +11,7 @@ from flower_fedcon.arrays import number, of_type
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.kernels.passes import repeated
-from flower_fedcon.objectives.client_axis import Steps, Which
+from flower_fedcon.objectives.client_axis import Steps, VertexStep, Which
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
 
@@ -130,6 +130,29 @@ class CompiledRows:
             module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
             number(pull),
         )
+
+    def vertex_step(self, step: VertexStep, clients: Array) -> tuple[Array, Array] | None:
+        """Return the vertices of some clients and where the step leads.
+
+        None if a gradient is not finite: the oracle says so.
+        """
+        module, x = self.module, step.x
+        codes, tops, moved = module.take_vertex_steps(
+            self.tables,
+            self.targets,
+            clients,
+            module.read_only(x.reshape(len(x), -1)),
+            self.factors,
+            self.ridges,
+            step.scale,
+            LOGISTIC if self.logistic else LINEAR,
+            module.read_only(step.center.reshape(-1)),
+            number(step.pull),
+            step.step,
+            step.radius,
+        )
+        finite = np.count_nonzero(np.isfinite(tops)) == tops.size
+        return (codes, moved.reshape(x.shape)) if finite else None
 
     def hessian_product(self, curvatures: Array, v: Array) -> Array:
         """Return the products with the Hessians of all clients, without l2.

@@ -14,7 +14,7 @@ from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.linear import LeastSquares
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
-from flower_fedcon.objectives.rows import LinearModel, is_sparse
+from flower_fedcon.objectives.rows import LinearModel, eigenvalues, is_sparse
 from flower_fedcon.validation import Array
 
 KINDS: tuple[Any, ...] = (
@@ -202,7 +202,7 @@ def _curvatures(first: LinearModel, clients: ManyClients) -> list[list[float | N
     tables = clients.column("rows").astype(np.float64, copy=False)
     _, m, d = tables.shape
     turned = tables.swapaxes(1, 2)
-    squares = np.linalg.eigvalsh(tables @ turned if m < d else turned @ tables)
+    squares = eigenvalues(tables @ turned if m < d else turned @ tables)
     top = np.maximum(squares[:, -1], 0.0)
     known = (m >= d) & (squares[:, 0] > d * np.finfo(np.float64).eps * top)
     alike: Any = copy.copy(first)

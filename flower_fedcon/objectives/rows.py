@@ -150,7 +150,11 @@ class LinearModel(Objective):
         if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
             raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
         weights = None if self.weights is None else self.weights[rows]
-        return self._gradient(x, self.rows[rows], self.targets[rows], weights)
+        if self.sparse:
+            data = self.rows[rows]
+        else:  # in three quarters of the time of an index
+            data = self.rows.take(rows.astype(np.intp, copy=False), 0)
+        return self._gradient(x, data, self.targets[rows], weights)
 
     def clipped_sum(self, x: Array, clip: float, rows: Array) -> Array:
         """Return the sum over `rows` of their losses' gradients, each of norm at most `clip`.
@@ -271,11 +275,27 @@ class LinearModel(Objective):
             # ||A||_2^2 is at most ||A||_1 ||A||_inf, and at most ||A||_F^2.
             return min(norm(rows, 1) * norm(rows, np.inf), norm(rows) ** 2), 0.0
         gram = rows @ rows.T if m < d else rows.T @ rows
-        squares = np.linalg.eigvalsh(gram.toarray() if self.sparse else gram)
+        squares = eigenvalues(gram.toarray() if self.sparse else gram)
         top = max(float(squares[-1]), 0.0)
         # Below the product's rounding errors the smallest one cannot be told from 0.
         known = m >= d and squares[0] > d * np.finfo(np.float64).eps * top
         return top, float(squares[0]) if known else 0.0
+
+
+def eigenvalues(products: Array) -> Array:
+    """Return the eigenvalues of the rows' products, ascending.
+
+    Raises
+    ------
+    ConfigError
+        If these are not finite.
+    """
+    if not np.isfinite(products).all():
+        raise ConfigError(
+            "the squares of the data's entries overflow: divide the columns by their largest "
+            "entries, say"
+        )
+    return np.linalg.eigvalsh(products)
 
 
 def pull(weights: Array, rows: Any) -> Array:

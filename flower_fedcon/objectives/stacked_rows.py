@@ -14,6 +14,7 @@ from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import (
     Stack,
     Steps,
+    VertexStep,
     Which,
     chosen,
     per_client,
@@ -301,6 +302,15 @@ class CompilableRows(StackedRows):
         gradient = np.empty_like(x, shape=(len(clients), *self.shape))
         compiled.add(x, gradient, scale, clients, center=center, pull=pull)
         return self._with_l2(gradient, x, which, scale)
+
+    def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
+        """Return the vertices and where the step of some clients leads."""
+        compiled = self._compiled
+        if compiled is None or not compiled.takes(step.x, step.center):
+            return None
+        if compiled.ridges is None or step.x.ndim != step.center.ndim + 1:
+            return None
+        return compiled.vertex_step(step, places(which))
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""

@@ -40,6 +40,11 @@ class BatchedSet:
         """Whether the oracle takes a tolerance."""
         return bool(getattr(self.inner, "iterative", False))
 
+    @property
+    def coordinate_magnitude(self) -> float | None:
+        """As of a constraint set."""
+        return getattr(self.inner, "coordinate_magnitude", None)
+
     def lmo(self, g: Array, **options: Any) -> Atom:
         """Return the vertices."""
         try:

@@ -79,6 +79,11 @@ class L1Ball(ConstraintSet):
             shrunk = np.where(outside, shrunk, flat)
         return shrunk.reshape(x.shape)
 
+    @property
+    def coordinate_magnitude(self) -> float | None:
+        """The radius: vertices have one entry."""
+        return self.radius if type(self).lmo is L1Ball.lmo else None
+
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
         if batch == 0:

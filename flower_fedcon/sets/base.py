@@ -43,6 +43,11 @@ class ConstraintSet(ABC):
         """Return a vertex s of D that minimises <g, s>; ties go to the lowest index."""
 
     @property
+    def coordinate_magnitude(self) -> float | None:
+        """The factor r, if `lmo` returns -r sign(g_i) e_i at the largest |g_i|; else None."""
+        return None
+
+    @property
     def without_oracle(self) -> str:
         """Why there is no linear minimization oracle, and what to do; "" where there is one."""
         return ""

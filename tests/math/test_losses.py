@@ -136,6 +136,17 @@ def test_sparse_rows_are_never_made_dense(monkeypatch):
     assert wide.smoothness == pytest.approx(1 / 3000)  # by norms, without a Gram matrix
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_data_whose_squares_overflow_are_refused_by_name(sparse):
+    A = np.full((3, 2), 1e200)
+    f = LeastSquares(sp.csr_matrix(A) if sparse else A, np.ones(3))
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(ConfigError, match=r"squares of the data's entries overflow: divide"),
+    ):
+        assert f.smoothness
+
+
 def test_solvers_and_references_respect_weights_and_sparse_rows():
     own = {"intercept": True, "sample_weight": W}
     dense, sparse = (LeastSquares(rows, B, 2.0, **own) for rows in (A, sp.csr_array(A)))
