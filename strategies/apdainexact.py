@@ -141,10 +141,6 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         """Step 6."""
         return APDAInexactState(m=uploads.mean("u"))
 
-    def model(self, state: APDAInexactState) -> Array:
-        """Return m."""
-        return state.m
-
     def readmit(self, state: APDAInexactState, client: int) -> tuple[APDAInexactState, Payload]:
         """Let the client start from m, with y_i = 0."""
         return state, {}

@@ -96,7 +96,3 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     def aggregate(self, state: AveragedFWState, uploads: Uploads) -> AveragedFWState:
         """Step 4."""
         return AveragedFWState(state.x_bar + uploads.mean("delta"), state.r + 1)
-
-    def model(self, state: AveragedFWState) -> Array:
-        """Return x_bar."""
-        return state.x_bar

@@ -38,8 +38,8 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     """A strategy: hyperparameters, and the server's part of one algorithm.
 
     An algorithm declares its `name` and what its clients `uplink`, and defines `initialize`,
-    `broadcast`, `aggregate` and `model` on an immutable state (a NamedTuple, whose `Mirror`, if it
-    has one, is the only thing that changes in place). The strategy object itself holds
+    `broadcast` and `aggregate` on an immutable state (a NamedTuple: the model first; a `Mirror`, if
+    it has one, is the only thing that changes in place). The strategy object itself holds
     hyperparameters only: the state of a run lives in the run, and what follows from the setup (a
     default step size, say) in `constants`.
 
@@ -176,9 +176,9 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     def aggregate(self, state: State, uploads: Uploads) -> State:
         """Return the state after a round with these uploads."""
 
-    @abstractmethod
     def model(self, state: State) -> Array:
-        """Return the global model of a state."""
+        """Return the global model of a state: by default its first field."""
+        return state[0]  # type: ignore[index, no-any-return]
 
     def personal(self, state: State, client: int, ack: int) -> Payload:
         """Return what this client alone gets beside the broadcast.

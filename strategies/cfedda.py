@@ -145,10 +145,6 @@ class CFedDA(DualAveraging[CFedDAState]):
         z = z + (0.5 * self.strong_convexity * self.local_steps) * w
         return CFedDAState(w, z, state.total + w, state.anchor, state.r + 1)
 
-    def model(self, state: CFedDAState) -> Array:
-        """Return w."""
-        return state.w
-
     def outputs(self, state: CFedDAState) -> dict[str, Array]:
         """Return the average of the server's iterates, w_0 included."""
         return {"average": state.total / state.r}

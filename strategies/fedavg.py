@@ -131,7 +131,3 @@ class FedAvg(LocalSteps[FedAvgState]):
             m = self.server_momentum * state.m + m
         move, optimizer = self.server_move(m, state.optimizer)
         return FedAvgState(state.w + move, m if self.server_momentum else None, optimizer)
-
-    def model(self, state: FedAvgState) -> Array:
-        """Return w."""
-        return state.w

@@ -136,10 +136,6 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
             state.mirror.add(uploads.clients, xhat=uploads.stacked("delta"))
         return state._replace(xbar=xbar, xtilde=xtilde, t=state.t + 1)
 
-    def model(self, state: FedDRState) -> Array:
-        """Return xbar."""
-        return state.xbar
-
     def longest_prox(self) -> float:
         """Return eta."""
         return self.step_size

@@ -127,10 +127,6 @@ class FedDyn(ControlVariates[FedDynState]):
             state.mirror.add(uploads.clients, variate=changes)
         return after
 
-    def model(self, state: FedDynState) -> Array:
-        """Return theta."""
-        return state.theta
-
     def reset(self, state: FedDynState) -> FedDynState:
         """Put h to 0, as every client its g_i."""
         return state._replace(h=np.zeros_like(state.h), resets=state.resets + 1)

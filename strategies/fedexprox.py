@@ -190,10 +190,6 @@ class FedExProx(LocalMinimization[FedExProxState]):
             return self.step_size * uploads.mean_number("gap") / length
         return uploads.mean_number("delta", of=square) / length
 
-    def model(self, state: FedExProxState) -> Array:
-        """Return x."""
-        return state.x
-
     def report(self, state: FedExProxState) -> dict[str, float]:
         """Return the round's alpha."""
         return {"extrapolation": state.alpha}

@@ -118,10 +118,6 @@ class FedFW(FrankWolfe[FedFWState]):
         x_bar = self.mean_iterate(state.x_bar, state.t, state.mirror, uploads)
         return FedFWState(x_bar, state.t + 1, state.mirror)
 
-    def model(self, state: FedFWState) -> Array:
-        """Return x_bar."""
-        return state.x_bar
-
     def reset(self, state: FedFWState) -> FedFWState:
         """Change nothing: the client takes x_bar, which heals."""
         return state

@@ -109,10 +109,6 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         mirror.add(uploads.clients, y=ascents)
         return FedFWPlusState(x_bar, state.t + 1, state.resets, y_bar, mirror)
 
-    def model(self, state: FedFWPlusState) -> Array:
-        """Return x_bar."""
-        return state.x_bar
-
     def reset(self, state: FedFWPlusState) -> FedFWPlusState:
         """Let every client start from x_bar, with y_i = 0."""
         return state._replace(resets=state.resets + 1)

@@ -117,7 +117,3 @@ class FedLin(FedConStrategy[FedLinState]):
         if state.g is None:
             return FedLinState(state.x, uploads.mean("gradient"))
         return FedLinState(state.x + uploads.mean("delta"), None)
-
-    def model(self, state: FedLinState) -> Array:
-        """Return x."""
-        return state.x

@@ -110,7 +110,3 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         """Return the longer of the prox steps of 2 and 4."""
         rate = longest(self.client_lr)
         return max(0.0 if self.server_prox_only else rate, self.server_lr * rate * self.unit)
-
-    def model(self, state: FedMiDState) -> Array:
-        """Return w."""
-        return state.w

@@ -178,7 +178,3 @@ class FedNewton(FedConStrategy[FedNewtonState]):
             return [(unpack(m, x.size), psi, x)]
         parts = zip(m.reshape(len(x), -1), x, strict=True)
         return [(unpack(part, own.size), psi.inner, own) for part, own in parts]
-
-    def model(self, state: FedNewtonState) -> Array:
-        """Return x."""
-        return state.x

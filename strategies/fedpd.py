@@ -131,10 +131,6 @@ class FedPD(LocalMinimization[FedPDState]):
         t = state.t + 1
         return FedPDState(x_0, t, skip=self.skips(t), fresh=not state.skip)
 
-    def model(self, state: FedPDState) -> Array:
-        """Return x_0."""
-        return state.x_0
-
     def readmit(self, state: FedPDState, client: int) -> tuple[FedPDState, Payload]:
         """Return x_0, where the broadcast does not hold it."""
         return state, {} if state.fresh else {"x_0": state.x_0}

@@ -93,7 +93,3 @@ class FedProx(LocalMinimization[FedProxState]):
     def aggregate(self, state: FedProxState, uploads: Uploads) -> FedProxState:
         """Step 4."""
         return FedProxState(w=uploads.mean("v", about=state.w))
-
-    def model(self, state: FedProxState) -> Array:
-        """Return w."""
-        return state.w

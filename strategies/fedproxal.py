@@ -174,10 +174,6 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         center = (kappa * state.anchor + rho * uploads.sum("z")) / weight
         return state._replace(w=self.regularizer.prox(center, 1 / weight), worst=worst)
 
-    def model(self, state: FedProxALState) -> Array:
-        """Return w."""
-        return state.w
-
     def report(self, state: FedProxALState) -> dict[str, float]:
         """Return the stage, and the largest c_j at the round's broadcast."""
         return {"stage": float(state.k), "worst_constraint": state.worst}

@@ -193,7 +193,3 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
         u = np.stack([w * (d_bar - dense(d)) for d in uploads["d"]])
         state.mirror.add(uploads.clients, u=u)
         return after
-
-    def model(self, state: LoCoDLState) -> Array:
-        """Return y."""
-        return state.y

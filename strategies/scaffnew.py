@@ -134,10 +134,6 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         gamma, p = self.constants
         return ScaffnewState(self.regularizer.prox(uploads.mean("v"), gamma / p), state.r + 1)
 
-    def model(self, state: ScaffnewState) -> Array:
-        """Return x_bar."""
-        return state.x_bar
-
     def readmit(self, state: ScaffnewState, client: int) -> tuple[ScaffnewState, Payload]:
         """Let the client start from h_i = 0."""
         return state, {}

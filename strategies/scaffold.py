@@ -148,10 +148,6 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         mirror.add(uploads.clients, c=changes)
         return uploads.shares(changes).sum(axis=0)  # type: ignore[no-any-return]
 
-    def model(self, state: ScaffoldState) -> Array:
-        """Return x."""
-        return state.x
-
     def reset(self, state: ScaffoldState) -> ScaffoldState:
         """Put c to 0, as every client its c_i."""
         return state._replace(c=np.zeros_like(state.c), resets=state.resets + 1)

@@ -183,7 +183,3 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
             h = state.mirror["h"][client]
             h.flat[sent.indices] += rate * (x_bar.flat[sent.indices] - sent.values)
         return after
-
-    def model(self, state: TAMUNAState) -> Array:
-        """Return x_bar."""
-        return state.x_bar

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import grimp
 import numpy as np
 import pytest
 
-from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.clients.fedfw import FedFWClient
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedFW
@@ -90,31 +92,28 @@ def test_an_algorithm_is_as_short_as_its_paper():
     assert [name for name, n in clients.items() if n > 90] == []
 
 
-class Watched(Quadratic):
-    """Notes the frames below each gradient."""
-
-    seen: list[list[str]]
-
-    def gradient(self, x):
-        frame, found = sys._getframe(1), []
-        while frame is not None and (not found or found[-1][1] != "simulate"):
-            found.append((frame.f_code.co_filename, frame.f_code.co_name))
-            frame = frame.f_back
-        step = next(i for i, (_, name) in enumerate(found) if name == "step")
-        self.seen.append(found[step:])
-        return super().gradient(x)
-
-
-def test_a_step_lies_at_most_eight_frames_deep_in_five_files():
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+@pytest.mark.parametrize("participation", [None, Sample(count=2)])
+def test_a_step_lies_at_most_eight_frames_deep_in_five_files(monkeypatch, engine, participation):
     """From `simulate` to a client's `step`, in every round, the first included."""
+    seen: list[list[str]] = []
+    real = FedFWClient.step
+
+    def step(self, state, down):
+        frame, files = sys._getframe(1), [inspect.getfile(FedFWClient)]  # as if this were `real`
+        while frame is not None and frame.f_code.co_name != "simulate":
+            files.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        seen.append([*files, frame.f_code.co_filename])
+        return real(self, state, down)
+
+    monkeypatch.setattr(FedFWClient, "step", step)
     problem = FederatedProblem(
-        [Watched(np.eye(2), np.ones(2)) for _ in range(3)], constraint=L1Ball(1.0)
+        [Quadratic(np.eye(2), np.ones(2)) for _ in range(3)], constraint=L1Ball(1.0)
     )
-    for objective in problem.objectives:
-        objective.seen = []
-    simulate(FedFW(problem.constraint, penalty=1.0), problem, 4)
-    for objective in problem.objectives:
-        assert len(objective.seen) == 4
-        for frames in objective.seen:
-            assert len(frames) <= 8
-            assert len({file for file, _ in frames}) <= 5
+    strategy = FedFW(problem.constraint, penalty=1.0, participation=participation)
+    simulate(strategy, problem, 4, engine=engine)
+    assert len(seen) >= 4
+    for files in seen:
+        assert len(files) <= 8
+        assert len(set(files)) <= 5

@@ -20,7 +20,7 @@ from flower_fedcon.strategies.families.local_steps import LocalSteps
 
 
 class State(NamedTuple):
-    """The server's state: the global model, and the momentum."""
+    """The server's state: the global model, which comes first, and the momentum."""
 
     w: Any
     m: Any
@@ -41,9 +41,6 @@ class HeavyBall(LocalSteps[State]):
     def aggregate(self, state, uploads):
         m = 0.9 * state.m + uploads.mean("delta")
         return State(w=state.w + self.server_lr * m, m=m)
-
-    def model(self, state):
-        return state.w
 
 
 class HeavyBallClient(FedConClient[None]):

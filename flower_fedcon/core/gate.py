@@ -157,8 +157,10 @@ class Gate:
         if not isinstance(column, list):
             values, shape, lead = [column], (count, *shape), 1
         for value in values:
-            own = getattr(value, "dtype", None)  # usually the same object, and soon compared
-            if (own is not dtype and own != dtype) or value.shape != shape:
+            own = getattr(value, "dtype", None)
+            # Usually one object, which takes less time to see; and None, to NumPy, is a dtype.
+            alike = own is dtype or (own is not None and own == dtype)
+            if not alike or value.shape != shape:
                 if own is None:
                     raise ConfigError(f"{name!r} is {value!r}, expected an array")
                 raise ConfigError(

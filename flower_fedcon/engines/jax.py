@@ -89,13 +89,8 @@ class JaxEngine(StackedEngine):
 
     # --- what the stacked engine does ------------------------------------------------------------
 
-    def answer(self, request: Request) -> list[Reply]:
-        """Return the replies of the cohort."""
-        self._settle()
-        return super().answer(request)
-
     def replies(self, request: Request) -> Iterable[Reply]:
-        """Return the same, one pass after the other."""
+        """Return the replies of the cohort."""
         self._settle()
         return super().replies(request)
 

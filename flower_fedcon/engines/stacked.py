@@ -80,6 +80,14 @@ class _Group(NamedTuple):
     clients: Array  # their numbers, ascending
 
 
+class _Passes(NamedTuple):
+    """Who steps together."""
+
+    each: list[tuple[Array, Array]]  # clients, and the rounds that are acknowledged
+    lost: list[int]  # the clients that have lost their state
+    alike: bool  # whether these are everyone, in one state
+
+
 class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
@@ -120,41 +128,53 @@ class StackedEngine(InProcess):
     # --- a round ---------------------------------------------------------------------------------
 
     def answer(self, request: Request) -> list[Reply]:
-        """Return the replies of the cohort; if a pass fails, its clients are served one by one."""
+        """Return the replies of the cohort."""
+        return list(self.replies(request))
+
+    def replies(self, request: Request) -> Iterable[Reply]:
+        """Return the replies of a cohort; of a large one, each pass's when it is asked for.
+
+        If a pass fails, its clients are served one by one.
+        """
         if request.phase == CERTIFY:
             return self._certificates(request)
+        if len(request.clients) > self._models:
+            return self._streamed(request)
+        found: list[Reply] = []
         try:
-            return list(self._serve(request))
+            passes = self._passes(request)
+            for clients, acknowledged in passes.each:
+                found += self._step(clients, request, acknowledged)
         except AlgorithmError:
             raise
         except FedConError as error:
             if len(request.clients) == 1:
                 return [Reply(request.clients, request.round, error=str(error))]
             return list(self._one_by_one(request, range(len(request.clients))))
-
-    def replies(self, request: Request) -> Iterable[Reply]:
-        """Return the replies of a cohort; of a large one, each pass's when it is asked for."""
-        few = len(request.clients) <= self._models
-        return self.answer(request) if few or request.phase == CERTIFY else self._streamed(request)
+        return [*found, *self._after(request, passes)]
 
     def _streamed(self, request: Request) -> Iterator[Reply]:
         done: set[int] = set()
         try:
-            for reply in self._serve(request):
-                done.update(reply.clients)
-                yield reply
+            passes = self._passes(request)
+            for clients, acknowledged in passes.each:
+                for reply in self._step(clients, request, acknowledged):
+                    done.update(reply.clients)
+                    yield reply
         except AlgorithmError:
             raise
         except FedConError:
             rest = [place for place, c in enumerate(request.clients) if c not in done]
             yield from self._one_by_one(request, rest)
+        else:
+            yield from self._after(request, passes)
 
     def _one_by_one(self, request: Request, places: Iterable[int]) -> Iterator[Reply]:
         for place in places:
-            yield from self.answer(request.only([place]))
+            yield from self.replies(request.only([place]))
 
-    def _serve(self, request: Request) -> Iterator[Reply]:
-        """Yield the uploads of the cohort, and which clients have lost their state."""
+    def _passes(self, request: Request) -> _Passes:
+        """Cut a cohort into clients whose steps go alike, but for those that lost their state."""
         acknowledged, states = request.acknowledged, self._states
         whole = len(request.clients) == len(self._everyone)
         clients = self._everyone if whole else np.array(request.clients)
@@ -179,15 +199,18 @@ class StackedEngine(InProcess):
         if forms is not None and len(clients):
             keys = forms if keys is None else forms * (1 + keys.max()) + keys
         classes = classes_of(keys, len(clients))
+        each: list[tuple[Array, Array]] = []
         for members in classes:
             mine = clients if members is None else clients[members]
             rounds = acknowledged if members is None else acknowledged[members]
-            for part in self._parts(mine):
-                yield from self._step(mine[part], request, rounds[part])
-        if states is not None and whole and not lost and len(classes) == 1:
-            states.all_pending(request.round)
-        if lost:
-            yield Reply(lost, request.round, lost=True)
+            each += [(mine[part], rounds[part]) for part in self._parts(mine)]
+        return _Passes(each, lost, alike=whole and not lost and len(classes) == 1)
+
+    def _after(self, request: Request, passes: _Passes) -> list[Reply]:
+        """Note that all is pending; return which clients have lost their state."""
+        if self._states is not None and passes.alike:
+            self._states.all_pending(request.round)
+        return [Reply(passes.lost, request.round, lost=True)] if passes.lost else []
 
     def _parts(self, clients: Array) -> Iterator[slice]:
         """Cut a list of clients into even parts whose models fit into the cache."""

@@ -306,9 +306,12 @@ def _total(value: Any, count: int) -> Any:
 
 
 def _assume_finite(value: Any) -> None:
-    """Assume that a traced array is finite; its sum is not if an entry is not."""
+    """Assume that a traced array is finite; its sum is not if an entry is not.
+
+    The sum over the clients comes first: usually the server takes it, too, and it is taken once.
+    """
     if type(value) is TracedArray and value.ndim and value.dtype.kind == "f":
-        TracedArray(jnp.isfinite(value.value.sum())).assume()
+        TracedArray(jnp.isfinite(value.value.sum(axis=0))).assume()
 
 
 def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:

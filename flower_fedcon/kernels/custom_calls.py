@@ -37,7 +37,6 @@ _SOFTMAX, _SOFTMAX_ALONE = compiled.forms["take_softmax_steps"]
 _STEEPEST, _STEEPEST_ALONE = compiled.forms["steepest"]
 _MIX, _MIX_ALONE = compiled.forms["mix_coordinates"]
 _VERTEX, _VERTEX_ALONE = compiled.forms["take_vertex_steps"]
-_VERTEX, _VERTEX_ALONE = compiled.forms["take_vertex_steps"]
 
 
 @jit

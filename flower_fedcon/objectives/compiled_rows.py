@@ -151,8 +151,10 @@ class CompiledRows:
             step.step,
             step.radius,
         )
-        finite = np.count_nonzero(np.isfinite(tops)) == tops.size
-        return (codes, moved.reshape(x.shape)) if finite else None
+        if np.count_nonzero(np.isfinite(tops)) != tops.size:
+            return None
+        # States are kept as they are if they are no views of other arrays.
+        return codes, moved if moved.shape == x.shape else moved.reshape(x.shape)
 
     def hessian_product(self, curvatures: Array, v: Array) -> Array:
         """Return the products with the Hessians of all clients, without l2.

@@ -8,8 +8,13 @@ from contract import CONTRACTS, build
 from faults import CORRUPT, Faults
 from harness import OpenRun
 
+from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.core.protocol import TRAIN
+from flower_fedcon.errors import RoundError
+from flower_fedcon.objectives import Quadratic
 from flower_fedcon.registry import algorithms
+from flower_fedcon.strategies import FedAvg
 
 
 @pytest.mark.parametrize("name", algorithms())
@@ -59,3 +64,13 @@ def test_each_corruption_is_dropped_and_changes_nothing(name, fault):
     assert run.x.tobytes() == calm.x.tobytes()
     assert run.server.counts["dropped"] == 2
     assert run.server.counts["retries"] == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_step_that_uploads_no_array_is_told(monkeypatch, dtype):
+    """By a client of this process, whose replies nobody decodes."""
+    told = ({"delta": [0.0, 0.0]}, None)
+    monkeypatch.setattr(FedAvgClient, "upload", lambda self, state, down, done: told)
+    problem = FederatedProblem([Quadratic(np.eye(2, dtype=dtype), np.ones(2, dtype=dtype))])
+    with pytest.raises(RoundError, match=r"'delta' is \[0\.0, 0\.0\], expected an array"):
+        simulate(FedAvg(client_lr=0.1, local_steps=1), problem, 2)
