@@ -132,10 +132,7 @@ class CompiledRows:
         )
 
     def vertex_step(self, step: VertexStep, clients: Array) -> tuple[Array, Array] | None:
-        """Return the vertices of some clients and where the step leads.
-
-        None if a gradient is not finite: the oracle says so.
-        """
+        """Return the vertices and where the step leads; None if a gradient is not finite."""
         module, x = self.module, step.x
         codes, tops, moved = module.take_vertex_steps(
             self.tables,
@@ -151,10 +148,10 @@ class CompiledRows:
             step.step,
             step.radius,
         )
-        if np.count_nonzero(np.isfinite(tops)) != tops.size:
-            return None
-        # States are kept as they are if they are no views of other arrays.
-        return codes, moved if moved.shape == x.shape else moved.reshape(x.shape)
+        if np.count_nonzero(np.isfinite(tops)) == tops.size:  # a trace takes conditions for true
+            # States are kept as they are if they are no views of other arrays.
+            return codes, moved if moved.shape == x.shape else moved.reshape(x.shape)
+        return None
 
     def hessian_product(self, curvatures: Array, v: Array) -> Array:
         """Return the products with the Hessians of all clients, without l2.
