@@ -120,7 +120,8 @@ class Uploads:
 
     def _sum(self, name: str) -> Array:
         columns = [reply.payload.get(name, []) for reply in self._replies]
-        if list not in map(type, columns) or Summed in map(type, columns):
+        kinds = {*map(type, columns)}
+        if list not in kinds or Summed in kinds:
             sums = [_total(column) for column in columns]
             return _add(sums) if len(sums) > 1 else sums[0]
         values = self[name]

@@ -205,7 +205,11 @@ class CoordinateAtom(Atom):
                 mixed: Array = compiled.mix_coordinates(models, codes, step, self.magnitude)
                 return mixed if mixed.shape == x.shape else mixed.reshape(x.shape)
         out: Array = (1.0 - step) * x
-        self._add(out, step)
+        if type(code) is int and out.ndim == 1 and out.dtype == _DOUBLE:  # as `_add`, sooner
+            amount = step * self.magnitude
+            out[abs(code) - 1] += amount if code > 0 else -amount
+        else:
+            self._add(out, step)
         return out
 
     def add_to(self, out: Array) -> None:
@@ -214,13 +218,6 @@ class CoordinateAtom(Atom):
 
     def _add(self, out: Array, step: float) -> None:
         code = self.code
-        if out.ndim == 1 and out.dtype == _DOUBLE and not isinstance(code, np.ndarray):
-            change = step * self.magnitude
-            if code > 0:
-                out[code - 1] += change
-            else:
-                out[-code - 1] -= change
-            return
         # In the dtype of `out`, as the dense form would be; `flat` works for every memory layout.
         number = out.dtype.type
         amount: Any = step if not known(step) else number(step)
