@@ -16,7 +16,7 @@ from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
 
 _DOUBLE = np.dtype(np.float64)
-_ALONE = "kernels.alone"  # the name in `given` of whether one thread is to do
+_THREADS = "kernels.threads"  # the name in `given` of how many these are
 
 
 class TracedKernels:
@@ -27,7 +27,7 @@ class TracedKernels:
     data : dict of array
         What tracing a round has shown that they need.
     given : dict of jax.Array
-        The same as arguments of the round that is traced, and whether one thread is to do.
+        The same as arguments of the round that is traced, and how many threads there are.
     shared : bool
         Whether any of their work is enough for more threads than one.
     """
@@ -44,8 +44,8 @@ class TracedKernels:
         """Return what a loop of rounds finds that have `data`, on as many threads as are faster."""
         if not self.shared:
             return loop({})
-        with custom_calls.on_threads(self._pace, rounds) as alone:
-            found = loop({_ALONE: alone})
+        with custom_calls.on_threads(self._pace, rounds) as threads:
+            found = loop({_THREADS: threads})
             for value in jax.tree.leaves(found):
                 value.block_until_ready()
             return found
@@ -132,26 +132,26 @@ class TracedKernels:
         work = n * tables[0].size
         return self._found("take_vertex_steps", work, given, (link,), like)
 
-    def _alone(self, work: int) -> Any:
-        """Return whether one thread is to do so many multiply-adds."""
+    def _threads(self, work: int) -> Any:
+        """Return how many threads are to do so many multiply-adds, for a call."""
         if work < compiled.FEW:
-            return True
+            return custom_calls.ALONE
         self.shared = True
-        return self.given.get(_ALONE, True)
+        return self.given.get(_THREADS, custom_calls.ALONE)
 
     def _call(
         self, loop: str, work: int, given: tuple[Any, ...], flags: tuple[Any, ...], out: Any
     ) -> None:
         """Have `out` hold what a loop makes of it."""
-        whole = self._alone(work), *flags
-        out.hold(custom_calls.changed(loop, _operands(given), whole, plain(out)))
+        threads, operands = self._threads(work), _operands(given)
+        out.hold(custom_calls.changed(loop, threads, flags, operands, plain(out)))
 
     def _found(
         self, loop: str, work: int, given: tuple[Any, ...], flags: tuple[Any, ...], like: Any
     ) -> tuple[Any, ...]:
         """Return what a loop writes into arrays like these."""
-        whole = self._alone(work), *flags
-        results = custom_calls.found(loop, _operands(given), whole, like)
+        threads, operands = self._threads(work), _operands(given)
+        results = custom_calls.found(loop, threads, flags, operands, like)
         return tuple(TracedArray(result) for result in results)
 
 

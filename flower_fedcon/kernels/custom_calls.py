@@ -1,8 +1,10 @@
 """The compiled loops as custom calls of XLA on a CPU, which compiled rounds make as they go.
 
-Each function here takes the lists of a call's arguments and results, and the type of its numbers;
-it hands them to the loop of its name, which `compiled` or the loop itself describes. Arguments that
-are numbers come in vectors; the last one says whether one thread is to do, and other integers.
+Each function here takes the lists of a call's arguments and results, the type of its numbers, and
+which clients of the call it is to serve: the first, and the one after the last. It hands them to
+the loop of its name, which `compiled` or the loop itself describes. Arguments that are numbers come
+in vectors. The first argument says how many threads the call may have, where what they share is
+(see `sharing`), and other integers.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import jax
 import numba
 import numpy as np
 
-from flower_fedcon.kernels import compiled
+from flower_fedcon.kernels import compiled, sharing
 from flower_fedcon.kernels.frames import (
     asks_for_version,
     cube,
+    length,
     lists,
     matrix,
     read_only,
@@ -29,127 +32,119 @@ from flower_fedcon.kernels.frames import (
 )
 from flower_fedcon.kernels.jit import cached, jit, renamed
 from flower_fedcon.kernels.threads import Pace
+from flower_fedcon.validation import Array
 
-_GRADIENTS, _GRADIENTS_ALONE = compiled.forms["add_gradients"]
-_STEPS, _STEPS_ALONE = compiled.forms["take_steps"]
-_BY_SCORES, _BY_SCORES_ALONE = compiled.forms["take_steps_by_scores"]
-_SOFTMAX, _SOFTMAX_ALONE = compiled.forms["take_softmax_steps"]
-_STEEPEST, _STEEPEST_ALONE = compiled.forms["steepest"]
-_MIX, _MIX_ALONE = compiled.forms["mix_coordinates"]
-_VERTEX, _VERTEX_ALONE = compiled.forms["take_vertex_steps"]
-
-
-@jit
-def _add_gradients(given: Any, results: Any, number: Any) -> None:
-    tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, number))
-    places, rows = vector(given, 2, np.int64), matrix(given, 3, np.int64)
-    x, factors = read_only(matrix(given, 4, number)), vector(given, 5, number)
-    center, numbers = read_only(vector(given, 6, number)), vector(given, 7, np.float64)
-    whole, out = vector(given, 8, np.int64), matrix(results, 0, number)
-    scale, pull, link = numbers[0], numbers[1], whole[1]
-    every = tables, targets, places, rows, x, out, factors, scale, link, center, pull
-    if whole[0]:
-        _GRADIENTS_ALONE(*every)
-    else:
-        _GRADIENTS(*every)
+_add_gradients_to = compiled.forms["add_gradients"][True]  # on the thread that calls
+_steps, _steps_by_scores, _softmax_steps, _steep, _mixed, _vertex_steps = (
+    compiled.forms[name][True]
+    for name in (
+        "take_steps",
+        "take_steps_by_scores",
+        "take_softmax_steps",
+        "steepest",
+        "mix_coordinates",
+        "take_vertex_steps",
+    )
+)
 
 
 @jit
-def _take_steps(given: Any, results: Any, number: Any) -> None:
-    tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, number))
-    places, rows = vector(given, 2, np.int64), cube(given, 3, np.int64)
-    factors, ridges = vector(given, 4, number), vector(given, 5, number)
-    linear, less = read_only(matrix(given, 6, number)), read_only(matrix(given, 7, number))
-    center, first = read_only(matrix(given, 8, number)), read_only(vector(given, 9, number))
-    numbers, thresholds = vector(given, 10, number), vector(given, 11, number)
-    divisors, whole = vector(given, 12, number), vector(given, 13, np.int64)
-    models = matrix(results, 0, number)
-    logistic = whole[1] != 0
-    every = (
+def _of(rows: Array, first: Any, stop: Any) -> Any:
+    """Return the rows of some clients; an array that has none, or one for all, as it is."""
+    return rows[first:stop] if len(rows) > 1 else rows[: len(rows)]
+
+
+@jit
+def _data(given: Any, number: Any) -> Any:
+    """Return the integers that a loop asks for, and the clients' tables and targets."""
+    tables, targets = read_only(cube(given, 1, number)), read_only(matrix(given, 2, number))
+    return vector(given, 0, np.int64)[2:], tables, targets
+
+
+@jit
+def _add_gradients(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    whole, tables, targets = _data(given, number)
+    places, rows = vector(given, 3, np.int64)[i:j], _of(matrix(given, 4, np.int64), i, j)
+    x, factors = read_only(_of(matrix(given, 5, number), i, j)), vector(given, 6, number)
+    center, numbers = read_only(vector(given, 7, number)), vector(given, 8, np.float64)
+    scale, pull, out = numbers[0], numbers[1], matrix(results, 0, number)[i:j]
+    _add_gradients_to(tables, targets, places, rows, x, out, factors, scale, whole[0], center, pull)
+
+
+@jit
+def _take_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    whole, tables, targets = _data(given, number)
+    places, rows = vector(given, 3, np.int64)[i:j], _of(cube(given, 4, np.int64), i, j)
+    factors, ridges = vector(given, 5, number), vector(given, 6, number)
+    linear = read_only(_of(matrix(given, 7, number), i, j))
+    less = read_only(_of(matrix(given, 8, number), i, j))
+    center = read_only(_of(matrix(given, 9, number), i, j))
+    first, numbers = read_only(vector(given, 10, number)), vector(given, 11, number)
+    thresholds, divisors = vector(given, 12, number), vector(given, 13, number)
+    models, logistic = matrix(results, 0, number)[i:j], whole[0] != 0
+    _steps(
         tables, targets, places, rows, models, factors, ridges, logistic, linear, less, center,
         first, numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
     )  # fmt: skip
-    if whole[0]:
-        _STEPS_ALONE(*every)
-    else:
-        _STEPS(*every)
 
 
 @jit
-def _take_steps_by_scores(given: Any, results: Any, number: Any) -> None:
-    tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, number))
-    products, losses = cube(given, 2, number), np.empty(0, number)
-    places, factors = vector(given, 3, np.int64), vector(given, 4, number)
-    ridges, linear = vector(given, 5, number), read_only(matrix(given, 6, number))
-    less, center = read_only(matrix(given, 7, number)), read_only(matrix(given, 8, number))
-    numbers, whole = vector(given, 9, number), vector(given, 10, np.int64)
-    models = matrix(results, 0, number)
-    logistic, count = whole[1] != 0, whole[2]
-    every = (
+def _take_steps_by_scores(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    whole, tables, targets = _data(given, number)
+    products, losses = cube(given, 3, number), np.empty(0, number)
+    places, factors = vector(given, 4, np.int64)[i:j], vector(given, 5, number)
+    ridges, linear = vector(given, 6, number), read_only(_of(matrix(given, 7, number), i, j))
+    less = read_only(_of(matrix(given, 8, number), i, j))
+    center = read_only(_of(matrix(given, 9, number), i, j))
+    numbers, models = vector(given, 10, number), matrix(results, 0, number)[i:j]
+    logistic, count = whole[0] != 0, whole[1]
+    _steps_by_scores(
         tables, targets, products, losses, places, models, factors, ridges, logistic, linear,
         less, center, numbers[0], numbers[1], count,
     )  # fmt: skip
-    if whole[0]:
-        _BY_SCORES_ALONE(*every)
-    else:
-        _BY_SCORES(*every)
 
 
 @jit
-def _take_softmax_steps(given: Any, results: Any, number: Any) -> None:
-    tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, np.int64))
-    places, rows = vector(given, 2, np.int64), cube(given, 3, np.int64)
-    ridges, linear = vector(given, 4, number), read_only(matrix(given, 5, number))
-    less, center = read_only(matrix(given, 6, number)), read_only(matrix(given, 7, number))
-    first, numbers = read_only(vector(given, 8, number)), vector(given, 9, number)
-    thresholds, divisors = vector(given, 10, number), vector(given, 11, number)
-    whole, models = vector(given, 12, np.int64), cube(results, 0, number)
-    every = (
+def _take_softmax_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    tables, targets = read_only(cube(given, 1, number)), read_only(matrix(given, 2, np.int64))
+    places, rows = vector(given, 3, np.int64)[i:j], _of(cube(given, 4, np.int64), i, j)
+    ridges, linear = vector(given, 5, number), read_only(_of(matrix(given, 6, number), i, j))
+    less = read_only(_of(matrix(given, 7, number), i, j))
+    center = read_only(_of(matrix(given, 8, number), i, j))
+    first, numbers = read_only(vector(given, 9, number)), vector(given, 10, number)
+    thresholds, divisors = vector(given, 11, number), vector(given, 12, number)
+    models = cube(results, 0, number)[i:j]
+    _softmax_steps(
         tables, targets, places, rows, models, ridges, linear, less, center, first,
         numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
     )  # fmt: skip
-    if whole[0]:
-        _SOFTMAX_ALONE(*every)
-    else:
-        _SOFTMAX(*every)
 
 
 @jit
-def _steepest(given: Any, results: Any, number: Any) -> None:
-    g, whole = read_only(matrix(given, 0, number)), vector(given, 1, np.int64)
-    codes, tops = vector(results, 0, np.int64), vector(results, 1, number)
-    if whole[0]:
-        _STEEPEST_ALONE(g, codes, tops)
-    else:
-        _STEEPEST(g, codes, tops)
+def _steepest(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    g = read_only(matrix(given, 1, number)[i:j])
+    _steep(g, vector(results, 0, np.int64)[i:j], vector(results, 1, number)[i:j])
 
 
 @jit
-def _mix_coordinates(given: Any, results: Any, number: Any) -> None:
-    codes, numbers = vector(given, 0, np.int64), vector(given, 1, number)
-    whole, out = vector(given, 2, np.int64), matrix(results, 0, number)
-    if whole[0]:
-        _MIX_ALONE(read_only(out), codes, numbers[0], numbers[1], out)
-    else:
-        _MIX(read_only(out), codes, numbers[0], numbers[1], out)
+def _mix_coordinates(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    codes, numbers = vector(given, 1, np.int64)[i:j], vector(given, 2, number)
+    out = matrix(results, 0, number)[i:j]
+    _mixed(read_only(out), codes, numbers[0], numbers[1], out)
 
 
 @jit
-def _take_vertex_steps(given: Any, results: Any, number: Any) -> None:
-    tables, targets = read_only(cube(given, 0, number)), read_only(matrix(given, 1, number))
-    places, x = vector(given, 2, np.int64), read_only(matrix(given, 3, number))
-    factors, ridges = vector(given, 4, number), vector(given, 5, number)
-    center, numbers = read_only(vector(given, 6, number)), vector(given, 7, np.float64)
-    whole, codes = vector(given, 8, np.int64), vector(results, 0, np.int64)
-    tops, out = vector(results, 1, number), matrix(results, 2, number)
-    every = (
-        tables, targets, places, x, factors, ridges, numbers[0], whole[1], center, numbers[1],
+def _take_vertex_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
+    whole, tables, targets = _data(given, number)
+    places, x = vector(given, 3, np.int64)[i:j], read_only(_of(matrix(given, 4, number), i, j))
+    factors, ridges = vector(given, 5, number), vector(given, 6, number)
+    center, numbers = read_only(vector(given, 7, number)), vector(given, 8, np.float64)
+    codes, tops = vector(results, 0, np.int64)[i:j], vector(results, 1, number)[i:j]
+    out = matrix(results, 2, number)[i:j]
+    _vertex_steps(
+        tables, targets, places, x, factors, ridges, numbers[0], whole[0], center, numbers[1],
         number(numbers[2]), number(numbers[3]), codes, tops, out,
     )  # fmt: skip
-    if whole[0]:
-        _VERTEX_ALONE(*every)
-    else:
-        _VERTEX(*every)
 
 
 _BODIES = {
@@ -162,86 +157,127 @@ _BODIES = {
     "take_vertex_steps": _take_vertex_steps,
 }
 _like: Any = jax.ShapeDtypeStruct
+_NUMBERS = np.dtype(np.float64), np.dtype(np.float32)
+_slots = sharing.slots(len(_BODIES) * len(_NUMBERS))
 _kept: list[Any] = []  # what XLA has the addresses of
 
 
-body: Any = None  # of a handler: each has its own
+# Of a handler and a task: each has its own.
+body: Any = None
 number: Any = None
+serve: Any = None
+
+
+def _task(slot: Any) -> int:
+    claim = sharing.claimed(slot)
+    while claim >= 0:
+        given, results, first, stop = sharing.told(slot, claim)
+        body(given, results, number, first, stop)
+        sharing.finish(slot)
+        claim = sharing.claimed(slot)
+    return 0
 
 
 def _handler(frame: Any) -> int:
     if not asks_for_version(frame):
         given, results = lists(frame)
-        body(given, results, number)
+        how, clients, parts = vector(given, 0, np.int64), length(results), 0
+        if how[0] > 1:
+            parts = sharing.offer(how[1], frame, given, results, clients, how[0])
+        if parts:
+            serve(how[1])
+            sharing.wait(how[1], parts)
+        else:
+            body(given, results, number, 0, clients)
     return 0
+
+
+def _place(loop: str, dtype: np.dtype[Any]) -> int:
+    """Return the place of a loop's slot, for numbers of a type."""
+    return len(_NUMBERS) * [*_BODIES].index(loop) + _NUMBERS.index(dtype)
 
 
 @cache
 def _registered(loop: str, dtype: np.dtype[Any]) -> str:
     """Return the name by which XLA knows a loop for numbers of a type."""
-    numba.get_num_threads()  # has the threads launched that code from the cache refers to
-    own = renamed(_handler, loop, dtype.name, body=_BODIES[loop], number=dtype.type)
-    handler = cached(numba.cfunc, own, "int64(int64)")
+    with_its = {"body": _BODIES[loop], "number": dtype.type}
+    task = renamed(_task, loop, dtype.name, **with_its)
+    serve = jit(renamed(_task, loop, dtype.name, "here", **with_its))
+    handler = renamed(_handler, loop, dtype.name, serve=serve, **with_its)
+    called, run = (cached(numba.cfunc, one, "int64(int64)") for one in (handler, task))
+    sharing.give_task(_slots[_place(loop, dtype)], run.address)
     name = f"flower_fedcon.{loop}.{dtype.name}"
     capsule = ctypes.pythonapi.PyCapsule_New
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
-    jax.ffi.register_ffi_target(name, capsule(handler.address, None, None), platform="cpu")
-    _kept.append(handler)
+    jax.ffi.register_ffi_target(name, capsule(called.address, None, None), platform="cpu")
+    _kept.extend((called, run))
     return name
 
 
-def changed(loop: str, given: Sequence[Any], whole: Sequence[Any], out: Any) -> Any:
+def changed(loop: str, threads: Any, whole: Sequence[Any], given: Sequence[Any], out: Any) -> Any:
     """Return what a loop makes of `out`, which it would change in place.
 
     Parameters
     ----------
     loop : str
-    given : sequence of jax.Array
-        As above, up to the integers.
+    threads : jax.Array of int, shape (2,)
+        What `on_threads` says, or `ALONE`.
     whole : sequence of int
-        These.
+        The other integers.
+    given : sequence of jax.Array
+        What else there is, up to `out`.
     out : jax.Array
     """
-    operands = (*given, _together(whole), out)
+    dtype = np.dtype(out.dtype)
+    operands = (_how(loop, dtype, threads, whole), *given, out)
     call: Any = jax.ffi.ffi_call(
-        _registered(loop, np.dtype(out.dtype)),
-        _like(out.shape, out.dtype),
+        _registered(loop, dtype),
+        _like(out.shape, dtype),
         input_output_aliases={len(operands) - 1: 0},
     )
     return call(*operands)
 
 
-def found(loop: str, given: Sequence[Any], whole: Sequence[Any], like: Sequence[Any]) -> Any:
+def found(
+    loop: str, threads: Any, whole: Sequence[Any], given: Sequence[Any], like: Sequence[Any]
+) -> Any:
     """Return what a loop writes.
 
     Parameters
     ----------
-    loop, given, whole
+    loop, threads, whole, given
         As of `changed`.
     like : sequence of (shape, dtype)
         Of its results; the last one's type is that of the numbers.
     """
-    forms = tuple(_like(*form) for form in like)
-    call: Any = jax.ffi.ffi_call(_registered(loop, np.dtype(forms[-1].dtype)), forms)
-    return call(*given, _together(whole))
+    forms, dtype = tuple(_like(*form) for form in like), np.dtype(like[-1][1])
+    call: Any = jax.ffi.ffi_call(_registered(loop, dtype), forms)
+    return call(_how(loop, dtype, threads, whole), *given)
 
 
-def _together(whole: Sequence[Any]) -> Any:
-    return jax.numpy.stack([jax.numpy.asarray(one, np.int64) for one in whole])
+def _how(loop: str, dtype: np.dtype[Any], threads: Any, whole: Sequence[Any]) -> Any:
+    """Return a call's first argument."""
+    slot = threads[1] + _slots[0].nbytes * _place(loop, dtype)
+    each = (threads[0], slot, *whole)
+    return jax.numpy.stack([jax.numpy.asarray(one, np.int64) for one in each])
+
+
+ALONE = (1, 0)
+"""That a call is to have one thread."""
 
 
 @contextmanager
-def on_threads(pace: Pace, rounds: int) -> Iterator[bool]:
-    """Say whether loops are to have one thread in so many rounds, and learn how long they take.
+def on_threads(pace: Pace, rounds: int) -> Iterator[Array]:
+    """Say how many threads loops may have in so many rounds, and learn how long these take.
 
-    >>> with on_threads(Pace(), 1) as alone:
-    ...     alone
-    True
+    With their number goes the address of what they share, which differs from process to process.
+
+    >>> with on_threads(Pace(), 1) as threads:
+    ...     int(threads[0])
+    1
     """
-    if compiled.forked or numba.get_num_threads() == 1:
-        yield True
-        return
-    with compiled.lock:
-        alone, began = pace.alone(), time.perf_counter()
-        yield alone
+    every = numba.get_num_threads()
+    alone, began = every == 1 or pace.alone(), time.perf_counter()
+    yield np.array(ALONE if alone else (every, _slots.ctypes.data))
+    if every > 1:
         pace.note(alone, (time.perf_counter() - began) / rounds)

@@ -20,7 +20,7 @@ from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, FedMiD, Scaffold
 
-pytest.importorskip("numba", reason="the extra `fast` is not installed")
+numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
 pytest.importorskip("jax", reason="the extra `jax` is not installed")
 compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
 calls = pytest.importorskip("flower_fedcon.kernels.custom_calls")
@@ -116,15 +116,23 @@ def test_the_number_of_threads_changes_no_bit(used, monkeypatch, kind):
     assert (found[0] == found[1]).all()
 
 
-def test_runs_in_several_threads_are_compiled(used, caplog):
-    """Traces share what they note."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_runs_in_several_threads_are_compiled(used, monkeypatch, caplog, shared):
+    """Traces share what they note; and one run's calls share their work, the others' meanwhile not.
+
+    What is shared is claimed, one part after another.
+    """
     problem = FederatedProblem(data("few rows", np.float64), constraint=L1Ball(1.0))
     strategy = FedFW(L1Ball(1.0), penalty=1.0)
-    whole = simulate(strategy, problem, 40, engine="jax", evaluate_every=10).x
+    whole = simulate(strategy, problem, 400, engine="jax", evaluate_every=100).x
+    if shared:
+        monkeypatch.setattr(compiled, "FEW", 0)
+        monkeypatch.setattr(calls.Pace, "alone", lambda pace: False)
+    before = calls._slots.copy()
     found: list[Any] = []
 
     def run() -> None:
-        found.append(simulate(strategy, problem, 40, engine="jax", evaluate_every=10).x)
+        found.append(simulate(strategy, problem, 400, engine="jax", evaluate_every=100).x)
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
@@ -134,6 +142,8 @@ def test_runs_in_several_threads_are_compiled(used, caplog):
     assert all((x == whole).all() for x in found)
     assert len(found) == 4
     assert "stacked engine" not in caplog.text
+    many = numba.get_num_threads() > 1
+    assert (calls._slots[:, 1] > before[:, 1]).any() == (shared and many)
 
 
 def test_a_resumed_run_has_the_same_bits(used, tmp_path):
