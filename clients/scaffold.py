@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
-from flower_fedcon.kernels.passes import moved_variates, variate_change
+from flower_fedcon.kernels.passes import variate_change
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -54,32 +54,33 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         self, state: ScaffoldClientState, down: Payload, done: LocalPass
     ) -> tuple[Payload, ScaffoldClientState]:
         """Do steps 3 and 4."""
-        start, end, length = done.start, done.end, self._length
-        if length is not None and self.option == "II" and self.mirror:
-            delta, c = moved_variates(down["c"], state.c, start, end, length)
-            return {"delta": delta}, state._replace(c=c)
-        delta = end - start
+        if done.variates is not None:
+            delta, c = done.variates
+            return {"delta": delta}, ScaffoldClientState(c, state.resets)
+        delta, length = done.end - done.start, self._length
         if length is None:
             dc = done.gradient - state.c
         elif self.option == "I":
-            dc = self.gradient(start) - state.c
+            dc = self.gradient(done.start) - state.c
         else:
             dc = variate_change(down["c"], delta, length)
-        return {"delta": delta, "dc": dc}, state._replace(c=state.c + dc)
+        sent = {"delta": delta} if self.variate_rate else {"delta": delta, "dc": dc}
+        return sent, state._replace(c=state.c + dc)
+
+    @property
+    def variate_rate(self) -> float | None:
+        """In option "II" with a mirror, the whole of step 3: -1/(K eta_l)."""
+        length = self._length
+        return -1.0 / length if length and self.option == "II" and self.mirror else None
 
     @property
     def _length(self) -> float | None:
         """K eta_l; None for a loop of the user's own, which takes other steps."""
-        if self.local_steps is None or self.client_lr is None:
-            return None
-        return self.local_steps * self.client_lr
+        steps, rate = self.local_steps, self.client_lr
+        return None if steps is None or rate is None else steps * rate
 
     def received(
-        self,
-        before: ScaffoldClientState,
-        after: ScaffoldClientState,
-        down: Payload,
-        read: Payload,
+        self, before: ScaffoldClientState, after: ScaffoldClientState, down: Payload, read: Payload
     ) -> ScaffoldClientState:
         """Do step 3 with what the server reads."""
         if "dc" in read:

@@ -134,7 +134,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         else:
             moved = self._follow(state, state.mirror, uploads)
         c = state.c + moved / uploads.num_clients
-        return state._replace(x=state.x + move, c=c, optimizer=optimizer)
+        return ScaffoldState(state.x + move, c, state.resets, state.mirror, optimizer)
 
     def _follow(self, state: ScaffoldState, mirror: Mirror, uploads: Uploads) -> Array:
         """Move the mirror as the clients their c_i; return the sum of the shares of the dc_i."""

@@ -18,6 +18,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _FORESEEN = ("point", "move", "minimizer")  # what `steps_ahead` says again
+_VARIATES = ("correction", "upload")  # and `variate_rate`
 
 State = TypeVar("State")
 
@@ -33,12 +34,16 @@ class LocalPass(NamedTuple):
         How many there were; 0 for a minimisation.
     gradient : array, optional
         The mean of the steps' gradients without correction, where the steps are the user's own.
+    variates : (array, array), optional
+        end - start and the control variates that follow, where these came with the steps, of a
+        method that says its `variate_rate`; `end` is `start` then.
     """
 
     start: Array
     end: Array
     steps: int = 0
     gradient: Array | None = None
+    variates: tuple[Array, Array] | None = None
 
 
 class LocalPassClient(FedConClient[State]):
@@ -79,6 +84,7 @@ class LocalStepsClient(LocalPassClient[State]):
     from_point: ClassVar[bool] = False
     """Whether z moves on from the point."""
     _foreseen: ClassVar[bool] = False  # whether `steps_ahead` says what `point` and `move` do
+    _varies: ClassVar[bool] = False  # and `variate_rate`, what `correction` and `upload` do
     _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
 
     def _take(self, settings: Mapping[str, Any]) -> None:
@@ -127,23 +133,40 @@ class LocalStepsClient(LocalPassClient[State]):
         if self._schedule is not None:
             self.client_lr = self._schedule.at(self._round)
         added, count = self.correction(state, down), self.local_steps or 0
-        z = self._all_at_once(added, count, down)
-        if z is None:
+        done = self._all_at_once(added, count, down)
+        if done is None:
             added = added.simplified
             z, corrects = added.start, added.corrects
             for k in range(count):
                 w = self.point(z, k, down)
                 g = self.gradient(w)
                 z = self.move(z, w, added.add_to(g, w) if corrects else g)
-        return self.upload(state, down, LocalPass(added.start, z, count))
+            done = LocalPass(added.start, z, count)
+        return self.upload(state, down, done)
 
-    def _all_at_once(self, added: Correction, count: int, down: Payload) -> Array | None:
-        """Return where the steps lead, if the objective can take them all in one go."""
+    @property
+    def variate_rate(self) -> float | None:
+        """What control variates move by: c_i := c_i + (rate (end - start) - c), as in Scaffold.
+
+        Where there are such and the correction's `less` and `linear` are c_i and c, this is their
+        rate; else None, the default. A class that defines `correction` or `upload` defines it, too.
+        """
+        return None
+
+    def _all_at_once(self, added: Correction, count: int, down: Payload) -> LocalPass | None:
+        """Return the pass, if the objective can take all its steps in one go."""
         own = self.objective
         if not (isinstance(own, StepTaker) and count and self._foreseen):
             return None
         steps = None if added.subgradient is not None else self.steps_ahead(added, count, down)
-        return None if steps is None else own.gradient_steps(steps)
+        if steps is None:
+            return None
+        rate = self.variate_rate if self._varies else None
+        both = None if rate is None else own.variate_steps(steps, rate)
+        if both is not None:
+            return LocalPass(added.start, added.start, count, variates=both)
+        end = own.gradient_steps(steps)
+        return None if end is None else LocalPass(added.start, end, count)
 
     def steps_ahead(self, added: Correction, count: int, down: Payload) -> Steps | None:
         """Return all steps as numbers and arrays; None if their points follow by another prox.
@@ -170,6 +193,7 @@ class LocalStepsClient(LocalPassClient[State]):
         ahead, own = where["steps_ahead"], [where[n] for n in _FORESEEN if n in where]
         cls._foreseen = ahead <= min(own) and where["prox_weights"] <= where["prox"]
         cls._foreseen &= cls.gradient is FedConClient.gradient
+        cls._varies = all(where["variate_rate"] <= where[n] for n in _VARIATES)
 
     def prox_weights(self) -> tuple[float, float] | None:
         """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi, or the prox, is another."""

@@ -64,10 +64,20 @@ class Selected(StepTaker):
         """Return where each client's next gradient steps lead; None to take them one by one."""
         if not self._stack.takes(steps):
             return None
-        size, rows = self._batch_size, None
-        if size is not None and size < self._stack.num_examples:
-            rows = np.stack([self._next_rows(size) for _ in steps.points], axis=1)
-        return self._stack.gradient_steps(steps, self._which, rows)
+        return self._stack.gradient_steps(steps, self._which, self._rows_of(steps))
+
+    def variate_steps(self, steps: Steps, rate: float) -> tuple[Array, Array] | None:
+        """Return how far these lead, and control variates; None to find them after the steps."""
+        if not self._stack.takes(steps):
+            return None
+        return self._stack.variate_steps(steps, rate, self._which, self._rows_of(steps))
+
+    def _rows_of(self, steps: Steps) -> Array | None:
+        """Return each client's rows in each step; None where all count."""
+        size = self._batch_size
+        if size is None or size >= self._stack.num_examples:
+            return None
+        return np.stack([self._next_rows(size) for _ in steps.points], axis=1)
 
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, drawn from its own stream as in every engine."""

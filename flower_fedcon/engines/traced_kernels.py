@@ -70,43 +70,58 @@ class TracedKernels:
         self._call("add_gradients", len(places) * tables[0].size, given, (link,), out)
 
     def take_steps(
-        self, tables: Any, targets: Any, places: Any, rows: Any, models: Any, factors: Any,
-        ridges: Any, logistic: bool, linear: Any, less: Any, center: Any, first: Any, shift: Any,
-        step: Any, of_z: Any, of_point: Any, thresholds: Any, divisors: Any,
-    ) -> None:  # fmt: skip
-        """Call `steps.take_steps`, which describes the arguments."""
-        numbers = vector((shift, step, of_z, of_point), models.dtype)
+        self, rate: None, tables: Any, targets: Any, places: Any, rows: Any, start: Any,
+        factors: Any, ridges: Any, logistic: bool, linear: Any, less: Any, center: Any, first: Any,
+        shift: Any, step: Any, of_z: Any, of_point: Any, thresholds: Any, divisors: Any,
+    ) -> tuple[Any, None]:  # fmt: skip
+        """Return where `compiled.take_steps` leads, and nothing beside it."""
         given = (
-            tables, targets, places, rows, factors, ridges, linear, less, center, first, numbers,
-            thresholds, divisors,
+            tables, targets, places, rows, start, factors, ridges, linear, less, center, first,
+            vector((shift, step, of_z, of_point), start.dtype), thresholds, divisors,
         )  # fmt: skip
-        work = len(divisors) * len(places) * tables[0].size
-        self._call("take_steps", work, given, (logistic,), models)
+        shape = len(places), start.shape[1]
+        return self._stepped("take_steps", len(divisors), shape, given, (logistic,))
 
     def take_steps_by_scores(
-        self, tables: Any, targets: Any, products: Any, losses: Any, places: Any, models: Any,
-        factors: Any, ridges: Any, logistic: bool, linear: Any, less: Any, center: Any, shift: Any,
-        step: Any, count: int,
-    ) -> None:  # fmt: skip
-        """Call `steps.take_steps_by_scores`, which describes the arguments; without losses."""
-        numbers = vector((shift, step), models.dtype)
-        given = tables, targets, products, places, factors, ridges, linear, less, center, numbers
-        work = 2 * len(places) * tables[0].size
-        self._call("take_steps_by_scores", work, given, (logistic, count), models)
+        self, rate: None, tables: Any, targets: Any, products: Any, losses: Any, places: Any,
+        start: Any, factors: Any, ridges: Any, logistic: bool, linear: Any, less: Any, center: Any,
+        shift: Any, step: Any, count: int,
+    ) -> tuple[Any, None]:  # fmt: skip
+        """Return where `compiled.take_steps_by_scores` leads, without losses."""
+        given = (
+            tables, targets, products, places, start, factors, ridges, linear, less, center,
+            vector((shift, step), start.dtype),
+        )  # fmt: skip
+        flags, shape = (logistic, count), (len(places), start.shape[1])
+        return self._stepped("take_steps_by_scores", 2, shape, given, flags)
 
     def take_softmax_steps(
-        self, tables: Any, targets: Any, places: Any, rows: Any, models: Any, ridges: Any,
-        linear: Any, less: Any, center: Any, first: Any, shift: Any, step: Any, of_z: Any,
-        of_point: Any, thresholds: Any, divisors: Any,
-    ) -> None:  # fmt: skip
-        """Call `steps.take_softmax_steps`, which describes the arguments."""
-        numbers = vector((shift, step, of_z, of_point), models.dtype)
+        self, rate: None, classes: int, tables: Any, targets: Any, places: Any, rows: Any,
+        start: Any, ridges: Any, linear: Any, less: Any, center: Any, first: Any, shift: Any,
+        step: Any, of_z: Any, of_point: Any, thresholds: Any, divisors: Any,
+    ) -> tuple[Any, None]:  # fmt: skip
+        """Return where `compiled.take_softmax_steps` leads."""
         given = (
-            tables, targets, places, rows, ridges, linear, less, center, first, numbers,
-            thresholds, divisors,
+            tables, targets, places, rows, start, ridges, linear, less, center, first,
+            vector((shift, step, of_z, of_point), start.dtype), thresholds, divisors,
         )  # fmt: skip
-        work = len(divisors) * len(places) * tables[0].size * models.shape[-1]
-        self._call("take_softmax_steps", work, given, (), models)
+        shape = len(places), tables.shape[2], classes
+        steps = len(divisors) * classes
+        return self._stepped("take_softmax_steps", steps, shape, given, ())
+
+    def _stepped(
+        self,
+        loop: str,
+        steps: int,
+        shape: tuple[int, ...],
+        given: tuple[Any, ...],
+        flags: tuple[Any, ...],
+    ) -> tuple[Any, None]:
+        """Return where so many steps lead."""
+        tables = given[0]
+        work = steps * shape[0] * tables[0].size
+        (models,) = self._found(loop, work, given, flags, ((shape, tables.dtype),))
+        return models, None
 
     def steepest(self, g: Any) -> tuple[Any, Any]:
         """Return what `compiled.steepest` does."""

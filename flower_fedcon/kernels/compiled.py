@@ -58,21 +58,6 @@ def _variate_change(c: Array, delta: Array, rate: Any, out: Array) -> None:
             out[i, j] = delta[i, j] * rate - c[j]
 
 
-def _moved_variates(
-    c: Array, own: Array, start: Array, end: Array, rate: Any, delta: Array, after: Array
-) -> None:
-    for i in numba.prange(len(end)):
-        for j in range(end.shape[1]):
-            delta[i, j] = end[i, j] - start[j]
-            after[i, j] = own[i, j] + (delta[i, j] * rate - c[j])
-
-
-def _repeat(vector: Array, out: Array) -> None:
-    for i in numba.prange(len(out)):
-        for j in range(out.shape[1]):
-            out[i, j] = vector[j]
-
-
 @jit
 def _add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, total: Array) -> None:
     for i in range(len(delta)):
@@ -87,7 +72,6 @@ _PARALLEL = (
     rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
     steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
     vertices.take_vertex_steps, _pulled, _pulled_twice, _mix_outer, _variate_change,
-    _moved_variates, _repeat,
 )  # fmt: skip
 
 
@@ -134,16 +118,33 @@ def add_gradients(*arguments: Any) -> None:
     _call("add_gradients", len(places) * tables[0].size, *arguments)
 
 
-def take_steps(*arguments: Any) -> None:
-    """Call `steps.take_steps`, which describes the arguments."""
-    tables, places, divisors = arguments[0], arguments[2], arguments[-1]
-    _call("take_steps", len(divisors) * len(places) * tables[0].size, *arguments)
+Moved = tuple[Array, Array]
+"""Where steps have led; or how far, and the control variates that follow, else of length 0."""
 
 
-def take_steps_by_scores(*arguments: Any) -> None:
-    """Call `steps.take_steps_by_scores`, which describes the arguments."""
-    tables, places = arguments[0], arguments[4]
-    _call("take_steps_by_scores", 2 * len(places) * tables[0].size, *arguments)
+def _stepped(
+    loop: str, steps: int, shape: tuple[int, ...], rate: float | None, *given: Any
+) -> Moved:
+    """Call a loop over so many steps; `given` is what it takes up to `rate`."""
+    tables, number = given[0], given[0].dtype.type
+    models = np.empty(shape, number)
+    after = np.empty((0, 0) if rate is None else shape, number)
+    flat = after.reshape(len(after), -1) if after.size else after
+    work = steps * shape[0] * tables[0].size
+    _call(loop, work, *given, number(0.0 if rate is None else rate), models, flat)
+    return models, after
+
+
+def take_steps(rate: float | None, *given: Any) -> Moved:
+    """Return what `steps.take_steps` finds, which describes the arguments."""
+    tables, places, divisors = given[0], given[2], given[-1]
+    return _stepped("take_steps", len(divisors), (len(places), tables.shape[2]), rate, *given)
+
+
+def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
+    """Return what `steps.take_steps_by_scores` finds, which describes the arguments."""
+    tables, places = given[0], given[4]
+    return _stepped("take_steps_by_scores", 2, (len(places), tables.shape[2]), rate, *given)
 
 
 def find_losses(*arguments: Any) -> None:
@@ -151,14 +152,11 @@ def find_losses(*arguments: Any) -> None:
     _call("find_losses", arguments[0].size, *arguments)
 
 
-def take_softmax_steps(*arguments: Any) -> None:
-    """Call `steps.take_softmax_steps`, which describes the arguments."""
-    tables, places, models = arguments[0], arguments[2], arguments[4]
-    _call(
-        "take_softmax_steps",
-        len(arguments[-1]) * len(places) * tables[0].size * models.shape[-1],
-        *arguments,
-    )
+def take_softmax_steps(rate: float | None, classes: int, *given: Any) -> Moved:
+    """Return what `steps.take_softmax_steps` finds, which describes the arguments."""
+    tables, places, divisors = given[0], given[2], given[-1]
+    shape = len(places), tables.shape[2], classes
+    return _stepped("take_softmax_steps", len(divisors) * classes, shape, rate, *given)
 
 
 def steepest(g: Array) -> tuple[Array, Array]:
@@ -274,24 +272,10 @@ def variate_change(c: Array, delta: Array, rate: float) -> Array:
     return out
 
 
-def moved_variates(
-    c: Array, own: Array, start: Array, end: Array, rate: float
-) -> tuple[Array, Array]:
-    """Return delta = end - start and own + (rate delta - c), for matrices, and vectors c, start."""
-    delta, after = np.empty(end.shape, end.dtype), np.empty(end.shape, end.dtype)
-    given = read_only(c), read_only(own), read_only(start), read_only(end)
-    _call("moved_variates", _MOVE * end.size, *given, end.dtype.type(rate), delta, after)
-    return delta, after
-
-
-def repeat(vector: Array, out: Array) -> None:
-    """Write a vector into each row of a matrix."""
-    _call("repeat", _MOVE * out.size, read_only(vector), out)
-
-
 def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Array:
     """Add rate delta - c to a matrix in place; return the sum of what is added."""
-    total = np.full(delta.shape[1], -0.0, delta.dtype)  # which added to -0.0 is that
+    total = np.empty(delta.shape[1], delta.dtype)
+    total.fill(-0.0)  # which added to -0.0 is that
     _add_variate_changes(rows, read_only(c), read_only(delta), delta.dtype.type(rate), total)
     return total
 
@@ -299,8 +283,11 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Arr
 def read_only(x: Array) -> Array:
     """Return a read-only, contiguous view, so that numba compiles for one type of array only."""
     flags = x.flags
-    if flags.c_contiguous and not flags.writeable:
+    if not flags.c_contiguous:
+        view = np.array(x, order="C")
+    elif flags.writeable:
+        view = x.view()
+    else:
         return x
-    view = np.ascontiguousarray(x).view()
     view.setflags(write=False)
     return view

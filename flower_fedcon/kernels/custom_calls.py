@@ -75,16 +75,17 @@ def _add_gradients(given: Any, results: Any, number: Any, i: Any, j: Any) -> Non
 def _take_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
     whole, tables, targets = _data(given, number)
     places, rows = vector(given, 3, np.int64)[i:j], _of(cube(given, 4, np.int64), i, j)
-    factors, ridges = vector(given, 5, number), vector(given, 6, number)
-    linear = read_only(_of(matrix(given, 7, number), i, j))
-    less = read_only(_of(matrix(given, 8, number), i, j))
-    center = read_only(_of(matrix(given, 9, number), i, j))
-    first, numbers = read_only(vector(given, 10, number)), vector(given, 11, number)
-    thresholds, divisors = vector(given, 12, number), vector(given, 13, number)
-    models, logistic = matrix(results, 0, number)[i:j], whole[0] != 0
+    start, factors = read_only(_of(matrix(given, 5, number), i, j)), vector(given, 6, number)
+    ridges, linear = vector(given, 7, number), read_only(_of(matrix(given, 8, number), i, j))
+    less = read_only(_of(matrix(given, 9, number), i, j))
+    center = read_only(_of(matrix(given, 10, number), i, j))
+    first, numbers = read_only(vector(given, 11, number)), vector(given, 12, number)
+    thresholds, divisors = vector(given, 13, number), vector(given, 14, number)
+    models, none = matrix(results, 0, number)[i:j], np.empty((0, 0), number)
     _steps(
-        tables, targets, places, rows, models, factors, ridges, logistic, linear, less, center,
-        first, numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
+        tables, targets, places, rows, start, factors, ridges, whole[0] != 0, linear, less, center,
+        first, numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors, number(0),
+        models, none,
     )  # fmt: skip
 
 
@@ -92,15 +93,16 @@ def _take_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
 def _take_steps_by_scores(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
     whole, tables, targets = _data(given, number)
     products, losses = cube(given, 3, number), np.empty(0, number)
-    places, factors = vector(given, 4, np.int64)[i:j], vector(given, 5, number)
-    ridges, linear = vector(given, 6, number), read_only(_of(matrix(given, 7, number), i, j))
-    less = read_only(_of(matrix(given, 8, number), i, j))
-    center = read_only(_of(matrix(given, 9, number), i, j))
-    numbers, models = vector(given, 10, number), matrix(results, 0, number)[i:j]
-    logistic, count = whole[0] != 0, whole[1]
+    places, start = vector(given, 4, np.int64)[i:j], read_only(_of(matrix(given, 5, number), i, j))
+    factors, ridges = vector(given, 6, number), vector(given, 7, number)
+    linear = read_only(_of(matrix(given, 8, number), i, j))
+    less = read_only(_of(matrix(given, 9, number), i, j))
+    center = read_only(_of(matrix(given, 10, number), i, j))
+    numbers, models = vector(given, 11, number), matrix(results, 0, number)[i:j]
+    none = np.empty((0, 0), number)
     _steps_by_scores(
-        tables, targets, products, losses, places, models, factors, ridges, logistic, linear,
-        less, center, numbers[0], numbers[1], count,
+        tables, targets, products, losses, places, start, factors, ridges, whole[0] != 0, linear,
+        less, center, numbers[0], numbers[1], whole[1], number(0), models, none,
     )  # fmt: skip
 
 
@@ -108,15 +110,16 @@ def _take_steps_by_scores(given: Any, results: Any, number: Any, i: Any, j: Any)
 def _take_softmax_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
     tables, targets = read_only(cube(given, 1, number)), read_only(matrix(given, 2, np.int64))
     places, rows = vector(given, 3, np.int64)[i:j], _of(cube(given, 4, np.int64), i, j)
-    ridges, linear = vector(given, 5, number), read_only(_of(matrix(given, 6, number), i, j))
-    less = read_only(_of(matrix(given, 7, number), i, j))
-    center = read_only(_of(matrix(given, 8, number), i, j))
-    first, numbers = read_only(vector(given, 9, number)), vector(given, 10, number)
-    thresholds, divisors = vector(given, 11, number), vector(given, 12, number)
-    models = cube(results, 0, number)[i:j]
+    start, ridges = read_only(_of(matrix(given, 5, number), i, j)), vector(given, 6, number)
+    linear = read_only(_of(matrix(given, 7, number), i, j))
+    less = read_only(_of(matrix(given, 8, number), i, j))
+    center = read_only(_of(matrix(given, 9, number), i, j))
+    first, numbers = read_only(vector(given, 10, number)), vector(given, 11, number)
+    thresholds, divisors = vector(given, 12, number), vector(given, 13, number)
+    models, none = cube(results, 0, number)[i:j], np.empty((0, 0), number)
     _softmax_steps(
-        tables, targets, places, rows, models, ridges, linear, less, center, first,
-        numbers[0], numbers[1], numbers[2], numbers[3], thresholds, divisors,
+        tables, targets, places, rows, start, ridges, linear, less, center, first, numbers[0],
+        numbers[1], numbers[2], numbers[3], thresholds, divisors, number(0), models, none,
     )  # fmt: skip
 
 
@@ -168,13 +171,17 @@ number: Any = None
 serve: Any = None
 
 
-def _task(slot: Any) -> int:
-    claim = sharing.claimed(slot)
-    while claim >= 0:
-        given, results, first, stop = sharing.told(slot, claim)
+def _serve(slot: Any, last: bool) -> None:
+    part = sharing.claimed(slot, last)
+    while part >= 0:
+        given, results, first, stop = sharing.told(slot, part)
         body(given, results, number, first, stop)
         sharing.finish(slot)
-        claim = sharing.claimed(slot)
+        part = sharing.claimed(slot, last)
+
+
+def _task(slot: Any) -> int:
+    serve(slot, True)
     return 0
 
 
@@ -185,7 +192,7 @@ def _handler(frame: Any) -> int:
         if how[0] > 1:
             parts = sharing.offer(how[1], frame, given, results, clients, how[0])
         if parts:
-            serve(how[1])
+            serve(how[1], False)
             sharing.wait(how[1], parts)
         else:
             body(given, results, number, 0, clients)
@@ -200,11 +207,10 @@ def _place(loop: str, dtype: np.dtype[Any]) -> int:
 @cache
 def _registered(loop: str, dtype: np.dtype[Any]) -> str:
     """Return the name by which XLA knows a loop for numbers of a type."""
-    with_its = {"body": _BODIES[loop], "number": dtype.type}
-    task = renamed(_task, loop, dtype.name, **with_its)
-    serve = jit(renamed(_task, loop, dtype.name, "here", **with_its))
-    handler = renamed(_handler, loop, dtype.name, serve=serve, **with_its)
-    called, run = (cached(numba.cfunc, one, "int64(int64)") for one in (handler, task))
+    own = {"body": _BODIES[loop], "number": dtype.type}
+    own["serve"] = jit(renamed(_serve, loop, dtype.name, **own))
+    both = (renamed(one, loop, dtype.name, **own) for one in (_handler, _task))
+    called, run = (cached(numba.cfunc, one, "int64(int64)") for one in both)
     sharing.give_task(_slots[_place(loop, dtype)], run.address)
     name = f"flower_fedcon.{loop}.{dtype.name}"
     capsule = ctypes.pythonapi.PyCapsule_New

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import numpy as np
-
 from flower_fedcon.arrays import known
 from flower_fedcon.kernels.dispatch import kernels, kernels_at_hand
 from flower_fedcon.validation import Array
@@ -74,48 +72,6 @@ def variate_change(c: Array, delta: Array, length: float) -> Array:
     change: Array = delta * (-1.0 / length)
     change -= c
     return change
-
-
-def repeated(x: Array, count: int) -> Array:
-    """Return a new array that holds x so often.
-
-    >>> repeated(np.arange(2.0), 2)
-    array([[0., 1.],
-           [0., 1.]])
-    """
-    if not known(x):
-        return np.broadcast_to(x, (count, *x.shape)).copy()
-    out = np.empty((count, *x.shape), x.dtype)
-    compiled = kernels(out)
-    if compiled is None:
-        out[:] = x
-    else:
-        compiled.repeat(x.reshape(-1), out.reshape(count, -1))
-    return out
-
-
-def moved_variates(
-    c: Array, own: Array, start: Array, end: Array, length: float
-) -> tuple[Array, Array]:
-    """Return delta = end - start, and own - (c + delta / length), in option II of Scaffold.
-
-    Parameters
-    ----------
-    c, start : array, shape of a model
-    own, end : array, shape (..., *model)
-    length : float
-
-    >>> one = np.ones(1)
-    >>> moved_variates(one, np.array([[5.0]]), one, np.array([[3.0], [-3.0]]), 2.0)
-    (array([[ 2.],
-           [-4.]]), array([[3.],
-           [6.]]))
-    """
-    compiled = kernels_at_hand(end) if _of_vectors(end, c, start) else None
-    if compiled is not None and own.shape == end.shape and own.dtype == end.dtype:
-        return compiled.moved_variates(c, own, start, end, -1.0 / length)  # type: ignore[no-any-return]
-    delta = end - start
-    return delta, own + variate_change(c, delta, length)
 
 
 def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> Array:

@@ -4,11 +4,13 @@ numba's threads would be another team for each of XLA's threads that makes a cal
 the cores from one another. What a call shares is in a slot, words of memory that stay:
 
     0 whether a call has it   1 claims   2 parts done   3, 4 the call's lists   5 its clients
-    6 the task that XLA's threads run   7 to 11 what XLA is handed
+    6 its parts   7 the task that XLA's threads run   8 to 12 what XLA is handed
 
-Claims are the number of the call, that of its parts, and that of the next part. A task needs no
-more than the slot, so that one that comes late may serve the next call of the same loop, or finds
-that no part is left. Nobody waits for a part that no thread has begun.
+Claims are the number of the call, and of the parts that nobody has begun the end and the beginning.
+The thread that calls takes the first one, others the last, so that in each call of a loop a core
+meets the clients whose data it has. A task needs no more than the slot: one that comes late may
+serve the next call of the same loop, or finds that no part is left. Nobody waits for a part that no
+thread has begun.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from flower_fedcon.kernels.frames import schedules, words
 from flower_fedcon.kernels.jit import jit
 from flower_fedcon.validation import Array
 
-_BUSY, _CLAIMS, _DONE, _GIVEN, _RESULTS, _CLIENTS, _TASK, _HANDED = range(8)
+_BUSY, _CLAIMS, _DONE, _GIVEN, _RESULTS, _CLIENTS, _PARTS, _TASK, _HANDED = range(9)
 _WORDS = 16  # of a slot: two cache lines
 _EACH = 4  # parts for each thread: one that begins late takes fewer
-_PART = 2**16  # a claim is (call * _PART + parts) * _PART + next part
+_PART = 2**16  # claims are (call * _PART + end) * _PART + beginning
 
 
 def slots(count: int) -> Array:
@@ -68,21 +70,22 @@ _added: Any = intrinsic(_add)  # what was there
 
 
 @jit
-def claimed(slot: Any) -> Any:
-    """Return a claim to a part that nobody has begun; -1 if there is none."""
+def claimed(slot: Any, last: Any) -> Any:
+    """Return the first or the last part of a slot's call that nobody has begun; -1 for none."""
     while True:
-        claim = _added(slot, _CLAIMS, 0)
-        if claim % _PART >= claim // _PART % _PART:
+        claims = _added(slot, _CLAIMS, 0)
+        end, beginning = claims // _PART % _PART, claims % _PART
+        if beginning >= end:
             return -1
-        if _exchanged(slot, _CLAIMS, claim, claim + 1):
-            return claim
+        if _exchanged(slot, _CLAIMS, claims, claims - _PART if last else claims + 1):
+            return end - 1 if last else beginning
 
 
 @jit
-def told(slot: Any, claim: Any) -> Any:
-    """Return the lists of a claim's call, and the first client of its part and that of the next."""
-    have, part, parts = words(slot, _WORDS), claim % _PART, claim // _PART % _PART
-    count = have[_CLIENTS]
+def told(slot: Any, part: Any) -> Any:
+    """Return the lists of a part's call, and the first client of the part and that of the next."""
+    have = words(slot, _WORDS)
+    count, parts = have[_CLIENTS], have[_PARTS]
     return have[_GIVEN], have[_RESULTS], part * count // parts, (part + 1) * count // parts
 
 
@@ -101,8 +104,9 @@ def offer(slot: Any, frame: Any, given: Any, results: Any, clients: Any, threads
     if not _exchanged(slot, _BUSY, 0, 1):
         return 0
     have = words(slot, _WORDS)
-    have[_DONE], have[_GIVEN], have[_RESULTS], have[_CLIENTS] = 0, given, results, clients
     parts = min(clients, _EACH * threads)
+    have[_DONE], have[_GIVEN], have[_RESULTS] = 0, given, results
+    have[_CLIENTS], have[_PARTS] = clients, parts
     last = _added(slot, _CLAIMS, 0)  # nobody else changes it, as no part is left
     _exchanged(slot, _CLAIMS, last, ((last // _PART // _PART + 1) * _PART + parts) * _PART)
     for _ in range(min(threads, parts) - 1):

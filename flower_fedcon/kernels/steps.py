@@ -29,12 +29,41 @@ def _fill(drift: Array, linear: Array, less: Array, at: Any) -> None:
             drift[j] = own[j]
 
 
+@jit
+def _start(start: Array, at: Any) -> Array:
+    """Return where the steps of a client start, in memory of the thread's own.
+
+    Another thread may have written the last ones' ends: its cache would have to give them up first.
+    """
+    model: Array = start[at if len(start) > 1 else 0].copy()
+    return model
+
+
+@jit
+def _end(
+    model: Array, start: Array, linear: Array, less: Array, rate: Any, at: Any, models: Array,
+    after: Array,
+) -> None:  # fmt: skip
+    """Write where the steps of a client led; or how far, and the control variate that follows."""
+    end = models[at]
+    if len(after) == 0:
+        for j in range(len(model)):
+            end[j] = model[j]
+        return
+    first, mean = start[at if len(start) > 1 else 0], linear[at if len(linear) > 1 else 0]
+    own, moved = less[at], after[at]
+    for j in range(len(model)):
+        change = model[j] - first[j]
+        end[j] = change
+        moved[j] = own[j] + (change * rate - mean[j])
+
+
 def take_steps(
     tables: Array,
     targets: Array,
     places: Array,
     rows: Array,
-    models: Array,
+    start: Array,
     factors: Array,
     ridges: Array,
     logistic: bool,
@@ -48,13 +77,17 @@ def take_steps(
     of_point: Any,
     thresholds: Array,
     divisors: Array,
+    rate: Any,
+    models: Array,
+    after: Array,
 ) -> None:
-    """Take gradient steps of some clients on `models`, in place: a client's rows stay in the cache.
+    """Find where gradient steps of some clients lead: a client's rows stay in the cache.
 
     Client i minimises factors[i] times its mean loss, plus ridges[i]/2 ||x||^2, <linear - less, x>
     and shift/2 ||x - center||^2. The gradient g of step k is taken at the point w, the model z
     soft-thresholded at thresholds[k] and divided by divisors[k]; then
-    z := of_z z + of_point w - step g.
+    z := of_z z + of_point w - step g. With `after`, what z leaves in `models` is z - start, and in
+    `after` stands less + (rate (z - start) - linear).
 
     Parameters
     ----------
@@ -63,17 +96,19 @@ def take_steps(
     logistic : bool
         Whether the link of a score s is tanh(s / 2); else it is s.
     rows : array of int, shape (n, steps, batch size), or (0, 0, 0) for all rows in every step
-    models : array, shape (n, d)
+    start : array, shape (n, d) or (1, d)
     factors, ridges : array, shape (N,)
     linear, center : array, shape (n, d), (1, d) or (0, 0)
     less : array, shape (n, d) or (0, 0)
     first : array, shape (d,) or (0,)
         The point of the first step, where it is given.
+    models : array, shape (n, d)
+    after : array, shape (n, d) or (0, 0)
     """
     every, zero, one = np.arange(tables.shape[1]), models.dtype.type(0), models.dtype.type(1)
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
-        model, ridge, factor = models[at], ridges[client], factors[client]
+        model, ridge, factor = _start(start, at), ridges[client], factors[client]
         point, gradient = np.empty(len(model), model.dtype), np.empty(len(model), model.dtype)
         drift = np.empty(len(model) if len(linear) else 0, model.dtype)
         if len(linear):
@@ -105,6 +140,7 @@ def take_steps(
             else:
                 for j in range(len(model)):
                     model[j] = of_z * model[j] + of_point * point[j] - step * gradient[j]
+        _end(model, start, linear, less, rate, at, models, after)
 
 
 def take_steps_by_scores(
@@ -113,7 +149,7 @@ def take_steps_by_scores(
     products: Array,
     losses: Array,
     places: Array,
-    models: Array,
+    start: Array,
     factors: Array,
     ridges: Array,
     logistic: bool,
@@ -123,6 +159,9 @@ def take_steps_by_scores(
     shift: Any,
     step: Any,
     count: int,
+    rate: Any,
+    models: Array,
+    after: Array,
 ) -> None:
     """Take plain gradient steps, all rows in each, as `take_steps` does, up to rounding.
 
@@ -147,11 +186,11 @@ def take_steps_by_scores(
     zero, one, number = models.dtype.type(0), models.dtype.type(1), models.dtype.type(m)
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
-        model, table, own = models[at], tables[client], targets[client]
+        model, table, own = _start(start, at), tables[client], targets[client]
         factor = factors[client] / number
         kept = one - step * (ridges[client] + shift)
-        scores, weights = np.empty(m, model.dtype), np.empty(m, model.dtype)
-        sums, drifts = np.zeros(m, model.dtype), np.zeros(m, model.dtype)
+        rows = np.zeros((4, m), model.dtype)  # one piece of memory, which costs as much as a row
+        scores, weights, sums, drifts = rows[0], rows[1], rows[2], rows[3]
         drift = np.empty(d if len(linear) or len(center) else 0, model.dtype)
         if len(linear):
             _fill(drift, linear, less, at)
@@ -186,6 +225,7 @@ def take_steps_by_scores(
             for j in range(d):
                 model[j] *= power
         add_rows(table, sums, -step, model)
+        _end(model, start, linear, less, rate, at, models, after)
 
 
 def take_softmax_steps(
@@ -193,7 +233,7 @@ def take_softmax_steps(
     targets: Array,
     places: Array,
     rows: Array,
-    models: Array,
+    start: Array,
     ridges: Array,
     linear: Array,
     less: Array,
@@ -205,6 +245,9 @@ def take_softmax_steps(
     of_point: Any,
     thresholds: Array,
     divisors: Array,
+    rate: Any,
+    models: Array,
+    after: Array,
 ) -> None:
     """Take steps as `take_steps` does, on the mean cross-entropy of the logits A x.
 
@@ -212,18 +255,21 @@ def take_softmax_steps(
     ----------
     targets : array of int, shape (N, m)
         Classes.
-    models : array, shape (n, d, classes)
+    start : array, shape (n, d * classes) or (1, d * classes)
     linear, center : array, shape (n, d * classes), (1, d * classes) or (0, 0)
-    less : array, shape (n, d * classes) or (0, 0)
+    less, after : array, shape (n, d * classes) or (0, 0)
     first : array, shape (d * classes,) or (0,)
+    models : array, shape (n, d, classes)
     """
     m, d, classes = tables.shape[1], tables.shape[2], models.shape[2]
     size = rows.shape[2] if len(rows) else m
     zero, one = models.dtype.type(0), models.dtype.type(1)
     share = one / models.dtype.type(size)
+    ends = models.reshape(len(models), d * classes)
     for i in numba.prange(len(places)):
         client, at = places[i], np.int64(i)
-        table, labels, model = tables[client], targets[client], models[at]
+        table, labels, flat = tables[client], targets[client], _start(start, at)
+        model = flat.reshape(d, classes)
         point = np.empty((classes, d), model.dtype)  # a row for each class: sums run along it
         gradient = np.empty((classes, d), model.dtype)
         scores = np.empty((classes, size), model.dtype)
@@ -269,3 +315,4 @@ def take_softmax_steps(
                     model[j, c] = (
                         of_z * model[j, c] + of_point * point[c, j] - step * gradient[c, j]
                     )
+        _end(flat, start, linear, less, rate, at, ends, after)

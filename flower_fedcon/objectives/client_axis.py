@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from flower_fedcon.arrays import in_order
-from flower_fedcon.kernels.passes import repeated
 from flower_fedcon.validation import Array
 
 _LINE = 64  # bytes of a cache line
@@ -174,6 +173,13 @@ class StepTaker:
         """Return where a client's next gradient steps lead; None to take them one by one."""
         return None
 
+    def variate_steps(self, steps: Steps, rate: float) -> tuple[Array, Array] | None:
+        """Return how far these lead, z - start, and control variates that move with them.
+
+        These are less + (rate (z - start) - linear). None to find them after the steps.
+        """
+        return None
+
 
 class Stackable(ABC):
     """An objective that knows how those of its kind become a stack."""
@@ -294,15 +300,25 @@ class Stack(ABC):
         rows : array of int, shape (clients, steps, batch size), optional
             The rows of each client that count in each step; all by default.
         """
-        clients, start = places(which), steps.start
-        own = None if rows is None else in_order(rows)
+        clients, own = places(which), None if rows is None else in_order(rows)
         assert self._walking is not None  # noqa: S101  (see `takes`)
-        ahead: Array | None = self._walking.taken_ahead(steps, clients, own)
-        if ahead is not None:
-            return ahead.reshape(-1, *self.shape)
-        models = repeated(start, len(clients)) if start.shape == self.shape else start.copy()
-        self._walking.walk(models, steps, clients, own)
-        return models
+        models: Array | None = self._walking.taken_ahead(steps, clients, own)
+        if models is None:
+            models, _ = self._walking.walk(steps, clients, own, None)
+        return self._in_shape(models)
+
+    def variate_steps(
+        self, steps: Steps, rate: float, which: Which, rows: Array | None
+    ) -> tuple[Array, Array]:
+        """Return how far these lead, and control variates, as `StepTaker` does."""
+        clients, own = places(which), None if rows is None else in_order(rows)
+        assert self._walking is not None  # noqa: S101  (see `takes`)
+        moved, variates = self._walking.walk(steps, clients, own, rate)
+        return self._in_shape(moved), self._in_shape(variates)
+
+    def _in_shape(self, models: Array) -> Array:
+        """Return models in their shape; as they are where that is theirs, which is no view then."""
+        return models if models.ndim > len(self.shape) else models.reshape(-1, *self.shape)
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows, of shape (clients, batch size)."""

@@ -10,7 +10,6 @@ import numpy as np
 from flower_fedcon.arrays import number, of_type
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
-from flower_fedcon.kernels.passes import repeated
 from flower_fedcon.objectives.client_axis import Steps, VertexStep, Which
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
@@ -191,30 +190,49 @@ class CompiledRows:
             return means
         # The pass over the rows that finds the losses takes the steps that follow them, too: those
         # of the last round, from here.
-        models, everyone = repeated(at, len(means)), np.arange(len(means))
-        self._take_plain(models, plain, everyone, (self._none,) * 3, means)
+        start, everyone = module.read_only(at[None]), np.arange(len(means))
+        models, _ = self._take_plain(start, plain, everyone, (self._none,) * 3, losses=means)
         self._ahead = _Ahead(at.tobytes(), plain, models)
         return means
 
-    def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
-        """Take gradient steps of some clients on `models`, in place.
+    def walk(
+        self, steps: Steps, clients: Array, rows: Array | None, rate: float | None
+    ) -> tuple[Array, Array]:
+        """Return where gradient steps of some clients lead, or how far, and their variates.
 
         Parameters
         ----------
-        models : array, shape (n, *shape), C-contiguous
         steps : Steps
         clients : array of int, shape (n,)
         rows : array of int, shape (n, steps, batch size), optional
-            The rows of each client that count in each step; all by default.
+            The rows of each client that count; all by default.
+        rate : float, optional
+            See `StepTaker.variate_steps`; without it, only `models` is found.
+
+        Returns
+        -------
+        models, variates : array, shape (n, d)
         """
-        module, flat = self.module, models.reshape(-1, self.tables.shape[-1])
-        data, own = (self.tables, self.targets), (flat, self.factors, self.ridges, self.logistic)
-        drift, plain = drift_of(module, steps, models), self._plain(steps) if rows is None else None
+        module = self.module
+        start = module.read_only(steps.start.reshape(-1, self.tables.shape[-1]))
+        drift = drift_of(module, steps, start)
+        plain = self._plain(steps) if rows is None else None
         if plain is not None:
-            self._take_plain(flat, plain, clients, drift)
-            return
-        which = module.ALL_STEPS if rows is None else rows
-        module.take_steps(*data, clients, which, *own, *drift, *numbers_of(steps, models))
+            return self._take_plain(start, plain, clients, drift, rate)
+        moved: tuple[Array, Array] = module.take_steps(
+            rate,
+            self.tables,
+            self.targets,
+            clients,
+            module.ALL_STEPS if rows is None else rows,
+            start,
+            self.factors,
+            self.ridges,
+            self.logistic,
+            *drift,
+            *numbers_of(steps),
+        )
+        return moved
 
     def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> Array | None:
         """Return where these steps lead if an evaluation has taken them, shape (clients, d).
@@ -247,26 +265,29 @@ class CompiledRows:
 
     def _take_plain(
         self,
-        models: Array,
+        start: Array,
         plain: _Plain,
         clients: Array,
         drift: tuple[Array, ...],
+        rate: float | None = None,
         losses: Array | None = None,
-    ) -> None:
+    ) -> tuple[Array, Array]:
         """Take steps by the rows' products; write the losses at the start, if these are wanted."""
-        self.module.take_steps_by_scores(
+        moved: tuple[Array, Array] = self.module.take_steps_by_scores(
+            rate,
             self.tables,
             self.targets,
             self._row_products(),
-            np.empty(0, models.dtype) if losses is None else losses,
+            np.empty(0, start.dtype) if losses is None else losses,
             clients,
-            models,
+            start,
             self.factors,
             self.ridges,
             self.logistic,
             *drift[:3],
             *plain,
         )
+        return moved
 
     @property
     def _few_rows(self) -> bool:
@@ -279,42 +300,6 @@ class CompiledRows:
         if self._products is None:
             self._products = self._find_products()
         return self._products
-
-
-class CompiledSoftmax:
-    """Steps of several clients with softmax regression.
-
-    Parameters
-    ----------
-    module, tables, ridges
-        See `CompiledRows`.
-    targets : array of int, shape (clients, rows)
-        Classes.
-    """
-
-    def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array) -> None:
-        self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
-
-    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
-        """Return the same where a round is traced, as `CompiledRows.traced`."""
-        return CompiledSoftmax(module, tables, targets, module.held(self.ridges))
-
-    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> None:
-        """Return None: no evaluation takes steps."""
-
-    def walk(self, models: Array, steps: Steps, clients: Array, rows: Array | None) -> None:
-        """Take gradient steps, as `CompiledRows.walk` does; models of shape (n, d, classes)."""
-        module = self.module
-        module.take_softmax_steps(
-            self.tables,
-            self.targets,
-            clients,
-            module.ALL_STEPS if rows is None else rows,
-            models,
-            self.ridges,
-            *drift_of(module, steps, models),
-            *numbers_of(steps, models),
-        )
 
 
 _SCARCE = 4  # entries of a row for each row, from which on their products are kept: a fourth more

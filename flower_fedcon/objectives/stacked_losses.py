@@ -12,7 +12,7 @@ import numpy as np
 
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import Steps, Which, chosen, per_client
-from flower_fedcon.objectives.compiled_rows import CompiledSoftmax
+from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.many import column
 from flower_fedcon.objectives.stacked_rows import CompilableRows, StackedRows
 from flower_fedcon.validation import Array

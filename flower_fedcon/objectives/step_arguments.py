@@ -11,31 +11,31 @@ from flower_fedcon.objectives.client_axis import Steps
 from flower_fedcon.validation import Array
 
 
-def drift_of(module: Any, steps: Steps, models: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the arrays that steps of `models` heed, as the kernels take them, flat.
+def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the arrays that steps from the rows of `start` heed, as the kernels take them, flat.
 
     These are the linear term, what is taken off it, the center, and the first point, of length 0
     where there is none.
     """
-    none, size = np.empty((0, 0), models.dtype), models[0].size
+    none, size = np.empty((0, 0), start.dtype), start.shape[1]
     linear = less = center = none
     if steps.linear is not None:
         linear = steps.linear.reshape(-1, size)
         if steps.less is not None:
             less = steps.less.reshape(-1, size)
     if steps.shift:
-        middle = np.zeros(size, models.dtype) if steps.center is None else steps.center
+        middle = np.zeros(size, start.dtype) if steps.center is None else steps.center
         center = middle.reshape(-1, size)
     first = none if steps.first is None else steps.first
     read_only = module.read_only
     return read_only(linear), read_only(less), read_only(center), read_only(first.reshape(-1))
 
 
-def numbers_of(steps: Steps, models: Array) -> tuple[Any, ...]:
+def numbers_of(steps: Steps) -> tuple[Any, ...]:
     """Return the numbers of steps as the kernels take them, and arrays with two for each step.
 
     These are shift, step, and what z and the point count for; thresholds and divisors.
     """
-    dtype, each = models.dtype, zip(*steps.points, strict=True)
+    dtype, each = steps.start.dtype, zip(*steps.points, strict=True)
     singles = (steps.shift, steps.step, *steps.onward)
     return *(of_type(x, dtype) for x in singles), *(vector(numbers, dtype) for numbers in each)

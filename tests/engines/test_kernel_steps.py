@@ -69,7 +69,7 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
     whole, rng = stack(parts), np.random.default_rng(6)
     module, used = accelerate.kernels(np.ones(1)), []
     real = module.take_steps_by_scores
-    monkeypatch.setattr(module, "take_steps_by_scores", lambda *a: (used.append(1), real(*a)))
+    monkeypatch.setattr(module, "take_steps_by_scores", lambda *a: (used.append(1), real(*a))[1])
     start, linear, center = rng.standard_normal((3, 3, 30)).astype(dtype)
     tolerance = 1e-13 if dtype == np.float64 else 1e-5
     which = np.array([0, 2, 3])
@@ -99,13 +99,36 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
     assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("kind", "d"), [("least squares", 5), ("logistic", 30), ("softmax", 5)])
+@pytest.mark.parametrize("batches", [False, True])
+def test_control_variates_move_with_the_steps(always, kind, d, dtype, batches):
+    """Bit for bit as they would after them; by either loop over rows, and softmax regression's."""
+    rng, which = np.random.default_rng(7), np.array([0, 2, 3])
+    if kind == "softmax":
+        rows = rng.standard_normal((4, 9, d)).astype(dtype)
+        whole, shape = stack([SoftmaxRegression(A, np.arange(9) % 3, 3) for A in rows]), (d, 3)
+    else:
+        whole, shape = stack(clients(kind, 4, 7, (d,), dtype)), (d,)
+    own = rng.standard_normal((3, *shape)).astype(dtype)
+    chosen = rng.integers(0, 7, (3, 4, 5)) if batches else None
+    for start in (own[0] / 2, own / 2):
+        steps = Steps(start, 0.01, [Z] * 4, linear=own[1], less=own)
+        assert whole.takes(steps)
+        delta = whole.gradient_steps(steps, which, chosen) - start
+        moved, variates = whole.variate_steps(steps, -1 / 0.07, which, chosen)
+        np.testing.assert_array_equal(moved, delta)
+        np.testing.assert_array_equal(variates, own + (delta * dtype(-1 / 0.07) - own[1]))
+        assert moved.dtype == variates.dtype == dtype
+
+
 @pytest.mark.parametrize("kind", ["least squares", "logistic"])
 def test_evaluations_change_no_bit_of_the_steps_after_them(always, monkeypatch, kind):
     """The pass that finds the losses takes the next round's steps, if these are the last one's."""
     module, told = accelerate.kernels(np.ones(1)), []
     real = module.take_steps_by_scores
     monkeypatch.setattr(
-        module, "take_steps_by_scores", lambda *a: (told.append(len(a[3])), real(*a))
+        module, "take_steps_by_scores", lambda *a: (told.append(len(a[4])), real(*a))[1]
     )
     for strategy, expected in (
         (FedAvg(client_lr=0.05, local_steps=3), [0, *[5] * 6]),
@@ -153,7 +176,7 @@ def test_a_guess_that_nobody_wants_is_the_last(always, monkeypatch):
     module, told = accelerate.kernels(np.ones(1)), []
     real = module.take_steps_by_scores
     monkeypatch.setattr(
-        module, "take_steps_by_scores", lambda *a: (told.append(len(a[3])), real(*a))
+        module, "take_steps_by_scores", lambda *a: (told.append(len(a[4])), real(*a))[1]
     )
     whole, x = stack(clients("least squares", 4, 7, (30,), np.float64)), np.ones(30)
     steps = Steps(x, 0.01, [Z] * 2)
@@ -182,10 +205,9 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
 )
 def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
     taken = []
-    real = StackedLeastSquares.gradient_steps
-    monkeypatch.setattr(
-        StackedLeastSquares, "gradient_steps", lambda *given: taken.append(1) or real(*given)
-    )
+    way = "variate_steps" if name == "scaffold" else "gradient_steps"
+    real = getattr(StackedLeastSquares, way)
+    monkeypatch.setattr(StackedLeastSquares, way, lambda *given: (taken.append(1), real(*given))[1])
     own = {
         "fastfedda": {"strong_convexity": 0.1, "local_steps": 3},
         "scaffnew": {"client_lr": 0.01, "communication_probability": 0.5},

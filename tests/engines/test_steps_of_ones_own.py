@@ -7,10 +7,11 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.clients.feddualavg import FedDualAvgClient
 from flower_fedcon.clients.scaffnew import ScaffnewClient
+from flower_fedcon.clients.scaffold import ScaffoldClient
 from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.regularizers import L1
-from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD, Scaffnew
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD, Scaffnew, Scaffold
 
 rng = np.random.default_rng(0)
 DATA = [(rng.standard_normal((6, 8)), rng.standard_normal(6)) for _ in range(4)]
@@ -75,6 +76,27 @@ def test_a_gradient_or_prox_of_a_subclass_is_asked(monkeypatch, client, strategy
         module = f"flower_fedcon.engines.{place}.client_class"
         monkeypatch.setattr(module, lambda name: client, raising=False)
     engines_agree(strategy, regularizer)
+
+
+class HalfwayScaffoldClient(ScaffoldClient):
+    algorithm = "scaffold"
+
+    def upload(self, state, down, done):
+        middle = done.start + (done.end - done.start) / 2
+        return super().upload(state, down, done._replace(end=middle))
+
+
+def test_an_upload_of_a_subclass_is_asked(monkeypatch):
+    """Its control variates do not move along with the steps."""
+    monkeypatch.setattr("flower_fedcon.engines.local.client_class", lambda name: ScaffoldClient)
+    strategy = Scaffold(client_lr=0.1, local_steps=5)
+    whole = simulate(strategy, FederatedProblem([LeastSquares(*own) for own in DATA]), 5).x
+    for place in ("local", "stacked"):
+        module = f"flower_fedcon.engines.{place}.client_class"
+        monkeypatch.setattr(module, lambda name: HalfwayScaffoldClient)
+    engines_agree(strategy)
+    half = simulate(strategy, FederatedProblem([LeastSquares(*own) for own in DATA]), 5).x
+    assert np.abs(half - whole).max() > 1e-3
 
 
 def test_the_prox_of_a_regularizer_of_ones_own_is_asked():

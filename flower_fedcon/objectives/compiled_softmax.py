@@ -1,0 +1,51 @@
+"""Gradient steps of softmax regression, by the compiled kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
+from flower_fedcon.validation import Array
+
+
+class CompiledSoftmax:
+    """Steps of several clients with softmax regression.
+
+    Parameters
+    ----------
+    module, tables, ridges
+        See `compiled_rows.CompiledRows`.
+    targets : array of int, shape (clients, rows)
+        Classes.
+    """
+
+    def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array) -> None:
+        self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
+
+    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
+        """Return the same where a round is traced, as `CompiledRows.traced`."""
+        return CompiledSoftmax(module, tables, targets, module.held(self.ridges))
+
+    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> None:
+        """Return None: no evaluation takes steps."""
+
+    def walk(
+        self, steps: Steps, clients: Array, rows: Array | None, rate: float | None
+    ) -> tuple[Array, Array]:
+        """Return what `CompiledRows.walk` does; models of shape (n, d, classes)."""
+        module, shape = self.module, steps.start.shape[-2:]
+        start = module.read_only(steps.start.reshape(-1, shape[0] * shape[1]))
+        moved: tuple[Array, Array] = module.take_softmax_steps(
+            rate,
+            shape[1],
+            self.tables,
+            self.targets,
+            clients,
+            module.ALL_STEPS if rows is None else rows,
+            start,
+            self.ridges,
+            *drift_of(module, steps, start),
+            *numbers_of(steps),
+        )
+        return moved
