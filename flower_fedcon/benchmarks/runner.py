@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from flower_fedcon.benchmarks import (
     compiled,
+    device,
     flower,
     in_process,
     million,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "path": paths.path,
     "compiled": compiled.compiled,
     "bookkeeping": compiled.bookkeeping,
+    "device": device.device,
     "networks": networks.networks,
     "projections": oracles.projections,
     "prox": prox.prox,
@@ -61,12 +63,13 @@ ON_REQUEST = (
     "flower",
     "path",
     "compiled",
+    "device",
     "networks",
     "prox",
 )
 """The benchmarks that take more than a minute, or need an extra.
 
-That is tables for path, jax for compiled, and torch for networks.
+That is tables for path, jax for compiled and device, and torch for networks.
 """
 
 

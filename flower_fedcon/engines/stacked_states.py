@@ -265,9 +265,14 @@ def _may_replace(place: Array, value: Array, others: Iterable[Any]) -> bool:
         and value.dtype == place.dtype
         and value.flags.carray
         and not any(
-            np.may_share_memory(value, other)
+            _shares_memory(value, other)
             if isinstance(other, np.ndarray)
             else isinstance(other, Atom) and not isinstance(other, CoordinateAtom)
             for other in others
         )
     )
+
+
+def _shares_memory(new: Array, other: Array) -> bool:
+    """Return whether another array may lie in the memory of one that is no view of any."""
+    return other is new or (other.base is not None and np.may_share_memory(new, other))
