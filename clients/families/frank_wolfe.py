@@ -30,7 +30,8 @@ class FrankWolfeClient(FedConClient[State]):
         at_once = foreseen and isinstance(self.objective, StepTaker)
         self._magnitude = self.constraint.coordinate_magnitude if at_once else None
         # Where nothing of one's own is asked, two calls are saved; small steps take ten.
-        self._alone = foreseen and self._pulls and not self.constraint.iterative
+        plain = foreseen and self._pulls and not self.constraint.iterative
+        self._alone = plain and self._magnitude is None
         self._share = 1.0 / self._count
 
     def frank_wolfe_step(
@@ -41,14 +42,14 @@ class FrankWolfeClient(FedConClient[State]):
         g = (1/N) grad f_i(x) + lambda_t (x - x_bar), with d_i for the first term if stochastic.
         """
         center, pull, step_size = down["x_bar"], down["penalty"], down["step_size"]
+        if self._alone:
+            atom = self.constraint.lmo(self.objective.pulled_gradient(x, self._share, center, pull))
+            return atom, atom.mix(x, step_size), None
         if self._magnitude is not None:
             step = VertexStep(x, self._share, center, pull, step_size, self._magnitude)
             if (taken := self.objective.vertex_step(step)) is not None:
                 codes, moved = taken
                 return CoordinateAtom(codes, self._magnitude, x.shape, x.dtype), moved, None
-        if self._alone:
-            atom = self.constraint.lmo(self.objective.pulled_gradient(x, self._share, center, pull))
-            return atom, atom.mix(x, step_size), None
         if self.stochastic:
             g = x - center
             g *= pull

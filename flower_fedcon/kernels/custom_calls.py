@@ -189,7 +189,7 @@ def _handler(frame: Any) -> int:
     if not asks_for_version(frame):
         given, results = lists(frame)
         how, clients, parts = vector(given, 0, np.int64), length(results), 0
-        if how[0] > 1:
+        if how[0] > 1 and clients > 1:
             parts = sharing.offer(how[1], frame, given, results, clients, how[0])
         if parts:
             serve(how[1], False)

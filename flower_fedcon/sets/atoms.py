@@ -198,18 +198,19 @@ class CoordinateAtom(Atom):
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s, touching s at one entry only."""
         code = self.code
+        if type(code) is int and x.ndim == 1 and x.dtype == _DOUBLE:  # as below, sooner
+            mixed: Array = (1.0 - step) * x
+            amount = step * self.magnitude
+            mixed[abs(code) - 1] += amount if code > 0 else -amount
+            return mixed
         if isinstance(code, np.ndarray):
             compiled = kernels_at_hand(x)
             if compiled is not None:
                 models, codes = x.reshape(code.size, -1), code.reshape(-1)
-                mixed: Array = compiled.mix_coordinates(models, codes, step, self.magnitude)
+                mixed = compiled.mix_coordinates(models, codes, step, self.magnitude)
                 return mixed if mixed.shape == x.shape else mixed.reshape(x.shape)
         out: Array = (1.0 - step) * x
-        if type(code) is int and out.ndim == 1 and out.dtype == _DOUBLE:  # as `_add`, sooner
-            amount = step * self.magnitude
-            out[abs(code) - 1] += amount if code > 0 else -amount
-        else:
-            self._add(out, step)
+        self._add(out, step)
         return out
 
     def add_to(self, out: Array) -> None:

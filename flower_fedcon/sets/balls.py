@@ -87,12 +87,12 @@ class L1Ball(ConstraintSet):
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return -radius * sign(g_i) e_i at the largest |g_i|; at g_i = 0 the sign is +."""
         if batch == 0:
-            high, low = int(g.argmax()), int(g.argmin())  # a NaN, if there is one
+            high, low = g.argmax(), g.argmin()  # a NaN, if there is one
             top, bottom = g.item(high), -g.item(low)
             if not math.isfinite(top + bottom):
                 expect_finite(self, g)
             first = top > bottom or (top == bottom and high < low)
-            code = -(high + 1) if first else low + 1
+            code = -1 - int(high) if first else 1 + int(low)
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
         flat = rows(g, batch).reshape(-1, math.prod(g.shape[batch:]))
         compiled = kernels_at_hand(flat)
