@@ -27,7 +27,7 @@ class _Ahead(NamedTuple):
     """Where everyone's plain steps lead from one point."""
 
     start: bytes
-    plain: _Plain
+    steps: Steps
     models: Array
 
 
@@ -183,8 +183,9 @@ class CompiledRows:
         """Return each client's mean loss at x, without its factor."""
         module, means = self.module, np.empty(len(self.tables), x.dtype)
         at = x.reshape(-1)
-        plain = None if self._habit is None else self._plain(self._habit)
-        if plain is None or not self._is_cheap(plain):
+        habit = self._habit
+        plain = None if habit is None else self._plain(habit)
+        if habit is None or plain is None or not self._is_cheap(plain):
             at = module.read_only(at)
             module.find_losses(self.tables, self.targets, at, self.logistic, means)
             return means
@@ -192,7 +193,7 @@ class CompiledRows:
         # of the last round, from here.
         start, everyone = module.read_only(at[None]), np.arange(len(means))
         models, _ = self._take_plain(start, plain, everyone, (self._none,) * 3, losses=means)
-        self._ahead = _Ahead(at.tobytes(), plain, models)
+        self._ahead = _Ahead(at.tobytes(), habit, models)
         return means
 
     def walk(
@@ -245,7 +246,7 @@ class CompiledRows:
         self._habit = steps if alike and self._guessing else None
         if ahead is None:
             return None
-        if alike and self._plain(steps) == ahead.plain and ahead.start == steps.start.tobytes():
+        if alike and _are_alike(steps, ahead.steps) and ahead.start == steps.start.tobytes():
             return ahead.models
         self._guessing, self._habit = False, None
         return None
@@ -332,3 +333,9 @@ def compiled_rows(
     if np.size(l2) in (1, len(tables)):
         ridges = np.full(len(tables), np.reshape(l2, -1), tables.dtype)
     return CompiledRows(module, tables, targets, factors, logistic, ridges)
+
+
+def _are_alike(steps: Steps, others: Steps) -> bool:
+    """Return whether plain steps are those that others are, of an objective alone."""
+    numbers = steps.step == others.step and steps.onward == others.onward
+    return numbers and steps.first is None and steps.points == others.points
