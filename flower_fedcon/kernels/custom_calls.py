@@ -34,10 +34,11 @@ from flower_fedcon.kernels.jit import cached, jit, renamed
 from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
 
-_add_gradients_to = compiled.forms["add_gradients"][True]  # on the thread that calls
-_steps, _steps_by_scores, _softmax_steps, _steep, _mixed, _vertex_steps = (
+# The loops, on the thread that calls.
+_add, _steps, _steps_by_scores, _softmax_steps, _steep, _mix, _vertex_steps = (
     compiled.forms[name][True]
     for name in (
+        "add_gradients",
         "take_steps",
         "take_steps_by_scores",
         "take_softmax_steps",
@@ -62,13 +63,23 @@ def _data(given: Any, number: Any) -> Any:
 
 
 @jit
+def _drift(given: Any, place: int, number: Any, i: Any, j: Any) -> Any:
+    """Return the arrays from a place on: linear terms, what is taken off them, and centers."""
+    return (
+        read_only(_of(matrix(given, place, number), i, j)),
+        read_only(_of(matrix(given, place + 1, number), i, j)),
+        read_only(_of(matrix(given, place + 2, number), i, j)),
+    )
+
+
+@jit
 def _add_gradients(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
     whole, tables, targets = _data(given, number)
     places, rows = vector(given, 3, np.int64)[i:j], _of(matrix(given, 4, np.int64), i, j)
     x, factors = read_only(_of(matrix(given, 5, number), i, j)), vector(given, 6, number)
     center, numbers = read_only(vector(given, 7, number)), vector(given, 8, np.float64)
     scale, pull, out = numbers[0], numbers[1], matrix(results, 0, number)[i:j]
-    _add_gradients_to(tables, targets, places, rows, x, out, factors, scale, whole[0], center, pull)
+    _add(tables, targets, places, rows, x, out, factors, scale, whole[0], center, pull)
 
 
 @jit
@@ -76,9 +87,7 @@ def _take_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
     whole, tables, targets = _data(given, number)
     places, rows = vector(given, 3, np.int64)[i:j], _of(cube(given, 4, np.int64), i, j)
     start, factors = read_only(_of(matrix(given, 5, number), i, j)), vector(given, 6, number)
-    ridges, linear = vector(given, 7, number), read_only(_of(matrix(given, 8, number), i, j))
-    less = read_only(_of(matrix(given, 9, number), i, j))
-    center = read_only(_of(matrix(given, 10, number), i, j))
+    ridges, (linear, less, center) = vector(given, 7, number), _drift(given, 8, number, i, j)
     first, numbers = read_only(vector(given, 11, number)), vector(given, 12, number)
     thresholds, divisors = vector(given, 13, number), vector(given, 14, number)
     models, none = matrix(results, 0, number)[i:j], np.empty((0, 0), number)
@@ -95,9 +104,7 @@ def _take_steps_by_scores(given: Any, results: Any, number: Any, i: Any, j: Any)
     products, losses = cube(given, 3, number), np.empty(0, number)
     places, start = vector(given, 4, np.int64)[i:j], read_only(_of(matrix(given, 5, number), i, j))
     factors, ridges = vector(given, 6, number), vector(given, 7, number)
-    linear = read_only(_of(matrix(given, 8, number), i, j))
-    less = read_only(_of(matrix(given, 9, number), i, j))
-    center = read_only(_of(matrix(given, 10, number), i, j))
+    linear, less, center = _drift(given, 8, number, i, j)
     numbers, models = vector(given, 11, number), matrix(results, 0, number)[i:j]
     none = np.empty((0, 0), number)
     _steps_by_scores(
@@ -111,9 +118,7 @@ def _take_softmax_steps(given: Any, results: Any, number: Any, i: Any, j: Any) -
     tables, targets = read_only(cube(given, 1, number)), read_only(matrix(given, 2, np.int64))
     places, rows = vector(given, 3, np.int64)[i:j], _of(cube(given, 4, np.int64), i, j)
     start, ridges = read_only(_of(matrix(given, 5, number), i, j)), vector(given, 6, number)
-    linear = read_only(_of(matrix(given, 7, number), i, j))
-    less = read_only(_of(matrix(given, 8, number), i, j))
-    center = read_only(_of(matrix(given, 9, number), i, j))
+    linear, less, center = _drift(given, 7, number, i, j)
     first, numbers = read_only(vector(given, 10, number)), vector(given, 11, number)
     thresholds, divisors = vector(given, 12, number), vector(given, 13, number)
     models, none = cube(results, 0, number)[i:j], np.empty((0, 0), number)
@@ -133,7 +138,7 @@ def _steepest(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
 def _mix_coordinates(given: Any, results: Any, number: Any, i: Any, j: Any) -> None:
     codes, numbers = vector(given, 1, np.int64)[i:j], vector(given, 2, number)
     out = matrix(results, 0, number)[i:j]
-    _mixed(read_only(out), codes, numbers[0], numbers[1], out)
+    _mix(read_only(out), codes, numbers[0], numbers[1], out)
 
 
 @jit
