@@ -134,26 +134,25 @@ class States:
 
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server has handed back."""
-        if not self._mixed:
-            self._write(int(self._slot[clients[0]]), rows, state)
-        else:
-            for place, own, part in self._by_place(clients, state):
-                self._write(place, own, part)
+        for place, own, part in self._by_place(clients, rows, state):
+            self._write(place, own, part)
         self._round[rows] = acknowledged
 
     def set_pending(
         self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
     ) -> None:
         """Hold what a step leaves as pending; the step also returned `uploads`."""
-        if not self._mixed:
-            self._write(1 - int(self._slot[clients[0]]), rows, state, uploads)
-        else:
-            for place, own, part in self._by_place(clients, state):
-                self._write(1 - place, own, part, uploads)
+        for place, own, part in self._by_place(clients, rows, state):
+            self._write(1 - place, own, part, uploads)
         self._pending_round[rows] = server_round
 
-    def _by_place(self, clients: Array, state: Any) -> Iterable[tuple[int, Which, Any]]:
+    def _by_place(
+        self, clients: Array, rows: Which, state: Any
+    ) -> Iterable[tuple[int, Which, Any]]:
         """Yield each acknowledged place with the clients that have it, and their states."""
+        if not self._mixed:
+            yield int(self._slot[clients[0]]), rows, state
+            return
         for place in (0, 1):
             mine = np.flatnonzero(self._slot[clients] == place)
             if mine.size:
