@@ -14,6 +14,7 @@ Function = Callable[[Array], float]
 Slope = Callable[[Array], Array]
 _SMALL = 1e-6  # a constraint this close to its bound may have a multiplier
 _OPTIONS = {"maxiter": 2000, "ftol": 1e-15}
+_STEPS_INSIDE = 5
 _PAIRS = 10  # of points of each scale, between which gradients must be monotone
 
 
@@ -79,8 +80,7 @@ def solve_constrained(
         },
         options=_OPTIONS,
     )
-    x = np.asarray(found.x, dtype=np.float64)
-    g = constraints(x.reshape(shape))
+    x, g = _moved_inside(constraints, slopes, found.x, shape, tolerance**2)
     binding = slopes(x)[g > -_SMALL]
     slope = gradient(x.reshape(shape)).ravel()
     residual = float(np.linalg.norm(slope))
@@ -174,6 +174,27 @@ def _raise_if_nothing_keeps(
             f"{least.value:.3g} above 0 at all of them. Take bounds that are higher by more than "
             "that (FederatedProblem.least_violation)"
         )
+
+
+def _moved_inside(
+    constraints: Callable[[Array], Array],
+    slopes: Slope,
+    x: Array,
+    shape: tuple[int, ...],
+    most: float,
+) -> tuple[Array, Array]:
+    """Return a flat point where SLSQP's last step has missed no constraint, and their values.
+
+    Its search stops where F no longer falls, which may be some 1e-10 outside; Newton's steps for
+    the constraints alone lead back.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    for _ in range(_STEPS_INSIDE):
+        g = constraints(x.reshape(shape))
+        if not most < g.max() < _SMALL:
+            break
+        x = x - np.linalg.lstsq(slopes(x)[g > most], g[g > most])[0]
+    return x, constraints(x.reshape(shape))
 
 
 def _rows(jacobian: Slope, shape: tuple[int, ...]) -> Slope:
