@@ -18,12 +18,13 @@ from flower_fedcon.validation import Array
 WORTHWHILE: int = 2**15
 _SPARED = 2**28  # entries, from which on loading costs less than it has cost to do without
 _CALL = 2048  # entries that take NumPy as long as what a call costs it whatever their number
-_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+FEW = 512  # entries up to which a copy, changed in place, is found sooner than a result elsewhere
+FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _interpreted = 0  # numbers that recursions have gone over so far
 _entries = 0  # that prox and projections have gone over by NumPy so far
 traced: Any = None  # what makes the kernels' calls of traced arrays, while a round is traced
 _loaded: ModuleType | None = None  # the compiled kernels, once they are in use
-_oracles: ModuleType | None = None  # the compiled prox and projections, once they are in use
+oracles_in_use: ModuleType | None = None  # the compiled prox and projections, once they are
 
 
 @cache
@@ -48,13 +49,13 @@ def can_be_loaded() -> bool:
 @contextmanager
 def numpy_only() -> Iterator[None]:
     """Use NumPy instead of the kernels inside a `with` block."""
-    global WORTHWHILE, _oracles
-    before = WORTHWHILE, _oracles
-    WORTHWHILE, _oracles = sys.maxsize, None
+    global WORTHWHILE, oracles_in_use
+    before = WORTHWHILE, oracles_in_use
+    WORTHWHILE, oracles_in_use = sys.maxsize, None
     try:
         yield
     finally:
-        WORTHWHILE, _oracles = before
+        WORTHWHILE, oracles_in_use = before
 
 
 def kernels(x: Array, times: int = 1) -> ModuleType | None:
@@ -81,7 +82,7 @@ def kernels_at_hand(x: Array) -> Any:
 
 
 def _double_or_single(x: Array) -> bool:
-    return known(x) and x.dtype in _FLOATS
+    return known(x) and x.dtype in FLOATS
 
 
 def oracles(x: Array) -> ModuleType | None:
@@ -91,9 +92,15 @@ def oracles(x: Array) -> ModuleType | None:
     many smaller ones have come that the time would have been won back; once loaded, they are used
     for arrays of any size. As for `kernels`, some arrays are NumPy's; so are those not contiguous.
     """
-    if type(x) is not np.ndarray or x.dtype not in _FLOATS:
+    if type(x) is not np.ndarray or x.dtype not in FLOATS:
         return None
-    return (_oracles or _met(x.size + _CALL)) if x.flags.c_contiguous and x.size else None
+    return (oracles_in_use or _met(x.size + _CALL)) if x.flags.c_contiguous and x.size else None
+
+
+def few(x: Array) -> Any:
+    """Return the compiled prox in use, if `x` has few entries; else None."""
+    loops = oracles_in_use
+    return loops if type(x) is np.ndarray and x.size <= FEW and x.dtype in FLOATS else None
 
 
 def flat(x: Array) -> Array:
@@ -103,11 +110,11 @@ def flat(x: Array) -> Array:
 
 def _met(entries: int) -> ModuleType | None:
     """Note entries that NumPy is about to go over, and load the compiled loops if that pays."""
-    global _entries, _oracles
+    global _entries, oracles_in_use
     _entries += entries
     if entries - _CALL >= WORTHWHILE or (_entries >= _SPARED and sys.maxsize > WORTHWHILE):
-        _oracles = _load_oracles()
-    return _oracles
+        oracles_in_use = _load_oracles()
+    return oracles_in_use
 
 
 @cache
@@ -126,7 +133,7 @@ def scalar_loops(x: Array) -> ModuleType | None:
     does not wait for numba. Either way finds the same bits.
     """
     global _interpreted
-    if _oracles is None:
+    if oracles_in_use is None:
         _interpreted += min(x.size, WORTHWHILE)
         if _interpreted > WORTHWHILE:
             _met(WORTHWHILE + _CALL)

@@ -3,7 +3,9 @@
 Each finds bit for bit what NumPy finds in `regularizers` and `sets`, so that nothing depends on
 when `dispatch` turns to it. Results are written into `out`. What returns that it failed leaves the
 rest to NumPy, which says what is wrong with an entry that is not finite. Loops go over slices: an
-index such as start + j may be negative, for all that the compiler knows, and is slow.
+index such as start + j may be negative, for all that the compiler knows, and is slow. Those named
+`..._own` change a copy of a few entries in place, which NumPy makes sooner than room for a result,
+and take two arguments: each more is a tenth of the call.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.kernels import recursions
-from flower_fedcon.kernels.jit import jit
+from flower_fedcon.kernels.assignment import assign as assign
+from flower_fedcon.kernels.assignment import assign_each as assign_each
+from flower_fedcon.kernels.jit import jit, renamed
+from flower_fedcon.kernels.simplex import below_largest as below_largest
+from flower_fedcon.kernels.simplex import simplex as simplex
 from flower_fedcon.validation import Array
 
 
@@ -41,6 +47,12 @@ def shrink(v: Array, level: float, divisor: float, beyond: float, out: Array) ->
             bad += not abs(v[i]) < np.inf
             out[i] = v[i] if abs(v[i]) > far else (v[i] - kept) / by
     return bad == 0
+
+
+def soften_own(x: Array, level: float) -> bool:
+    """Soft-threshold a vector in place, as `shrink` does; return whether it was finite."""
+    done: bool = _shrink(x, level, 1.0, np.inf, x)
+    return done
 
 
 def shrink_each(v: Array, step: Any, weights: Array, out: Array) -> bool:
@@ -166,89 +178,10 @@ def shrink_norm(v: Array, d: int, level: float, ball: bool, out: Array) -> bool:
     return True
 
 
-def _sum_of_sizes(x: Array) -> float:
-    """Return the sum of |x_j|, in any order: infinite or not a number if an entry is so."""
-    total = 0.0
-    for j in range(len(x)):
-        total += abs(x[j])
-    return total
-
-
-def _largest(x: Array) -> Any:
-    """Return the largest of finite entries."""
-    found = x[0]
-    for j in range(len(x)):
-        found = x[j] if x[j] > found else found
-    return found
-
-
-def below_largest(models: Array, radius: float, ball: bool, below: Array, outside: Array) -> int:
-    """Write how far the entries, or their sizes, lie below the largest of each row.
-
-    `outside` tells which rows are to be projected; for a ball, those whose sizes sum to more than
-    the radius.
-
-    Returns
-    -------
-    int
-        The number of those rows, or -1 if entries are not finite, or such a sum may be the radius,
-        but for rounding.
-    """
-    d, found = models.shape[1], 0
-    margin = (d + 8) * np.finfo(models.dtype).eps
-    for i in range(len(models)):
-        x = models[i]
-        total = _sum_of_sizes(x)
-        if not total < np.inf or (ball and abs(total - radius) <= margin * total):
-            return -1
-        outside[i] = not ball or total > radius
-        if outside[i]:
-            found += 1
-            if ball:
-                for j in range(d):
-                    below[i, j] = abs(x[j])
-            else:
-                below[i] = x
-            largest = _largest(below[i])
-            for j in range(d):
-                below[i, j] -= largest
-    return found
-
-
-def simplex(
-    models: Array, below: Array, ordered: Array, radius: float, ball: bool, outside: Array,
-    out: Array,
-) -> None:  # fmt: skip
-    """Write the projections onto the simplex, or the l1 ball; see `sets.simplex`.
-
-    Parameters
-    ----------
-    models, out : array, shape (n, d)
-    below, outside
-        See `below_largest`.
-    ordered : array, shape (n, d)
-        `below`, in increasing order.
-    """
-    d, number = models.shape[1], models.dtype.type
-    for i in range(len(models)):
-        if not outside[i]:
-            out[i] = models[i]
-            continue
-        total, active = 0.0, 0
-        for k in range(d):
-            total += ordered[i, d - 1 - k]
-            active += np.float64(ordered[i, d - 1 - k]) * (k + 1.0) > total - radius
-        active, total = max(active, 1), 0.0
-        for k in range(active):
-            total += ordered[i, d - 1 - k]
-        level = number((total - radius) / active)
-        for j in range(d):
-            left = below[i, j] - level
-            left = left if left > 0 else number(0)
-            if ball:  # without -0
-                out[i, j] = -left if models[i, j] < 0 and left > 0 else left
-            else:
-                out[i, j] = left
+def soften_norm_own(x: Array, level: float) -> bool:
+    """Soft-threshold a vector's norm in place, as `shrink_norm` does; return as that does."""
+    done: bool = _shrink_norm(x, len(x), level, False, x)
+    return done
 
 
 def _ties_in_order(size: Array, order: Array) -> None:
@@ -338,13 +271,15 @@ def denoise(v: Array, n: int, level: float, out: Array) -> bool:
     return True
 
 
-# How these go over entries is left to the compiler: a test is all that follows from the sum.
-_sum_of_sizes = jit(_sum_of_sizes, fastmath={"reassoc"})
-_largest = jit(_largest, fastmath={"nnan", "nsz", "reassoc"})
 # As they stand, without fast mathematics, so that no bit is another than NumPy's.
 _fused, _nonincreasing = jit(recursions.fused), jit(recursions.nonincreasing)
 piece, descend = jit(recursions.piece), jit(recursions.descend)
 _ties_in_order, _square_norm = jit(_ties_in_order), jit(_square_norm)
+# Part of their callers, so that the compiler sees one array, not two that may overlap.
+_shrink, _shrink_norm = (
+    jit(renamed(loop, "inlined"), inline="always") for loop in (shrink, shrink_norm)
+)
 shrink, shrink_each, shrink_sorted = jit(shrink), jit(shrink_each), jit(shrink_sorted)
 shrink_groups, shrink_norm, denoise = jit(shrink_groups), jit(shrink_norm), jit(denoise)
-below_largest, simplex, clip = jit(below_largest), jit(simplex), jit(clip)
+soften_own, soften_norm_own = jit(soften_own), jit(soften_norm_own)
+clip = jit(clip)

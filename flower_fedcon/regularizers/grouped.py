@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import flat, oracles
+from flower_fedcon.kernels.dispatch import few, flat, oracles
 from flower_fedcon.regularizers.base import (
     Regularizer,
     check_prox,
@@ -118,6 +118,20 @@ class L2Norm(_GroupPenalty):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", nonnegative("L2Norm(weight)", self.weight))
+
+    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
+        """Soft-threshold the norm at step * weight."""
+        loops = few(v)
+        if (
+            loops is not None
+            and not batch
+            and type(step) is float
+            and 0.0 < (level := step * self.weight) < math.inf
+        ):
+            out = v.copy()
+            if loops.soften_norm_own(out if v.ndim == 1 else flat(out), level):
+                return out
+        return super().prox(v, step, batch=batch)
 
     def _weights(self) -> tuple[float, float]:
         return self.weight, 0.0

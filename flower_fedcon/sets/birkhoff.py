@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.kernels.dispatch import oracles
 from flower_fedcon.sets.arrays import each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet
@@ -18,6 +19,7 @@ from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, count
 
 _STEPS = 200
+_INDEX = np.dtype(np.intp)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,18 @@ class Birkhoff(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
-        self.check_shape(g.shape[batch:])
+        size, shape = self.size, g.shape
+        if batch or shape != (size, size):
+            self.check_shape(shape[batch:])
+        if (loops := oracles(g)) is not None:
+            if not batch:
+                columns = np.empty(size, _INDEX)
+                found = loops.assign(g, columns)
+            else:
+                columns = np.empty(shape[:-1], _INDEX)
+                found = loops.assign_each(g.reshape(-1, size, size), columns.reshape(-1, size))
+            if found:
+                return PermutationAtom(columns, g.dtype, shape)
         expect_finite(self, g)
         assign = _assignment()
         if batch == 0:

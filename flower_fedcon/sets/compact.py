@@ -124,14 +124,20 @@ class PermutationAtom(Atom):
         One permutation, or one for each leading axis.
     dtype : dtype
         Type of the dense form.
+    shape : tuple of int, optional
+        Of the dense form, where it is at hand.
     """
 
     __slots__ = ("columns", "dtype", "shape")
 
-    def __init__(self, columns: Array, dtype: np.dtype[np.generic]) -> None:
-        self.columns = columns
-        self.shape = (*columns.shape, columns.shape[-1])
-        self.dtype = dtype
+    def __init__(
+        self,
+        columns: Array,
+        dtype: np.dtype[np.generic],
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.columns, self.dtype = columns, dtype
+        self.shape = shape or (*columns.shape, columns.shape[-1])
 
     @staticmethod
     def code(size: int) -> np.dtype[np.generic]:

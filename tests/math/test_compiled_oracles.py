@@ -26,6 +26,7 @@ from flower_fedcon.regularizers import (
     TotalVariation1D,
 )
 from flower_fedcon.sets import (
+    Birkhoff,
     Box,
     CappedSimplex,
     KSparsePolytope,
@@ -76,7 +77,7 @@ SETS = {
 @pytest.fixture
 def loaded(monkeypatch):
     """Use the compiled loops for arrays of any size."""
-    monkeypatch.setattr(dispatch, "_oracles", dispatch._load_oracles())
+    monkeypatch.setattr(dispatch, "oracles_in_use", dispatch._load_oracles())
     assert dispatch.oracles(np.ones(1)) is not None
 
 
@@ -119,7 +120,7 @@ def test_the_bits_are_numpys(name, d, kind, dtype, batch, seed):
     with warnings.catch_warnings(), dispatch.numpy_only():
         warnings.simplefilter("ignore", RuntimeWarning)
         expected = find(v, batch)
-        dispatch._oracles = dispatch._load_oracles()
+        dispatch.oracles_in_use = dispatch._load_oracles()
         found = find(v, batch)
     assert found.dtype == expected.dtype == dtype
     assert found.shape == v.shape
@@ -137,7 +138,7 @@ def test_what_is_not_finite_is_refused_as_by_numpy(loaded, name, value):
         with pytest.raises(ConfigError, match=r"not finite \(.*\) at \(1, 33\)") as caught:
             oracle(name, 40)(v, 1)
         errors.append(str(caught.value))
-        dispatch._oracles = None
+        dispatch.oracles_in_use = None
         with dispatch.numpy_only():
             pass
     assert errors[0] == errors[1]
@@ -228,3 +229,33 @@ def test_when_they_are_loaded(rest):
         [sys.executable, "-c", CODE.format(rest)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 14), st.integers(0, 10**6), st.sampled_from([0, 1, 3, 50]), st.booleans(),
+    st.sampled_from([np.float64, np.float32]),
+)  # fmt: skip
+def test_assignments_are_scipys_also_among_ties(size, seed, kinds, batch, dtype):
+    rng = np.random.default_rng(seed)
+    g = rng.standard_normal((3, size, size))
+    if kinds:  # of few values, or one, many permutations are best
+        g = rng.integers(0, kinds, g.shape)
+    g = (g if batch else g[0]).astype(dtype)
+    with dispatch.numpy_only():
+        expected = Birkhoff(size).lmo(g, batch=int(batch))
+        dispatch.oracles_in_use = dispatch._load_oracles()
+        found = Birkhoff(size).lmo(g, batch=int(batch))
+    np.testing.assert_array_equal(found.columns, expected.columns)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype) == (g.shape, dtype)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308])
+def test_assignments_among_extreme_entries(loaded, value):
+    """Those not finite are refused; of others it is SciPy that says whether it can add them."""
+    g = np.full((2, 2), value)
+    if np.isfinite(value):
+        assert Birkhoff(2).lmo(-g).columns.tolist() == [0, 1]
+    else:
+        with pytest.raises(ConfigError, match=r"not finite \(.*\) at \(0, 0\)"):
+            Birkhoff(2).lmo(g)

@@ -1,0 +1,91 @@
+"""Assignment problems, compiled by numba: the vertices of the Birkhoff polytope.
+
+Shortest augmenting paths after Crouse, "On implementing 2D rectangular assignment algorithms", IEEE
+Transactions on Aerospace and Electronic Systems 52(4), 2016. SciPy solves them so, too: steps and
+ties are taken in the same order, and the same of several solutions is found.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedcon.kernels.jit import jit
+from flower_fedcon.validation import Array
+
+
+def assign(costs: Array, columns: Array) -> bool:
+    """Write the columns, one for each row, whose entries have the least sum.
+
+    Parameters
+    ----------
+    costs : array, shape (n, n)
+    columns : array of int, shape (n,)
+
+    Returns
+    -------
+    bool
+        Whether they are found: the entries are finite, and so are the sums on the way.
+    """
+    n = len(costs)
+    numbers, places = np.empty((3, n)), np.empty((3, n), np.int64)
+    row_price, column_price, length = numbers[0], numbers[1], numbers[2]
+    row_of, before = places[0], places[1]
+    left = places[2].view(np.uintp)  # which are no negative indices, as the compiler can see
+    bad = 0
+    for i in range(n):
+        row = costs[i]
+        for j in range(n):
+            bad += not abs(row[j]) < np.inf
+        row_price[i] = column_price[i] = 0.0
+        row_of[i] = columns[i] = -1
+    if bad:
+        return False
+    for start in range(n):  # one more row is assigned, by the shortest path to a free column
+        row, nearest, reach = costs[start], 0, np.inf
+        for k in range(n):
+            j = n - 1 - k
+            way = row[j] - column_price[j]
+            left[k], before[j], length[j] = j, start, way
+            if way < reach or (way == reach and row_of[j] < 0):
+                nearest, reach = k, way
+        count = n
+        while True:
+            if not reach < np.inf:
+                return False
+            count -= 1  # the columns behind are done
+            sink = left[nearest]
+            left[nearest], left[count] = left[count], sink
+            i = row_of[sink]
+            if i < 0:
+                break
+            row, price, so_far, reach = costs[i], row_price[i], reach, np.inf
+            for k in range(count):
+                j = left[k]
+                way = so_far + row[j] - price - column_price[j]
+                if way < length[j]:
+                    length[j], before[j] = way, i
+                if length[j] < reach or (length[j] == reach and row_of[j] < 0):
+                    nearest, reach = k, length[j]
+        row_price[start] += reach
+        for k in range(count, n):
+            j = left[k]
+            column_price[j] -= reach - length[j]
+            if row_of[j] >= 0:
+                row_price[row_of[j]] += reach - length[j]
+        free, i = np.intp(sink), -1
+        while i != start:
+            i = before[free]
+            row_of[free] = i
+            columns[i], free = free, columns[i]
+    return True
+
+
+def assign_each(costs: Array, columns: Array) -> bool:
+    """Do what `assign` does for several matrices, of shape (number, n, n), one after another."""
+    found = True
+    for i in range(len(costs)):
+        found &= assign(costs[i], columns[i])
+    return found
+
+
+assign, assign_each = jit(assign), jit(assign_each)
