@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.objectives.client_axis import Steps, StepTaker, Z
+from flower_fedcon.regularizers.batched import entry_weights
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
@@ -197,7 +198,7 @@ class LocalStepsClient(LocalPassClient[State]):
 
     def prox_weights(self) -> tuple[float, float] | None:
         """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi, or the prox, is another."""
-        return self.regularizer.weights()  # type: ignore[attr-defined, no-any-return]
+        return entry_weights(self.regularizer)  # type: ignore[attr-defined]
 
 
 def gradient_steps(

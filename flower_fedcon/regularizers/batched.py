@@ -83,12 +83,6 @@ class BatchedRegularizer:
             _fail_alone(self.inner.prox, v, self.axes, step)
             raise
 
-    def weights(self) -> tuple[float, float] | None:
-        """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2; None if psi is another."""
-        inner = self.inner
-        own = not isinstance(inner, Penalty) or type(inner).prox is not Penalty.prox
-        return None if own else inner.weights()
-
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""
         if isinstance(self.inner, _ENTRY_BY_ENTRY):
@@ -104,3 +98,16 @@ class BatchedRegularizer:
         if x.ndim == self.axes:
             return function(x)
         return np.stack([function(model) for model in x])
+
+
+def entry_weights(psi: object) -> tuple[float, float] | None:
+    """Return l1 and l2 of psi = l1 |x|_1 + l2/2 |x|^2, batched or not; None if psi is another.
+
+    >>> from flower_fedcon.regularizers import L1, ElasticNet, Nonnegative
+    >>> [entry_weights(psi) for psi in (L1(0.5), ElasticNet(1.0, 2.0), Nonnegative())]
+    [(0.5, 0.0), (1.0, 2.0), None]
+    """
+    inner = psi.inner if isinstance(psi, BatchedRegularizer) else psi
+    if isinstance(inner, Penalty) and type(inner).prox is Penalty.prox:
+        return inner.weights()
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class Penalty(ByValue, Regularizer):
 
     The fields of a subclass are its weights, finite and >= 0; l1 may be an array.
     """
+
+    _l1_alone: ClassVar[float] = 0.0  # of an instance: l1, if it is a float and all there is
 
     def __post_init__(self) -> None:
         # Python floats: a NumPy float would turn a float32 model into float64.
@@ -65,6 +67,17 @@ class Penalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold at step * l1, then shrink by 1 + step * l2."""
+        if (
+            type(v) is np.ndarray  # few entries: no call more than there must be
+            and v.size <= FEW
+            and v.dtype in FLOATS
+            and type(step) is float
+            and 0.0 < (level := step * self._l1_alone) < math.inf
+            and (loops := dispatch.oracles_in_use) is not None
+        ):
+            out = v.copy()
+            if loops.soften_own(out if v.ndim == 1 else flat(out), level):
+                return out
         l1, l2 = self._weights()
         if type(step) is float and 0.0 <= step < math.inf:  # no call: this is asked each time
             if type(l1) is float:
@@ -136,28 +149,14 @@ class L1(Penalty):
     weight: float | Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", weight_or_weights("L1(weight)", self.weight))
+        weight = weight_or_weights("L1(weight)", self.weight)
+        object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "_l1_alone", weight if isinstance(weight, float) else 0.0)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless an array of weights has the model's shape."""
         if isinstance(self.weight, np.ndarray) and self.weight.shape != shape:
             raise ConfigError(f"L1 has weights of shape {self.weight.shape}, the model {shape}")
-
-    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Soft-threshold at step * weight."""
-        weight = self.weight
-        if (
-            type(v) is np.ndarray  # few entries: no call more than there must be
-            and v.size <= FEW
-            and v.dtype in FLOATS
-            and type(weight) is type(step) is float
-            and 0.0 < (level := step * weight) < math.inf
-            and (loops := dispatch.oracles_in_use) is not None
-        ):
-            out = v.copy()
-            if loops.soften_own(out if v.ndim == 1 else flat(out), level):
-                return out
-        return super().prox(v, step, batch=batch)
 
     def _weights(self) -> tuple[float | Array, float]:
         return self.weight, 0.0
