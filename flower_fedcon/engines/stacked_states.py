@@ -1,7 +1,8 @@
 """The states of all clients, in arrays.
 
 A client's state has two places, in two arrays of all clients' states: one holds what is
-acknowledged, the other takes what is pending. An acknowledgement swaps the two.
+acknowledged, the other takes what is pending. An acknowledgement swaps the two. Where everyone
+takes part in each round, what is noted of each client is the same for all, and noted once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ from flower_fedcon.core.columns import ARRAY, StateColumns
 from flower_fedcon.objectives.stacked import Which
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.validation import Array
+
+
+class _Alike:
+    """What is noted of each client, where it is the same for everyone."""
+
+    def __init__(self, slot: int, kinds: list[int]) -> None:
+        self.round = self.pending_round = 0
+        self.slot, self.kinds = slot, kinds
 
 
 class States:
@@ -37,7 +46,8 @@ class States:
         self._round, self._pending_round = np.zeros(n, np.int64), np.zeros(n, np.int64)
         self._slot = np.zeros(n, np.int64)
         self._mixed = False  # whether those that are served differ in which place is acknowledged
-        self._alike = 0  # the round whose replies, everyone's, wait for their acknowledgement
+        self._awaited = 0  # the round whose replies, everyone's, wait for their acknowledgement
+        self._alike: _Alike | None = None  # in place of the arrays above, which are older
         self._kind = np.zeros((2, n), np.int64)
         self._kinds: list[tuple[Any, ...] | None] = [None]
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -53,16 +63,33 @@ class States:
         bool
             Whether they were; the clients can then be taken together.
         """
-        last, self._alike = self._alike, 0
+        last, self._awaited = self._awaited, 0
         if not last or len(acknowledged) < self._num_clients or not every(acknowledged == last):
             return False
-        self._slot ^= 1
-        self._round.fill(last)
-        self._pending_round.fill(0)
+        alike = self._alike
+        if alike is None:
+            if self._mixed:
+                self._slot ^= 1
+                self._round.fill(last)
+                self._pending_round.fill(0)
+                return True
+            alike = self._alike = _Alike(int(self._slot[0]), self._kind[:, 0].tolist())
+        alike.slot ^= 1
+        alike.round, alike.pending_round = last, 0
         return True
+
+    def _note_each(self) -> None:
+        """Note of each client what has been noted of everyone."""
+        if (alike := self._alike) is not None:
+            self._alike = None
+            self._slot.fill(alike.slot)
+            self._round.fill(alike.round)
+            self._pending_round.fill(alike.pending_round)
+            self._kind[:] = np.reshape(alike.kinds, (2, 1))
 
     def acknowledge(self, clients: Array, acknowledged: Array) -> Array:
         """Acknowledge replies one by one; return which clients have the state referred to."""
+        self._note_each()
         rows = as_rows(clients)
         used = confirms(acknowledged, self._pending_round[rows])
         everyone = every(used)
@@ -75,7 +102,7 @@ class States:
 
     def all_pending(self, server_round: int) -> None:
         """Note that everyone has done a round's step, from states that were alike."""
-        self._alike = server_round
+        self._awaited = server_round
 
     def keys(self, clients: Array, acknowledged: Array) -> Array:
         """Return numbers that are equal for clients whose states can be taken together."""
@@ -90,6 +117,8 @@ class States:
 
     def read(self, clients: Array, rows: Which) -> Any:
         """Return the acknowledged states of clients that are alike as one, its arrays stacked."""
+        if (alike := self._alike) is not None:
+            return self._read(alike.slot, alike.kinds[alike.slot], rows)
         slot = int(self._slot[clients[0]])
         kind = int(self._kind[slot, clients[0]])
         if not self._mixed:
@@ -102,6 +131,7 @@ class States:
 
     def acknowledged(self, client: int, acknowledged: int) -> Any:
         """Return the state of one client that the server refers to; nothing changes."""
+        self._note_each()
         slot = int(self._slot[client]) ^ int(confirms(acknowledged, self._pending_round[client]))
         kind = int(self._kind[slot, client])
         return None if not acknowledged or kind == 0 else self._read(slot, kind, client)
@@ -111,6 +141,7 @@ class States:
 
         None if one is missing, or they differ in more than their arrays' entries.
         """
+        self._note_each()
         used = confirms(acknowledged, self._pending_round)
         slot = self._slot ^ used
         kind = np.where(slot, self._kind[1], self._kind[0])
@@ -126,24 +157,33 @@ class States:
 
     def settle(self, state: Any, acknowledged: Array) -> None:
         """Hold all clients' states, stacked, as acknowledged in these rounds."""
-        self._alike = 0
+        self._note_each()
+        self._awaited = 0
         self._slot.fill(0)
         self._pending_round.fill(0)
         self._round[:] = acknowledged
-        self._write(0, slice(0, self._num_clients), state)
+        self._kind[0] = self._write(0, slice(0, self._num_clients), state)
 
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server has handed back."""
+        self._note_each()
         for place, own, part in self._by_place(clients, rows, state):
-            self._write(place, own, part)
+            self._kind[place, own] = self._write(place, own, part)
         self._round[rows] = acknowledged
 
     def set_pending(
         self, clients: Array, rows: Which, server_round: int, state: Any, uploads: Iterable[Any]
     ) -> None:
         """Hold what a step leaves as pending; the step also returned `uploads`."""
+        if (alike := self._alike) is not None:
+            if self._is_everyone(rows):
+                place = 1 - alike.slot
+                alike.kinds[place] = self._write(place, rows, state, uploads)
+                alike.pending_round = server_round
+                return
+            self._note_each()
         for place, own, part in self._by_place(clients, rows, state):
-            self._write(1 - place, own, part, uploads)
+            self._kind[1 - place, own] = self._write(1 - place, own, part, uploads)
         self._pending_round[rows] = server_round
 
     def _by_place(
@@ -162,6 +202,7 @@ class States:
 
     def save(self, incarnation: int) -> StateColumns:
         """Return the clients' states, for a checkpoint; good until the next round."""
+        self._note_each()
         acknowledged, pending = self._round > 0, self._pending_round > 0
         here = [np.where(self._slot == place, acknowledged, pending) for place in (0, 1)]
         kind = np.where(here, self._kind, 0)
@@ -183,7 +224,8 @@ class States:
 
     def load(self, states: Sequence[Versions]) -> None:
         """Give the clients the states of a checkpoint."""
-        self._alike = 0
+        self._note_each()
+        self._awaited = 0
         if isinstance(states, StateColumns):
             self._load_columns(states)
             return
@@ -193,7 +235,7 @@ class States:
             self._slot[client] = slot = versions.slot
             for place, state in ((slot, versions.acknowledged), (1 - slot, versions.pending)):
                 if state is not None:
-                    self._write(place, np.array([client]), state)
+                    self._kind[place, client] = self._write(place, np.array([client]), state)
 
     def _load_columns(self, states: StateColumns) -> None:
         self._round[:], self._pending_round[:] = states.round, states.pending_round
@@ -212,30 +254,35 @@ class States:
         form, arrays = self._kinds[kind], self._arrays[slot]
         assert form is not None  # noqa: S101  (written before)
         pairs = zip(self._type._fields, form, strict=True)
-        return self._type(*(arrays[n][rows] if v is ARRAY else v for n, v in pairs))
+        return self._type(*[arrays[n][rows] if v is ARRAY else v for n, v in pairs])
 
-    def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> None:
-        arrays, form = self._arrays[slot], []
-        everyone = isinstance(rows, slice) and rows.stop - rows.start == self._num_clients
-        for i, (name, value) in enumerate(zip(state._fields, state, strict=True)):
-            if isinstance(value, np.ndarray):
-                if name not in arrays:
-                    model = value.shape if value.ndim == self._axes else value.shape[1:]
-                    arrays[name] = np.zeros((self._num_clients, *model), value.dtype)
-                others = (*uploads, *state[:i], *state[i + 1 :])
-                if everyone and _may_replace(arrays[name], value, others):
-                    arrays[name] = value
-                else:
-                    arrays[name][rows] = value
-                form.append(ARRAY)
-            else:
+    def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> int:
+        """Put states in their place; return their kind."""
+        arrays, form, everyone = self._arrays[slot], [], self._is_everyone(rows)
+        for name, value in zip(state._fields, state, strict=True):
+            if not isinstance(value, np.ndarray):
                 form.append(value)
+                continue
+            form.append(ARRAY)
+            if name not in arrays:
+                model = value.shape if value.ndim == self._axes else value.shape[1:]
+                arrays[name] = np.zeros((self._num_clients, *model), value.dtype)
+            if everyone and _may_replace(arrays[name], value, name, state, uploads):
+                arrays[name] = value
+            else:
+                arrays[name][rows] = value
         kind = tuple(form)
         number = self._numbers.get(kind)
         if number is None:
             number = self._numbers[kind] = len(self._kinds)
             self._kinds.append(kind)
-        self._kind[slot, rows] = number
+        return number
+
+    def _is_everyone(self, rows: Which) -> bool:
+        return isinstance(rows, slice) and rows.stop - rows.start == self._num_clients
+
+
+_NUMBERS = (int, float)
 
 
 def every(flags: Array) -> bool:
@@ -256,22 +303,25 @@ def _chosen(slot: Array, first: Any, second: Any) -> Any:
     return np.where(slot.reshape(-1, *[1] * (first.ndim - 1)), second, first)
 
 
-def _may_replace(place: Array, value: Array, others: Iterable[Any]) -> bool:
-    """Return whether a new array can be kept as it is: no other value shares its memory."""
-    return (
-        value.base is None
-        and value.shape == place.shape
-        and value.dtype == place.dtype
-        and value.flags.carray
-        and not any(
-            _shares_memory(value, other)
-            if isinstance(other, np.ndarray)
-            else isinstance(other, Atom) and not isinstance(other, CoordinateAtom)
-            for other in others
-        )
-    )
+def _may_replace(place: Array, value: Array, name: str, state: Any, uploads: Iterable[Any]) -> bool:
+    """Return whether a field's new array can be kept as it is: nothing else has its memory."""
+    if (
+        value.base is not None
+        or value.shape != place.shape
+        or value.dtype != place.dtype
+        or not value.flags.carray
+    ):
+        return False
+    for field, other in zip(state._fields, state, strict=True):
+        if field != name and _may_share(value, other):
+            return False
+    return not any(_may_share(value, other) for other in uploads)
 
 
-def _shares_memory(new: Array, other: Array) -> bool:
-    """Return whether another array may lie in the memory of one that is no view of any."""
-    return other is new or (other.base is not None and np.may_share_memory(new, other))
+def _may_share(new: Array, other: Any) -> bool:
+    """Return whether another value may lie in the memory of an array that is no view of any."""
+    if isinstance(other, np.ndarray):
+        return other is new or (other.base is not None and np.may_share_memory(new, other))
+    if type(other) in _NUMBERS:  # sooner than to ask an abstract class
+        return False
+    return isinstance(other, Atom) and not isinstance(other, CoordinateAtom)
