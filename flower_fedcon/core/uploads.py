@@ -134,9 +134,10 @@ class Uploads:
 
         Nothing is copied where an engine has them so.
         """
-        columns = [reply.payload.get(name) for reply in self._replies]
-        if len(columns) == 1 and isinstance(columns[0], np.ndarray | Atom):
-            return columns[0]
+        if len(self._replies) == 1:
+            column = self._replies[0].payload.get(name)
+            if isinstance(column, np.ndarray) or isinstance(column, Atom):  # noqa: SIM101  (faster)
+                return column
         values = self[name]
         if isinstance(values[0], Atom):
             return StackedAtom(values, (len(values),))

@@ -59,7 +59,9 @@ def _variate_change(c: Array, delta: Array, rate: Any, out: Array) -> None:
 
 
 @jit
-def _add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, total: Array) -> None:
+def _add_variate_changes(rows: Array, c: Array, delta: Array, by: float, total: Array) -> None:
+    rate = delta.dtype.type(by)
+    total[:] = -0.0  # which added to -0.0 is that
     for i in range(len(delta)):
         row, moved = rows[i], delta[i]
         for j in range(len(total)):
@@ -275,8 +277,7 @@ def variate_change(c: Array, delta: Array, rate: float) -> Array:
 def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Array:
     """Add rate delta - c to a matrix in place; return the sum of what is added."""
     total = np.empty(delta.shape[1], delta.dtype)
-    total.fill(-0.0)  # which added to -0.0 is that
-    _add_variate_changes(rows, read_only(c), read_only(delta), delta.dtype.type(rate), total)
+    _add_variate_changes(rows, c, delta, rate, total)
     return total
 
 

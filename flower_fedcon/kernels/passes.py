@@ -88,10 +88,8 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> A
     (array([0.]), array([[-2.],
            [ 2.]]))
     """
-    alike = _of_vectors(delta, c) and delta.shape[1] > 1  # NumPy sums a single column in pairs
-    plain = alike and rows.flags.c_contiguous and delta.flags.c_contiguous
-    compiled = kernels_at_hand(delta) if plain else None
-    if compiled is not None and rows.dtype == delta.dtype:
+    compiled = kernels_at_hand(delta) if _are_rows(rows, c, delta) else None
+    if compiled is not None:
         return compiled.add_variate_changes(rows, c, delta, -1.0 / length)  # type: ignore[no-any-return]
     change = variate_change(c, delta, length)
     rows += change
@@ -106,6 +104,17 @@ def _of_vectors(x: Array, *vectors: Array) -> bool:
         and x.ndim == 2
         and all(v.shape == x.shape[1:] and v.dtype == x.dtype for v in vectors)
     )
+
+
+def _are_rows(rows: Array, c: Array, delta: Array) -> bool:
+    """Return whether these are matrices and a vector, alike and in order, their entries known.
+
+    Not of a single column, which NumPy sums in pairs.
+    """
+    if not known(delta) or delta.ndim != 2 or rows.shape != delta.shape:
+        return False
+    alike = rows.dtype == delta.dtype == c.dtype and c.shape == delta.shape[1:] != (1,)
+    return alike and rows.flags.c_contiguous and delta.flags.c_contiguous
 
 
 def _kernels(x: Array, *others: Array) -> ModuleType | None:

@@ -89,7 +89,8 @@ class CompiledRows:
 
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""
-        return all(array.dtype == self.tables.dtype for array in arrays)
+        dtype = self.tables.dtype
+        return all([array.dtype == dtype for array in arrays])  # noqa: C419  (no generator: faster)
 
     def add(
         self,

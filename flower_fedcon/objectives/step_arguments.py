@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Arr
     These are the linear term, what is taken off it, the center, and the first point, of length 0
     where there is none.
     """
-    none, size = np.empty((0, 0), start.dtype), start.shape[1]
+    none, size = _nothing(start.dtype), start.shape[1]
     linear = less = center = none
     if steps.linear is not None:
         linear = steps.linear.reshape(-1, size)
@@ -29,6 +30,14 @@ def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Arr
     first = none if steps.first is None else steps.first
     read_only = module.read_only
     return read_only(linear), read_only(less), read_only(center), read_only(first.reshape(-1))
+
+
+@cache
+def _nothing(dtype: np.dtype[Any]) -> Array:
+    """Return the array of length 0 that stands for one that there is not, which is asked often."""
+    none = np.empty((0, 0), dtype)
+    none.setflags(write=False)
+    return none
 
 
 def numbers_of(steps: Steps) -> tuple[Any, ...]:
