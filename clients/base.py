@@ -18,7 +18,6 @@ from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Reque
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
-from flower_fedcon.kernels.passes import pulled
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.private import for_steps
@@ -191,21 +190,6 @@ class FedConClient(FlowerClient, Generic[State]):
         self.work |= {name: self.work.get(name, 0) + number for name, number in spent.items()}
         return solution.x
 
-    def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
-        """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
-        if self._pulls:
-            return self.objective.pulled_gradient(x, 1.0 / self._count, center, pull)  # type: ignore[no-any-return]
-        g = pulled(x, center, pull)
-        self.add_gradient(x, g)
-        return g
-
-    def add_gradient(self, x: Array, out: Array) -> None:
-        """Add (1/N) grad f_i(x), of all rows, to `out` in place."""
-        if self._adds:  # no array of its own: it may be 0 nearly everywhere
-            self.objective.add_gradient(x, out, 1.0 / self._count)
-        else:
-            out += self.objective.gradient(x) / self._count
-
     @property
     def model_axes(self) -> tuple[int, ...]:
         """The axes that are a model's own; those before them, if any, count clients."""
@@ -231,7 +215,7 @@ class FedConClient(FlowerClient, Generic[State]):
                 f"the server's model has shape {run.layout.shapes}, this client's {own.shapes}"
             )
         self._run, self._incarnation = run, run.incarnation
-        self.num_clients, self._count = run.num_clients, float(run.num_clients)
+        self.num_clients = run.num_clients
         self._take(run.settings)
         self._batch_size = run.settings.get("batch_size")
         if self._batch_size is not None:
@@ -249,8 +233,6 @@ class FedConClient(FlowerClient, Generic[State]):
             self._acting = CompressingClient(self, run)
             self.remembers = self._acting.remembers
         self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged
-        self._adds = hasattr(self.objective, "add_gradient")
-        self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
 
     def _take(self, settings: Mapping[str, Any]) -> None:
         """Take the fields that this class declares; another set is refused by name."""

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.kernels.passes import pulled
 from flower_fedcon.objectives.client_axis import StepTaker, VertexStep
 from flower_fedcon.sets import Atom, ConstraintSet, CoordinateAtom
 from flower_fedcon.validation import Array
@@ -24,15 +25,32 @@ class FrankWolfeClient(FedConClient[State]):
     def configure(self, run: RunInfo) -> None:
         """Take over a run's settings; look up once whether steps may be taken at once."""
         super().configure(run)
-        own, base = type(self), FedConClient
-        foreseen = (own.gradient, own.pulled_gradient) == (base.gradient, base.pulled_gradient)
-        foreseen &= own.atom is FrankWolfeClient.atom and not self.stochastic
+        own, base = type(self), FrankWolfeClient
+        foreseen = own.gradient is FedConClient.gradient and not self.stochastic
+        foreseen &= (own.atom, own.pulled_gradient) == (base.atom, base.pulled_gradient)
+        self._adds = hasattr(self.objective, "add_gradient")
+        self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
         at_once = foreseen and isinstance(self.objective, StepTaker)
         self._magnitude = self.constraint.coordinate_magnitude if at_once else None
         # Where nothing of one's own is asked, two calls are saved; small steps take ten.
         plain = foreseen and self._pulls and not self.constraint.iterative
         self._alone = plain and self._magnitude is None
-        self._share = 1.0 / self._count
+        self._share = 1.0 / run.num_clients
+
+    def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
+        """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
+        if self._pulls:
+            return self.objective.pulled_gradient(x, self._share, center, pull)  # type: ignore[no-any-return]
+        g = pulled(x, center, pull)
+        self.add_gradient(x, g)
+        return g
+
+    def add_gradient(self, x: Array, out: Array) -> None:
+        """Add (1/N) grad f_i(x), of all rows, to `out` in place."""
+        if self._adds:  # no array of its own: it may be 0 nearly everywhere
+            self.objective.add_gradient(x, out, self._share)
+        else:
+            out += self.objective.gradient(x) / self.num_clients
 
     def frank_wolfe_step(
         self, x: Array, d: Array | None, down: Payload
