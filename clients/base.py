@@ -79,7 +79,7 @@ class FedConClient(FlowerClient, Generic[State]):
     local_steps: int | None
     _run: RunInfo | None = None
     _batch_size: int | None = None
-    _batches: Batches | None = None  # of the local pass under way
+    _batches: Batches | None = None
     _incarnation = 1
     _acting: Any = None  # what takes the steps: itself, or itself with compressed uploads
 
@@ -152,11 +152,15 @@ class FedConClient(FlowerClient, Generic[State]):
         """Return the gradient at `v`: full, or of the next minibatch of this local pass."""
         if self._batch_size is None:
             return self.objective.gradient(v)  # type: ignore[no-any-return]
-        if self._batches is None:
-            private = self.policy.batches == "private"  # then no seed tells which rows
-            rng = np.random.default_rng() if private else self.rng(BATCH)
+        return self.batches.gradient(v)
+
+    @property
+    def batches(self) -> Batches:
+        """The minibatches of this local pass."""
+        if self._batches is None:  # a private policy's follow from no seed
+            rng = np.random.default_rng() if self.policy.batches == "private" else self.rng(BATCH)
             self._batches = Batches(self.objective, self._batch_size, rng)
-        return self._batches.gradient(v)
+        return self._batches
 
     def minimize(
         self,

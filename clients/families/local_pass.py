@@ -7,7 +7,7 @@ consist of the same functions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.clients.base import FedConClient
@@ -166,7 +166,7 @@ class LocalStepsClient(LocalPassClient[State]):
         both = None if rate is None else own.variate_steps(steps, rate)
         if both is not None:
             return LocalPass(added.start, added.start, count, variates=both)
-        end = own.gradient_steps(steps)
+        end = own.gradient_steps(steps, next_rows(self))
         return None if end is None else LocalPass(added.start, end, count)
 
     def steps_ahead(self, added: Correction, count: int, down: Payload) -> Steps | None:
@@ -201,6 +201,11 @@ class LocalStepsClient(LocalPassClient[State]):
         return entry_weights(self.regularizer)  # type: ignore[attr-defined]
 
 
+def next_rows(client: FedConClient[Any]) -> Callable[[], Array | None] | None:
+    """Return what returns the rows of a client's next minibatch; None if it takes all."""
+    return None if client._batch_size is None else client.batches.next_rows
+
+
 def gradient_steps(
     client: FedConClient[Any], start: Array, count: int, linear: Array | None = None
 ) -> Array:
@@ -217,7 +222,8 @@ def gradient_steps(
     """
     own = client.objective
     if isinstance(own, StepTaker) and count and type(client).gradient is FedConClient.gradient:
-        found = own.gradient_steps(Steps(start, client.client_lr, [Z] * count, linear=linear))
+        steps = Steps(start, client.client_lr, [Z] * count, linear=linear)
+        found = own.gradient_steps(steps, next_rows(client))
         if found is not None:
             return found
     x = start

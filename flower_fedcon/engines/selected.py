@@ -60,7 +60,7 @@ class Selected(StepTaker):
         """Return the vertices and where each client's step leads; None to take it in parts."""
         return self._stack.vertex_step(step, self._which)
 
-    def gradient_steps(self, steps: Steps) -> Array | None:
+    def gradient_steps(self, steps: Steps, next_rows: Any = None) -> Array | None:
         """Return where each client's next gradient steps lead; None to take them one by one."""
         if not self._stack.takes(steps):
             return None

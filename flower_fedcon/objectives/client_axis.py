@@ -160,7 +160,7 @@ class VertexStep(NamedTuple):
 
 
 class StepTaker:
-    """An objective of an engine's own, which may take a client's steps at once."""
+    """An objective that may take a client's steps at once."""
 
     def vertex_step(self, step: VertexStep) -> tuple[Array, Array] | None:
         """Return the vertices, as codes, and where the step leads; None to take it in parts.
@@ -169,8 +169,18 @@ class StepTaker:
         """
         return None
 
-    def gradient_steps(self, steps: Steps) -> Array | None:
-        """Return where a client's next gradient steps lead; None to take them one by one."""
+    def gradient_steps(
+        self, steps: Steps, next_rows: Callable[[], Array | None] | None = None
+    ) -> Array | None:
+        """Return where a client's next gradient steps lead; None to take them one by one.
+
+        Parameters
+        ----------
+        steps : Steps
+        next_rows : callable, optional
+            Returns the rows that count in the next step, None for all, as they always do without
+            it; an engine's own objective knows them.
+        """
         return None
 
     def variate_steps(self, steps: Steps, rate: float) -> tuple[Array, Array] | None:

@@ -19,6 +19,7 @@ from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
 from flower_fedcon.torch.content import Untrained
+from flower_fedcon.torch.packed import PackedTorch
 from flower_fedcon.torch.training import as_array
 from flower_fedcon.validation import Array, count, nonnegative
 from flower_fedcon.wire.digests import digest
@@ -198,7 +199,7 @@ class TorchObjective(Objective, Stackable):
 
     def packed_objective(self, layout: Layout) -> PackedObjective:
         """Return the function of the packed vector, as the algorithms see it."""
-        return _Packed(self, layout)
+        return PackedTorch(self, layout)
 
     @property
     def resume_key(self) -> str | None:
@@ -308,43 +309,3 @@ class TorchObjective(Objective, Stackable):
                 f"{[np.shape(a) for a in x] if isinstance(x, list | tuple) else type(x).__name__}"
             )
         return [torch.tensor(a, dtype=like.dtype, device=like.device) for a in x]
-
-
-class _Packed(PackedObjective):
-    """A `TorchObjective` as a function of the packed vector, of which its tensors are views."""
-
-    _writes: bool | None = None  # whether the module changes its parameters; None until it is seen
-
-    def value(self, x: Array) -> float:
-        """Return f(x)."""
-        return float(self._at(x, self._objective._value))
-
-    def gradient(self, x: Array) -> Array:
-        """Return the gradient, packed."""
-        return self.value_and_gradient(x)[1]
-
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Return f(x) and the packed gradient."""
-        return self._value_and_gradient(x, None)
-
-    @property
-    def batch_gradient(self) -> Callable[[Array, Array], Array]:
-        """The gradient over rows, packed."""
-        return lambda x, rows: self._value_and_gradient(x, rows)[1]
-
-    def _value_and_gradient(self, x: Array, rows: Array | None) -> tuple[float, Array]:
-        ask = self._objective._value_and_gradient
-        value, parts = self._at(x, lambda model: ask(model, rows))
-        packed = as_array(torch.cat([part.reshape(-1) for part in parts]))
-        return value, packed.astype(x.dtype, copy=False)
-
-    def _at(self, x: Array, ask: Callable[[Sequence[Tensor]], Any]) -> Any:
-        """Return the answer at x, of which a module that writes to its parameters gets a copy."""
-        like, layout = self._objective._like, self._layout
-        shared = self._writes is False and x.flags.writeable  # else PyTorch warns
-        flat = torch.from_numpy(x if shared else x.copy()).to(like.device, like.dtype)
-        parts = zip(torch.split(flat, list(layout.sizes)), layout.shapes, strict=True)
-        answer = ask([part.view(shape) for part, shape in parts])
-        if self._writes is None:
-            self._writes = not torch.equal(flat, torch.from_numpy(x.copy()).to(flat))
-        return answer
