@@ -71,7 +71,7 @@ class CompositeFLClient(LocalStepsClient[CompositeFLClientState]):
         self, state: CompositeFLClientState, down: Payload, done: LocalPass
     ) -> tuple[Payload, CompositeFLClientState]:
         """Do step 4."""
-        delta = done.end - done.start
+        delta = done.change
         return {"delta": delta}, state._replace(p=done.start, delta=delta)
 
     def received(

@@ -24,4 +24,4 @@ class FedAvgClient(LocalStepsClient[None]):
 
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""
-        return {"delta": done.end - done.start}, None
+        return {"delta": done.change}, None

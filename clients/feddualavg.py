@@ -41,4 +41,4 @@ class FedDualAvgClient(LocalStepsClient[None]):
 
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""
-        return {"delta": done.end - done.start, **self.counted(done)}, None
+        return {"delta": done.change, **self.counted(done)}, None

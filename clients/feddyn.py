@@ -26,7 +26,7 @@ class FedDynClient(ControlVariateClient, MinimizingClient[ControlVariate]):
         self, state: ControlVariate, down: Payload, done: LocalPass
     ) -> tuple[Payload, ControlVariate]:
         """Do steps 3 and 4."""
-        g = state.variate - self.alpha * (done.end - done.start)
+        g = state.variate - self.alpha * done.change
         return {"theta": done.end}, state._replace(variate=g)
 
     def received(

@@ -37,7 +37,7 @@ class FedExProxClient(MinimizingClient[None]):
 
     def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
         """Do step 3."""
-        delta = done.end - done.start
+        delta = done.change
         if not self.polyak:
             return {"delta": delta}, None
         least = self.least(done.start)

@@ -57,7 +57,7 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         if done.variates is not None:
             delta, c = done.variates
             return {"delta": delta}, ScaffoldClientState(c, state.resets)
-        delta, length = done.end - done.start, self._length
+        delta, length = done.change, self._length
         if length is None:
             dc = done.gradient - state.c
         elif self.option == "I":

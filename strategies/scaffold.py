@@ -123,8 +123,12 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def expects(self, state: ScaffoldState) -> tuple[str, ...]:
         """Return what step 4 uploads."""
-        derived = self.mirror and self.option == "II" and self.local_steps is not None
-        return ("delta",) if derived else self.uplink
+        return ("delta",) if self._derives else self.uplink
+
+    @property
+    def _derives(self) -> bool:
+        """Whether the server finds the dc_i itself, by step 3 of option "II"."""
+        return self.mirror and self.option == "II" and self.local_steps is not None
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
@@ -138,9 +142,9 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def _follow(self, state: ScaffoldState, mirror: Mirror, uploads: Uploads) -> Array:
         """Move the mirror as the clients their c_i; return the sum of the shares of the dc_i."""
-        if "dc" in self.expects(state):
+        if not self._derives:
             changes = uploads.stacked("dc")
-        else:  # by step 3 of option "II"
+        else:
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
             if uploads.everyone and uploads.unweighted:
                 return add_variate_changes(mirror.own("c"), state.c, delta, length)

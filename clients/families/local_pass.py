@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.kernels.passes import change_of
 from flower_fedcon.objectives.client_axis import Steps, StepTaker, Z
 from flower_fedcon.regularizers.batched import entry_weights
 from flower_fedcon.schedules import Schedule
@@ -45,6 +46,11 @@ class LocalPass(NamedTuple):
     steps: int = 0
     gradient: Array | None = None
     variates: tuple[Array, Array] | None = None
+
+    @property
+    def change(self) -> Array:
+        """How far it led: end - start."""
+        return change_of(self.end, self.start)
 
 
 class LocalPassClient(FedConClient[State]):

@@ -315,7 +315,10 @@ def _may_replace(place: Array, value: Array, name: str, state: Any, uploads: Ite
     for field, other in zip(state._fields, state, strict=True):
         if field != name and _may_share(value, other):
             return False
-    return not any(_may_share(value, other) for other in uploads)
+    for other in uploads:  # noqa: SIM110  (no generator: faster)
+        if _may_share(value, other):
+            return False
+    return True
 
 
 def _may_share(new: Array, other: Any) -> bool:

@@ -17,10 +17,9 @@ import threading
 from collections import defaultdict
 from typing import Any
 
-import numba
 import numpy as np
 
-from flower_fedcon.kernels import rows, steps, vertices
+from flower_fedcon.kernels import models, rows, steps, vertices
 from flower_fedcon.kernels.jit import jit, renamed
 from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
@@ -30,59 +29,15 @@ _MOVE = 4  # of them take as long as reading an entry and writing another
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
-def _pulled(x: Array, center: Array, strength: Any, out: Array) -> None:
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            out[i, j] = (x[i, j] - center[i, j]) * strength
-
-
-def _pulled_twice(
-    x: Array, center: Array, strength: Any, y: Array, step: Any, out: Array, moved: Array
-) -> None:
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            difference = x[i, j] - center[i, j]
-            moved[i, j] = y[i, j] + step * difference
-            out[i, j] = difference * strength
-
-
-def _mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            out[i, j] = rest * x[i, j] + u[i] * v[j]
-
-
-def _variate_change(c: Array, delta: Array, rate: Any, out: Array) -> None:
-    for i in numba.prange(len(delta)):
-        for j in range(delta.shape[1]):
-            out[i, j] = delta[i, j] * rate - c[j]
-
-
-@jit
-def _add_variate_changes(rows: Array, c: Array, delta: Array, by: float, total: Array) -> None:
-    rate = delta.dtype.type(by)
-    total[:] = -0.0  # which added to -0.0 is that
-    for i in range(len(delta)):
-        row, moved = rows[i], delta[i]
-        for j in range(len(total)):
-            change = moved[j] * rate - c[j]
-            row[j] += change
-            total[j] += change
-
-
 _PARALLEL = (
     rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
     steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
-    vertices.take_vertex_steps, _pulled, _pulled_twice, _mix_outer, _variate_change,
+    vertices.take_vertex_steps, models.pulled, models.pulled_twice, models.mix_outer,
+    models.changes, models.squares, models.variate_change, models.sum_parts,
+    models.add_variate_changes,
 )  # fmt: skip
-
-
-def _name(loop: Any) -> str:
-    return str(loop.__name__).removeprefix("_")
-
-
 forms: dict[str, tuple[Any, Any]] = {  # of each loop: for all threads, and for one
-    _name(loop): (jit(loop, parallel=True), jit(renamed(loop, "alone"))) for loop in _PARALLEL
+    loop.__name__: (jit(loop, parallel=True), jit(renamed(loop, "alone"))) for loop in _PARALLEL
 }
 _paces = defaultdict[tuple[str, int], Pace](Pace)  # of each loop, and size of the work
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
@@ -274,11 +229,32 @@ def variate_change(c: Array, delta: Array, rate: float) -> Array:
     return out
 
 
-def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> Array:
-    """Add rate delta - c to a matrix in place; return the sum of what is added."""
-    total = np.empty(delta.shape[1], delta.dtype)
-    _add_variate_changes(rows, c, delta, rate, total)
-    return total
+def changes(x: Array, start: Array) -> Array:
+    """Return x - start, for a matrix x and a vector."""
+    out = np.empty(x.shape, x.dtype)
+    _call("changes", _MOVE * x.size, read_only(x), read_only(start), out)
+    return out
+
+
+def squares(x: Array) -> Array:
+    """Return the square norm of each row."""
+    out = np.empty(len(x), x.dtype)
+    _call("squares", _MOVE * x.size, read_only(x), out)
+    return out
+
+
+def sum_parts(x: Array, count: int) -> Array:
+    """Return the sums of so many parts of the rows."""
+    parts = np.empty((count, x.shape[1]), x.dtype)
+    _call("sum_parts", _MOVE * x.size, read_only(x), parts)
+    return parts
+
+
+def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float, count: int) -> Array:
+    """Add rate delta - c to a matrix in place; return what is added, summed in so many parts."""
+    parts = np.empty((count, delta.shape[1]), delta.dtype)
+    _call("add_variate_changes", _MOVE * delta.size, rows, c, delta, delta.dtype.type(rate), parts)
+    return parts
 
 
 def read_only(x: Array) -> Array:

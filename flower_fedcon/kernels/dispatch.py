@@ -78,7 +78,7 @@ def kernels_at_hand(x: Array) -> Any:
         return traced
     if _loaded is None or sys.maxsize == WORTHWHILE:
         return kernels(x)
-    return _loaded if _double_or_single(x) else None
+    return _loaded if x.dtype in FLOATS else None
 
 
 def _double_or_single(x: Array) -> bool:

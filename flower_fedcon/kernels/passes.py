@@ -1,15 +1,24 @@
-"""Steps on models too large for the caches, in as few passes as there can be.
+"""Passes over the models of many clients, or models too large for the caches: as few as can be.
 
-Compiled where `dispatch` says so, else by NumPy: bit for bit the same.
+Compiled where `dispatch` says so, else by NumPy: bit for bit the same, but for square norms.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import ModuleType
+from typing import Any
 
+import numpy as np
+
+from flower_fedcon import validation
 from flower_fedcon.arrays import known
 from flower_fedcon.kernels.dispatch import kernels, kernels_at_hand
 from flower_fedcon.validation import Array
+
+# Entries, and clients, from which on sums over clients are those of so many parts of the clients,
+# which follow one another: few enough to be added by one thread, which has to fetch them.
+_LARGE, _CLIENTS, _PARTS = 2**15, 16, 4
 
 
 def pulled(x: Array, center: Array, pull: float) -> Array:
@@ -90,11 +99,71 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> A
     """
     compiled = kernels_at_hand(delta) if _are_rows(rows, c, delta) else None
     if compiled is not None:
-        return compiled.add_variate_changes(rows, c, delta, -1.0 / length)  # type: ignore[no-any-return]
+        count = _PARTS if _has_parts(delta) else 1
+        parts = compiled.add_variate_changes(rows, c, delta, -1.0 / length, count)
+        return parts[0] if count == 1 else parts.sum(axis=0)  # type: ignore[no-any-return]
     change = variate_change(c, delta, length)
     rows += change
-    total: Array = change.sum(axis=0)
-    return total
+    return sum_over_clients(change)
+
+
+def sum_over_clients(x: Array) -> Array:
+    """Return the sum along the leading axis.
+
+    Parameters
+    ----------
+    x : array, shape (clients, *model)
+
+    >>> sum_over_clients(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    array([4., 6.])
+    """
+    if not _has_parts(x):
+        total: Array = x.sum(axis=0)
+        return total
+    flat, compiled = x.reshape(len(x), -1), kernels(x)
+    if compiled is None:
+        ends = [len(x) * p // _PARTS for p in range(_PARTS + 1)]
+        parts = np.stack([flat[first:last].sum(axis=0) for first, last in pairwise(ends)])
+    else:
+        parts = compiled.sum_parts(flat, _PARTS)
+    return parts.sum(axis=0).reshape(x.shape[1:])  # type: ignore[no-any-return]
+
+
+def change_of(x: Array, start: Array) -> Array:
+    """Return x - start: of one client, or of many, whose start may be the same.
+
+    >>> change_of(np.array([[1.0, 2.0], [3.0, 4.0]]), np.ones(2))
+    array([[0., 1.],
+           [2., 3.]])
+    """
+    if x.size >= _LARGE and x.ndim == 2 and _of_vectors(x, start):
+        compiled = kernels(x)
+        if compiled is not None:
+            return compiled.changes(x, start)  # type: ignore[no-any-return]
+    return x - start
+
+
+def squared_norm_of_clients(x: Array) -> Any:
+    """Return the square norm of all clients' values together, of shape (clients, *model).
+
+    >>> float(squared_norm_of_clients(np.ones((2, 3))))
+    6.0
+    """
+    compiled = kernels(x) if x.size >= _LARGE and x.flags.c_contiguous else None
+    if compiled is None:
+        return validation.squared_norm(x)
+    return compiled.squares(x.reshape(len(x), -1)).sum()
+
+
+def _has_parts(x: Array) -> bool:
+    """Return whether sums over these clients are those of parts; not of a single column each."""
+    return (
+        x.size >= _LARGE
+        and len(x) >= _CLIENTS
+        and known(x)
+        and x.size > len(x)
+        and x.flags.c_contiguous
+    )
 
 
 def _of_vectors(x: Array, *vectors: Array) -> bool:

@@ -16,7 +16,7 @@ from flower_fedcon.kernels.links import LOGISTIC, PRODUCT
 from flower_fedcon.validation import Array
 
 
-def _sums(function: Callable[..., None]) -> Callable[..., None]:
+def _sums(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile sums, in any order, as in BLAS; non-finite values propagate."""
     return jit(function, fastmath={"reassoc", "contract", "nsz"})
 
@@ -86,6 +86,15 @@ def add_mean(
         s = number(factor * (s - t))
         for j in range(d):
             out[j] += s * a[j]
+
+
+@_sums
+def square(x: Array) -> Any:
+    """Return ||x||^2."""
+    total = x.dtype.type(0)
+    for j in range(len(x)):
+        total += x[j] * x[j]
+    return total
 
 
 @_sums

@@ -23,7 +23,7 @@ def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Arr
     if steps.linear is not None:
         linear = steps.linear.reshape(-1, size)
         if steps.less is not None:
-            less = steps.less.reshape(-1, size)
+            less = steps.less if steps.less.ndim == 2 else steps.less.reshape(-1, size)
     if steps.shift:
         middle = np.zeros(size, start.dtype) if steps.center is None else steps.center
         center = middle.reshape(-1, size)

@@ -52,4 +52,6 @@ def longest(rate: float | Schedule) -> float:
 
 def at(rate: float | Schedule, server_round: int) -> float:
     """Return the step of a number or schedule in a round."""
+    if type(rate) is float:  # nearly always, and sooner than to ask an abstract class
+        return rate
     return rate.at(server_round) if isinstance(rate, Schedule) else rate

@@ -1,0 +1,85 @@
+"""Loops over the models of many clients, a row for each, to be compiled.
+
+A thread goes over the rows of the clients whose steps it has taken: their lines are in its caches,
+and another core would have to fetch them, and the next step to fetch them back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+
+from flower_fedcon.kernels.rows import square
+from flower_fedcon.validation import Array
+
+
+def pulled(x: Array, center: Array, strength: Any, out: Array) -> None:
+    """Write (x - center) strength."""
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            out[i, j] = (x[i, j] - center[i, j]) * strength
+
+
+def pulled_twice(
+    x: Array, center: Array, strength: Any, y: Array, step: Any, out: Array, moved: Array
+) -> None:
+    """Write (x - center) strength, and y + step (x - center)."""
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            difference = x[i, j] - center[i, j]
+            moved[i, j] = y[i, j] + step * difference
+            out[i, j] = difference * strength
+
+
+def mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
+    """Write rest x + u v'."""
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            out[i, j] = rest * x[i, j] + u[i] * v[j]
+
+
+def changes(x: Array, start: Array, out: Array) -> None:
+    """Write x - start, for a vector `start`."""
+    for i in numba.prange(len(x)):
+        for j in range(x.shape[1]):
+            out[i, j] = x[i, j] - start[j]
+
+
+def squares(x: Array, out: Array) -> None:
+    """Write the square norm of each row."""
+    for i in numba.prange(len(x)):
+        out[i] = square(x[i])
+
+
+def variate_change(c: Array, delta: Array, rate: Any, out: Array) -> None:
+    """Write rate delta - c, for a vector c."""
+    for i in numba.prange(len(delta)):
+        for j in range(delta.shape[1]):
+            out[i, j] = delta[i, j] * rate - c[j]
+
+
+def sum_parts(x: Array, parts: Array) -> None:
+    """Write the sum of each part of the rows, one after another: there are len(parts) of them."""
+    n, count = len(x), len(parts)
+    for p in numba.prange(count):
+        total = parts[p]
+        total[:] = -0.0  # which added to -0.0 is that
+        for i in range(n * p // count, n * (p + 1) // count):
+            row = x[i]
+            for j in range(len(total)):
+                total[j] += row[j]
+
+
+def add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, parts: Array) -> None:
+    """Add rate delta - c to `rows`; write the sum of what is added, as `sum_parts` does."""
+    n, count = len(rows), len(parts)
+    for p in numba.prange(count):
+        total = parts[p]
+        total[:] = -0.0
+        for i in range(n * p // count, n * (p + 1) // count):
+            row, moved = rows[i], delta[i]
+            for j in range(len(total)):
+                change = moved[j] * rate - c[j]
+                row[j] += change
+                total[j] += change
