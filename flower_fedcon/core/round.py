@@ -14,7 +14,6 @@ from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError, printable
-from flower_fedcon.kernels.passes import sum_over_clients
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -240,9 +239,7 @@ class Round:
     def _sum(self, name: str, rows: Any) -> Any:
         """Return the sum of one of several columns of a round, which needs no memory; of arrays."""
         own = name in self._server.strategy.numbers or not isinstance(rows, np.ndarray)
-        return (
-            rows if own else Summed(name, sum_over_clients(rows), len(rows), column_bytes(rows[:1]))
-        )
+        return rows if own else Summed.of(name, rows, column_bytes(rows[:1]))
 
     def _waits_for(self, reply: Reply) -> bool:
         """Return whether these clients were asked, and have not answered yet."""

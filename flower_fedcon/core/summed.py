@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from flower_fedcon.errors import AlgorithmError
+from flower_fedcon.kernels.passes import sum_over_clients
 from flower_fedcon.validation import Array
 
 
@@ -32,6 +33,11 @@ class Summed:
         self.name, self.each_bytes = name, each_bytes
         self._total, self._count = total, count
         self.shape, self.dtype = (count, *total.shape), total.dtype
+
+    @classmethod
+    def of(cls, name: str, values: Array, each_bytes: int) -> Self:
+        """Return the sum of values of shape (clients, *shape)."""
+        return cls(name, sum_over_clients(values), len(values), each_bytes)
 
     @property
     def stack_bytes(self) -> int:

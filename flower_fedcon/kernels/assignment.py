@@ -27,10 +27,10 @@ def assign(costs: Array, columns: Array) -> bool:
         Whether they are found: the entries are finite, and so are the sums on the way.
     """
     n = len(costs)
-    numbers, places = np.empty((3, n)), np.empty((3, n), np.int64)
+    numbers = np.empty((6, n))  # one piece of memory, which costs as much as a row
     row_price, column_price, length = numbers[0], numbers[1], numbers[2]
-    row_of, before = places[0], places[1]
-    left = places[2].view(np.uintp)  # which are no negative indices, as the compiler can see
+    row_of, before = numbers[3].view(np.int64), numbers[4].view(np.int64)
+    left = numbers[5].view(np.uintp)  # which are no negative indices, as the compiler can see
     bad = 0
     for i in range(n):
         row = costs[i]
