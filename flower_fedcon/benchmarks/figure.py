@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flower_fedcon.benchmarks.measure import Result
 from flower_fedcon.errors import ConfigError
 
-_AXES = {"clients": "clients", "dimension": "dimension d", "rounds": "rounds, start included"}
+_AXES = {"dimension": "dimension d", "rounds": "rounds, start included"}
+_ROW = 3  # panels in one
 
 
 def plot_curves(results: Sequence[Result], path: Path) -> Path:
-    """Draw the cost of a client step against clients, dimension and rounds.
+    """Draw the cost of a client's step in a round against each thing that is varied.
 
     Raises
     ------
@@ -29,10 +31,13 @@ def plot_curves(results: Sequence[Result], path: Path) -> Path:
     if not points:
         raise ConfigError('none of these benchmarks has curves to draw: "curves" has')
     axes = list(dict.fromkeys(one.axis for one in points))
-    figure = Figure(figsize=(4.0 * len(axes), 3.2), layout="constrained")
+    wide, high = min(len(axes), _ROW), -(-len(axes) // _ROW)
+    figure = Figure(figsize=(4.0 * wide, 3.4 * high), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(axes), sharey=True, squeeze=False)[0]
-    for axis, panel in zip(axes, panels, strict=True):
+    panels: Any = figure.subplots(high, wide, sharey=True, squeeze=False).ravel()
+    for unused in panels[len(axes) :]:
+        unused.set_axis_off()
+    for axis, panel in zip(axes, panels, strict=False):
         here = [one for one in points if one.axis == axis]
         first = here[0].series
         curves = {
@@ -43,9 +48,11 @@ def plot_curves(results: Sequence[Result], path: Path) -> Path:
         for (label, curve), style in zip(curves.items(), ("k:s", "-o", "--^"), strict=False):
             panel.plot(*zip(*curve, strict=True), style, label=label, markersize=4)
         panel.set(xscale="log", yscale="log", xlabel=_AXES.get(axis, axis))
+        panel.set_title(here[0].what.split(",")[0], fontsize="medium")
         panel.grid(alpha=0.3)
-    panels[0].set_ylabel("microseconds a client step")
-    panels[-1].legend()
+    for leftmost in range(0, len(axes), _ROW):
+        panels[leftmost].set_ylabel("microseconds a client and round")
+    panels[len(axes) - 1].legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=200)
     return path

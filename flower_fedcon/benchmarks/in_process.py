@@ -6,7 +6,6 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
@@ -314,36 +313,3 @@ def _logistic(clients: int, rows: int, d: int) -> FederatedProblem:
         labels = np.where(A @ rng.standard_normal(d) > 0, 1, -1)
         parts.append(LogisticRegression(A, labels, l2=1e-2))
     return FederatedProblem(parts, regularizer=Zero())
-
-
-def curves(quick: bool = False) -> Iterator[Result]:
-    """Vary clients, dimension and rounds: the cost curves that `fedcon bench --figure` draws."""
-    points: dict[str, tuple[int, ...]] = {
-        "clients": (10, 30, 100, 300, 1000, 3000),
-        "dimension": (10, 30, 100, 300, 1000, 3000),
-        "rounds": (10, 100, 1000, 10_000),
-    }
-    if quick:
-        points = {axis: values[:2] for axis, values in points.items()}
-    for axis, values in points.items():
-        for value in values:
-            clients = value if axis == "clients" else 100
-            A, b, problem = lasso_in_one_array(clients, value if axis == "dimension" else 64)
-            constraint: Any = problem.constraint
-            rounds = value if axis == "rounds" else max(3, 3000 // clients)
-            strategy = FedFW(constraint, penalty=1.0)
-            works: dict[str, Work] = {
-                "loop": partial(loops.fedfw_lasso, A, b, constraint.radius, 1.0, rounds)
-            }
-            for engine in ("local", "stacked"):
-                works[engine] = partial(
-                    simulate, strategy, problem, rounds, engine=engine, evaluate_every=0
-                )
-            if axis != "rounds":  # without the start, whose share falls with the rounds
-                for engine in ("local", "stacked"):
-                    works[engine] = partial(rounds_of(strategy, problem, engine), rounds)
-            times = in_turn(works, 1 if quick or value >= 10_000 else 5)
-            for engine in ("local", "stacked"):
-                what = f"FedFW, {axis} {value}: {engine}"
-                line = ratio(what, "loop", times[engine], times["loop"], steps=rounds * clients)
-                yield replace(line, axis=axis, at=value, series=engine)

@@ -30,6 +30,24 @@ def fedfw_lasso(A: Array, b: Array, radius: float, penalty: float, rounds: int) 
     return x_bar
 
 
+def fedavg_least_squares(A: Array, b: Array, rate: float, steps: int, rounds: int) -> Array:
+    """Return w after a number of rounds of FedAvg on ||A_i w - b_i||^2 / (2 rows), all rows a step.
+
+    A has shape (N, rows, d), b (N, rows).
+    """
+    n, rows, d = A.shape
+    w = np.zeros(d)
+    for _ in range(rounds):
+        moved = np.zeros(d)
+        for i in range(n):
+            v = w
+            for _ in range(steps):
+                v = v - rate * (A[i].T @ (A[i] @ v - b[i])) / rows
+            moved += v - w
+        w = w + moved / n
+    return w
+
+
 def fastfedda_sparse(
     A: Array,
     y: Array,

@@ -17,7 +17,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from flower_fedcon.benchmarks import (
+    bandwidth,
     compiled,
+    curves,
     device,
     flower,
     in_process,
@@ -41,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "path": paths.path,
     "compiled": compiled.compiled,
     "bookkeeping": compiled.bookkeeping,
+    "bandwidth": bandwidth.bandwidth,
     "device": device.device,
     "networks": networks.networks,
     "projections": oracles.projections,
@@ -50,7 +53,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "imports": flower.imports,
     "long": in_process.long,
     "million": million.million,
-    "curves": in_process.curves,
+    "curves": curves.curves,
     "ray": flower.ray,
     "flower": flower.flower,
 }
@@ -63,6 +66,7 @@ ON_REQUEST = (
     "flower",
     "path",
     "compiled",
+    "bandwidth",
     "device",
     "networks",
     "prox",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -192,8 +193,8 @@ class CompiledRows:
             return means
         # The pass over the rows that finds the losses takes the steps that follow them, too: those
         # of the last round, from here.
-        start, everyone = module.read_only(at[None]), np.arange(len(means))
-        models, _ = self._take_plain(start, plain, everyone, (self._none,) * 3, losses=means)
+        start = module.read_only(at[None])
+        models, _ = self._take_plain(start, plain, self._everyone, (self._none,) * 3, losses=means)
         self._ahead = _Ahead(at.tobytes(), habit, models)
         return means
 
@@ -290,6 +291,10 @@ class CompiledRows:
             *plain,
         )
         return moved
+
+    @cached_property
+    def _everyone(self) -> Array:
+        return np.arange(len(self.tables))
 
     @property
     def _few_rows(self) -> bool:

@@ -275,6 +275,8 @@ class FederatedProblem:
             record["constraint"] = float(self._functional.values(packed).max())
         if self._optimum is not None and record.get("constraint", 0.0) <= 0:
             self._check_residual(packed, record, self._optimum)
+        if not (self._own_metrics or self.metrics):
+            return record
         x = self.layout.unpack(packed)
         if self._own_metrics:
             record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)

@@ -55,6 +55,14 @@ def test_the_yardstick_is_the_same_algorithm(engine):
     assert found == pytest.approx(expected, abs=1e-12)
 
 
+def test_fedavg_by_hand_is_the_same_algorithm():
+    problem = FederatedProblem(small_clients(4, 6, rows=5).objectives)
+    A, b = (np.stack([getattr(f, key) for f in problem.objectives]) for key in ("A", "b"))
+    expected = loops.fedavg_least_squares(A, b, 0.1, 2, 20)
+    found = simulate(FedAvg(client_lr=0.1, local_steps=2), problem, 20).x
+    assert found == pytest.approx(expected, abs=1e-13)
+
+
 @pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedDualAvg", "FedFW"])
 def test_jax_by_hand_is_the_same_algorithm(name):
     jax = pytest.importorskip("jax")
