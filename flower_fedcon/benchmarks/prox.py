@@ -19,7 +19,7 @@ from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import L1, SLOPE, GroupLasso, L2Norm, TotalVariation1D
-from flower_fedcon.sets import Birkhoff, Box, L1Ball, L2Ball, LInfBall, Simplex
+from flower_fedcon.sets import Birkhoff, Box, CappedSimplex, L1Ball, L2Ball, LInfBall, Simplex
 from flower_fedcon.validation import Array
 
 Case = tuple[str, Work, dict[str, Work]]
@@ -84,6 +84,10 @@ def _cases(size: int) -> Iterator[Case]:
         beside("GroupLasso", jaxopt, "jaxopt", groups)
         ball = _compiled(jax, lambda v: jaxopt.projection.projection_l1_ball(v, radius), x)
         beside("L1Ball", jaxopt, "jaxopt", ball)
+        section = partial(jaxopt.projection.projection_box_section, check_feasible=False)
+        within = 0.0, 1.0, np.ones(size), size / 10
+        capped = _compiled(jax, lambda v: section(v, within), x)
+        beside("CappedSimplex", jaxopt, "jaxopt, to 1e-6", capped)
     own: dict[str, Work] = {
         "L1": partial(L1(0.5).prox, x, 1.0),
         "L2Norm": partial(L2Norm(1.5).prox, x, 1.0),
@@ -92,6 +96,7 @@ def _cases(size: int) -> Iterator[Case]:
         "SLOPE": partial(SLOPE(decay).prox, x, 1.0),
         "L1Ball": partial(L1Ball(radius).project, x),
         "Simplex": partial(Simplex(radius).project, x),
+        "CappedSimplex": partial(CappedSimplex(cap=1.0, radius=size / 10).project, x),
         "L2Ball": partial(L2Ball(1.0).project, x),
         "LInfBall": partial(LInfBall(0.5).project, x),
         "Box": partial(Box(-0.5, 0.5).project, x),

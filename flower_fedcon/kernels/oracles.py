@@ -271,9 +271,29 @@ def denoise(v: Array, n: int, level: float, out: Array) -> bool:
     return True
 
 
+def clipped_sum(y: Array, tau: float, lanes: Array) -> tuple[float, int, int]:
+    """Return sum clip(y - tau, 0, 1), and how many entries are above tau, and tau + 1 or more.
+
+    The sum is that of lanes, each over every so many-th entry, which are added by halves.
+    """
+    count, above, full = len(lanes), 0, 0
+    lanes[:] = 0.0
+    for start in range(0, len(y), count):
+        some = y[start : start + count]
+        for j in range(len(some)):
+            lanes[j] += min(max(some[j] - tau, 0.0), 1.0)
+            above += some[j] > tau
+            full += some[j] >= tau + 1.0
+    while count > 1:
+        count //= 2
+        for j in range(count):
+            lanes[j] += lanes[count + j]
+    return lanes[0], above, full
+
+
 # As they stand, without fast mathematics, so that no bit is another than NumPy's.
 _fused, _nonincreasing = jit(recursions.fused), jit(recursions.nonincreasing)
-piece, descend = jit(recursions.piece), jit(recursions.descend)
+clipped_sum, descend = jit(clipped_sum), jit(recursions.descend)
 _ties_in_order, _square_norm = jit(_ties_in_order), jit(_square_norm)
 # Part of their callers, so that the compiler sees one array, not two that may overlap.
 _shrink, _shrink_norm = (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from flower_fedcon.validation import Array
 
 
@@ -87,39 +85,6 @@ def nonincreasing(y: Any, sums: Any, means: Any, counts: Any) -> None:
         for _ in range(counts[block]):
             y[k] = means[block]
             k += 1
-
-
-def piece(ordered: Array, sums: Array, total: float) -> float:
-    """Return a point of the piece in which sum clip(y - tau, 0, 1) is the total, tau in [-2, 1].
-
-    The sum falls where tau is between y_i - 1 and y_i: two searches by halves, among the kinks y_i
-    and among the kinks y_i - 1, bound the piece.
-
-    Parameters
-    ----------
-    ordered : array, shape (n,)
-        y, in increasing order.
-    sums : array, shape (n + 1,)
-        Of the 0, 1, 2, ... largest.
-    total : float
-    """
-    n, low, high = len(ordered), -2.0, 1.0
-    for capped in range(2):
-        first, last = 0, n  # kinks from `last` on are above tau, those before `first` are not
-        while first < last:
-            middle = (first + last) // 2
-            kink = ordered[middle] - capped
-            free = n - np.searchsorted(ordered, kink, side="right")
-            full = n - np.searchsorted(ordered, kink + 1.0, side="right")
-            if sums[free] - free * kink - (sums[full] - full * (kink + 1.0)) < total:
-                last = middle
-            else:
-                first = middle + 1
-        if first > 0:
-            low = max(low, ordered[first - 1] - capped)
-        if first < n:
-            high = min(high, ordered[first] - capped)
-    return float(0.5 * (low + high))
 
 
 def descend(gram: Array, gradient: Array, x: Array, l1: Array, epochs: int) -> None:

@@ -10,12 +10,13 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import oracles
-from flower_fedcon.kernels.recursions import piece
 from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import SparseSignAtom
 from flower_fedcon.validation import Array, count, positive
+
+_LANES, _ROUNDING = 64, 4e-16
 
 
 def capped_projection(v: Array, cap: float, radius: float) -> Array:
@@ -29,20 +30,60 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
     """
     # In units of the cap, and relative to the entry that tau is at most one cap below.
     total = radius / cap
-    pivot = min(max(math.ceil(total), 1), v.size)
-    y = v.astype(np.float64) / cap
-    ordered = np.sort(y)
-    level = ordered[-pivot]
-    y, ordered = np.clip(y - level, -1.0, 1.0), np.clip(ordered - level, -1.0, 1.0)
-    sums = np.concatenate([[0.0], np.cumsum(ordered[::-1])])
-    search = piece if (loops := oracles(ordered)) is None else loops.piece
-    middle = search(ordered, sums, total)
-    upper, free = y - 1.0 >= middle, (y > middle) & (y - 1.0 < middle)
+    pivot = v.size - min(max(math.ceil(total), 1), v.size)
+    y = v.astype(np.float64, copy=False) / cap
+    y -= np.partition(y, pivot)[pivot]
+    np.clip(y, -1.0, 1.0, out=y)
+    middle = _piece(y, total)
+    above, full = y > middle, y >= middle + 1.0
+    free = y[above & ~full]
     tau = middle
-    if free.any():
-        tau = (float(y[free].sum()) + float(upper.sum()) - total) / float(free.sum())
-    projected: Array = (cap * np.clip(y - tau, 0.0, 1.0)).astype(v.dtype)
-    return projected
+    if free.size:
+        tau = (float(free.sum()) + float(np.count_nonzero(full)) - total) / free.size
+    y -= tau
+    np.clip(y, 0.0, 1.0, out=y)
+    y *= cap
+    return y.astype(v.dtype, copy=False)
+
+
+def _piece(y: Array, total: float) -> float:
+    """Return a tau in the piece, of no kink, in which sum clip(y - tau, 0, 1) is the total.
+
+    Newton's method, by halves where it leaves what is left of [-2, 1]. The sum falls with tau, with
+    kinks at y_i and y_i - 1; none is passed where as many entries are above tau, and tau + 1.
+
+    Parameters
+    ----------
+    y : array, shape (d,)
+        Between -1 and 1.
+    total : float
+    """
+    low, high, tau, before = -2.0, 1.0, -0.5, (-1, -1)
+    lanes = np.empty(_LANES)
+    look = _clipped_sum if (loops := oracles(y)) is None else loops.clipped_sum
+    while True:
+        reached, above, full = look(y, tau, lanes)
+        counts, missing = (above, full), reached - total
+        if abs(missing) <= _ROUNDING * total or counts == before:
+            return tau
+        low, high = (tau, high) if missing > 0 else (low, tau)
+        before = counts
+        tau = tau + missing / (above - full) if above > full else low
+        if not low < tau < high:
+            before, tau = (-1, -1), 0.5 * (low + high)
+            if not low < tau < high:
+                return tau
+
+
+def _clipped_sum(y: Array, tau: float, lanes: Array) -> tuple[float, int, int]:
+    """Do what `kernels.oracles.clipped_sum` does, bit for bit."""
+    values, count = np.clip(y - tau, 0.0, 1.0), len(lanes)
+    rest = values.size % count
+    sums = values[: values.size - rest].reshape(-1, count).sum(axis=0)
+    sums[:rest] += values[values.size - rest :]
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return float(sums[0]), int(np.count_nonzero(y > tau)), int(np.count_nonzero(y >= tau + 1.0))
 
 
 def _decode(arrays: Mapping[str, Array], atom: SparseSignAtom, *, signed: bool) -> Atom:

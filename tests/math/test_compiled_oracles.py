@@ -200,6 +200,34 @@ from flower_fedcon.sets import L1Ball
 """
 
 
+@pytest.mark.parametrize("kind", ["normal", "ties", "alike", "projected", "nearly a simplex"])
+@pytest.mark.parametrize("d", [1, 7, 64, 65, 300, 40_000])
+def test_a_capped_projection_by_numpy_has_the_same_bits(d, kind):
+    """Also where the threshold is a kink, as of what was projected already."""
+    rng = np.random.default_rng(d)
+    v = rng.standard_normal(d)
+    v = {"ties": np.round(v, 1), "alike": np.full(d, v[0])}.get(kind, v)
+    for share in (1e-3, 0.2, 0.5, 0.9, 1.0):
+        cap = 1e9 if kind == "nearly a simplex" else 0.7
+        bounds = CappedSimplex(cap, share * (1.0 if cap > 1 else cap * d))
+        if kind == "projected":
+            v = bounds.project(v)
+        found = bounds.project(v)
+        with dispatch.numpy_only():
+            assert bounds.project(v).tobytes() == found.tobytes()
+        assert found.min() >= 0
+        assert found.max() <= bounds.cap * (1 + 1e-15)
+        assert float(found.sum()) == pytest.approx(bounds.radius, rel=1e-13)
+        tau = v - found  # alike between the bounds, at most it below, at least it above
+        free = (found > 0) & (found < bounds.cap)
+        scale = np.abs(v).max() + bounds.radius
+        if free.any():
+            level = tau[free].mean()
+            assert np.abs(tau[free] - level).max() <= 1e-14 * scale
+            assert (tau[found == 0] <= level + 1e-14 * scale).all()
+            assert (tau[found >= bounds.cap] >= level - 1e-14 * scale).all()
+
+
 @pytest.mark.parametrize(
     "rest",
     [
