@@ -16,6 +16,8 @@ from q6_runs import PSI, STEPS, after, cohort, distance, error, forget, lose, lo
 from flower_fedcon import FederatedProblem, Sample
 from flower_fedcon.strategies import CompositeFL, FedDyn, FiveGCS, Scaffold
 
+ROUNDING = 1e-14  # that of a BLAS: 1e-15 to 4e-15 by its kernels, and a wrong end is 0.17 away
+
 # --- Scaffold and CompositeFL ----------------------------------------------------------------
 
 
@@ -26,7 +28,7 @@ from flower_fedcon.strategies import CompositeFL, FedDyn, FiveGCS, Scaffold
 )
 def test_a_lone_reset_is_never_repaired(strategy, problem, floor):
     assert error(after(forget, strategy, 1000, problem)) == pytest.approx(floor, rel=5e-3)
-    assert error(after(lose, strategy, 1000, problem)) < 3e-15
+    assert error(after(lose, strategy, 1000, problem)) < ROUNDING
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_without_mirror_all_start_again(strategy, problem):
     run = after(lose, strategy, 1200, problem)
     assert run.state.resets == run.server.counts["lost"] == 1
     assert {latest(run, j).resets for j in range(6)} == {1}
-    assert error(run) < 3e-15
+    assert error(run) < ROUNDING
     states = [latest(run, j).c for j in range(6)]
     assert np.sum(states, axis=0) == pytest.approx(np.zeros(8), abs=1e-12)
 
@@ -86,7 +88,7 @@ def test_control_variates_are_mirrored_or_reset(make, wrong, size):
     assert run.state.resets == 1
     total = run.state.h * 6 if isinstance(run.server.strategy, FedDyn) else run.state.v
     variates = [s.variate for s in client_states(run) if s.resets == 1]
-    assert np.sum(variates, axis=0) == pytest.approx(total, abs=1e-14)
+    assert np.sum(variates, axis=0) == pytest.approx(total, abs=5 * ROUNDING)
 
 
 @VARIATES

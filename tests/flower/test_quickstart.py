@@ -17,7 +17,7 @@ from flower_fedcon.strategies import FedAvg, FedFW, FedProx, Scaffold
 ROUNDS = {
     "fedprox": (9, 0.05),
     "scaffold": (30, 0.01),
-    "feddyn": (24, 0.05),
+    "feddyn": (32, 0.05),
     "feddualavg": (40, 0.05),
 }
 
