@@ -64,7 +64,7 @@ def sum_parts(x: Array, parts: Array) -> None:
     n, count = len(x), len(parts)
     for p in numba.prange(count):
         total = parts[p]
-        total[:] = -0.0  # which added to -0.0 is that
+        total[:] = 0.0
         for i in range(n * p // count, n * (p + 1) // count):
             row = x[i]
             for j in range(len(total)):
@@ -76,7 +76,7 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, parts: A
     n, count = len(rows), len(parts)
     for p in numba.prange(count):
         total = parts[p]
-        total[:] = -0.0
+        total[:] = 0.0
         for i in range(n * p // count, n * (p + 1) // count):
             row, moved = rows[i], delta[i]
             for j in range(len(total)):

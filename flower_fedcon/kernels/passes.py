@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon import validation
-from flower_fedcon.arrays import known
+from flower_fedcon.arrays import in_order, known
 from flower_fedcon.kernels.dispatch import kernels, kernels_at_hand
 from flower_fedcon.validation import Array
 
@@ -120,7 +120,7 @@ def sum_over_clients(x: Array) -> Array:
     if not _has_parts(x):
         total: Array = x.sum(axis=0)
         return total
-    flat, compiled = x.reshape(len(x), -1), kernels(x)
+    flat, compiled = in_order(x).reshape(len(x), -1), kernels(x)
     if compiled is None:
         ends = [len(x) * p // _PARTS for p in range(_PARTS + 1)]
         parts = np.stack([flat[first:last].sum(axis=0) for first, last in pairwise(ends)])
@@ -157,13 +157,7 @@ def squared_norm_of_clients(x: Array) -> Any:
 
 def _has_parts(x: Array) -> bool:
     """Return whether sums over these clients are those of parts; not of a single column each."""
-    return (
-        x.size >= _LARGE
-        and len(x) >= _CLIENTS
-        and known(x)
-        and x.size > len(x)
-        and x.flags.c_contiguous
-    )
+    return x.size >= _LARGE and len(x) >= _CLIENTS and known(x) and x.size > len(x)
 
 
 def _of_vectors(x: Array, *vectors: Array) -> bool:

@@ -147,6 +147,7 @@ class Birkhoff(ConstraintSet):
         size, shape = self.size, g.shape
         if (
             (loops := dispatch.oracles_in_use) is not None  # no call more than there must be
+            and not batch
             and shape == (size, size)
             and type(g) is np.ndarray
             and g.dtype in FLOATS

@@ -16,7 +16,7 @@ from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import SparseSignAtom
 from flower_fedcon.validation import Array, count, positive
 
-_LANES, _ROUNDING, _MANY = 64, 4e-16, 2**14
+_LANES, _ROUNDING, _MANY = 64, 2.0**-52, 2**14
 
 
 def capped_projection(v: Array, cap: float, radius: float) -> Array:
@@ -31,8 +31,9 @@ def capped_projection(v: Array, cap: float, radius: float) -> Array:
     # In units of the cap, and relative to the entry that tau is at most one cap below.
     total = radius / cap
     pivot = v.size - min(max(math.ceil(total), 1), v.size)
-    y = v.astype(np.float64, copy=False) / cap
-    y -= _in_order(y, pivot)
+    wide = v.astype(np.float64, copy=False)
+    with np.errstate(over="ignore"):
+        y = (wide - _in_order(wide, pivot)) / cap
     np.clip(y, -1.0, 1.0, out=y)
     middle = _piece(y, total)
     full = y >= middle + 1.0
@@ -64,28 +65,28 @@ def _in_order(y: Array, k: int) -> float:
 def _piece(y: Array, total: float) -> float:
     """Return a tau in the piece, of no kink, in which sum clip(y - tau, 0, 1) is the total.
 
-    Newton's method, by halves where it leaves what is left of [-2, 1]. The sum falls with tau, with
-    kinks at y_i and y_i - 1; none is passed where as many entries are above tau, and tau + 1.
+    Newton's method, by halves where it leaves the bracket, and until the sum is the total, but for
+    its rounding: a step from afar is too coarse where a cap is large beside the radius.
 
     Parameters
     ----------
     y : array, shape (d,)
-        Between -1 and 1.
+        Between -1 and 1; ceil(total) entries are 0 or more, so that tau is below 0.
     total : float
     """
-    low, high, tau, before = -2.0, 1.0, -0.5, (-1, -1)
-    lanes = np.empty(_LANES)
+    low, high = -2.0 * min(1.0, total), 0.0
+    tau, lanes = 0.25 * low, np.empty(_LANES)
+    rounding = (4 + y.size / _LANES) * _ROUNDING * total
     look = _clipped_sum if (loops := oracles(y)) is None else loops.clipped_sum
     while True:
         reached, above, full = look(y, tau, lanes)
-        counts, missing = (above, full), reached - total
-        if abs(missing) <= _ROUNDING * total or counts == before:
+        over = reached - total
+        if abs(over) <= rounding:
             return tau
-        low, high = (tau, high) if missing > 0 else (low, tau)
-        before = counts
-        tau = tau + missing / (above - full) if above > full else low
+        low, high = (tau, high) if over > 0 else (low, tau)
+        tau = tau + over / (above - full) if above > full else low
         if not low < tau < high:
-            before, tau = (-1, -1), 0.5 * (low + high)
+            tau = 0.5 * (low + high)
             if not low < tau < high:
                 return tau
 

@@ -200,6 +200,21 @@ from flower_fedcon.sets import L1Ball
 """
 
 
+@pytest.mark.parametrize("cap", [1e-300, 1e-3, 1e14, 1e16, 1e54, 1e300])
+def test_a_cap_of_any_size(cap):
+    """Where it is far above the radius, the set is a simplex; far below, the entries decide."""
+    rng = np.random.default_rng(0)
+    for d in (2, 5, 11, 40):
+        v = rng.standard_normal(d)
+        found = CappedSimplex(cap, min(1.0, 0.6 * d * cap)).project(v)
+        if cap > 1:
+            np.testing.assert_allclose(found, Simplex(1.0).project(v), rtol=0, atol=1e-15)
+        else:
+            whole = np.sort(v)[::-1][: int(0.6 * d)].min()
+            np.testing.assert_array_equal(found[v >= whole], cap)
+            assert float((found / cap).sum()) == pytest.approx(min(1 / cap, 0.6 * d), rel=1e-13)
+
+
 @pytest.mark.parametrize("kind", ["normal", "ties", "alike", "projected", "nearly a simplex"])
 @pytest.mark.parametrize("d", [1, 7, 64, 65, 300, 40_000])
 def test_a_capped_projection_by_numpy_has_the_same_bits(d, kind):
@@ -284,6 +299,8 @@ def test_assignments_among_extreme_entries(loaded, value):
     g = np.full((2, 2), value)
     if np.isfinite(value):
         assert Birkhoff(2).lmo(-g).columns.tolist() == [0, 1]
+        with pytest.raises(ConfigError, match=r"the model has shape \(2,\)"):
+            Birkhoff(2).lmo(g, batch=1)
     else:
         with pytest.raises(ConfigError, match=r"not finite \(.*\) at \(0, 0\)"):
             Birkhoff(2).lmo(g)
