@@ -70,10 +70,16 @@ class PackedTorch(PackedObjective, StepTaker):
         """Return the answer at x, of which a module that writes to its parameters gets a copy."""
         shared = self._writes is False and x.flags.writeable  # else PyTorch warns
         flat = self._tensor(x if shared else x.copy())
+        before = self._versions() if self._writes is None else None
         answer = ask(self._layers_of(flat))
-        if self._writes is None:
-            self._writes = not torch.equal(flat, torch.from_numpy(x.copy()).to(flat))
+        if self._writes is None:  # a write that changes nothing yet counts, too
+            same = torch.equal(flat, torch.from_numpy(x.copy()).to(flat))
+            self._writes = not same or self._versions() != before
         return answer
+
+    def _versions(self) -> list[int]:
+        """Return how often PyTorch has seen each parameter written to."""
+        return [parameter._version for parameter in self._objective._parameters]
 
     def _tensor(self, x: Array) -> Tensor:
         like = self._objective._like

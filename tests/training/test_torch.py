@@ -30,6 +30,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch
 from torch import nn  # noqa: E402
 
 from flower_fedcon.torch import TorchObjective, TorchTraining  # noqa: E402
+from flower_fedcon.torch.packed import PackedTorch  # noqa: E402
 
 LR, K = 0.1, 3
 STEPS = {"client_lr": LR, "local_steps": K}
@@ -194,6 +195,52 @@ def test_the_packed_function_is_that_of_the_layers(module, dtype):
 def assert_gradient(layout, found, layers):
     assert found.dtype == layout.array_dtype
     assert found.tobytes() == layout.pack(layers).tobytes()
+
+
+class ClampedLater(nn.Linear):
+    """One whose weights are too large only after some steps."""
+
+    def forward(self, rows):
+        with torch.no_grad():
+            self.weight.clamp_(-0.45, 0.45)
+        return super().forward(rows)
+
+
+def test_a_module_that_changes_its_parameters_later_gets_copies_from_the_start(monkeypatch):
+    torch.manual_seed(0)
+    module = ClampedLater(6, 3).double()
+    assert float(module.weight.abs().max()) < 0.45
+
+    def run():
+        clients = [TorchObjective(module, LOSS, data(j)) for j in range(3)]
+        strategy = FedAvg(client_lr=10.0, local_steps=K)
+        return simulate(strategy, FederatedProblem(clients, x0=clients[0].start()), 4).x[0]
+
+    found = run()
+    monkeypatch.setattr(PackedTorch, "_writes", True)
+    assert np.abs(found).max() > 0.45
+    assert found.tobytes() == run().tobytes()
+
+
+@pytest.mark.parametrize("batch_size", [None, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("method", [FedAvg, Scaffold], ids=lambda method: method.name)
+def test_steps_taken_at_once_have_the_bits_of_those_taken_one_by_one(
+    method, dtype, batch_size, monkeypatch
+):
+    strategy, taken = method(**STEPS, batch_size=batch_size), []
+    at_once = PackedTorch.gradient_steps
+
+    def noted(self, *arguments):
+        taken.append(at_once(self, *arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(PackedTorch, "gradient_steps", noted)
+    found = simulate(strategy, problem(dtype), 4).x
+    assert sum(one is not None for one in taken) >= 9  # all but each client's first
+    monkeypatch.setattr(PackedTorch, "gradient_steps", lambda self, *arguments: None)
+    for one, other in zip(found, simulate(strategy, problem(dtype), 4).x, strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
 def test_evaluating_moves_neither_the_start_nor_an_earlier_answer():
