@@ -132,25 +132,27 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def aggregate(self, state: ScaffoldState, uploads: Uploads) -> ScaffoldState:
         """Step 5; the mirror moves as the clients do."""
-        move, optimizer = self.server_move(uploads.mean("delta"), state.optimizer)
+        mean = uploads.mean("delta")
+        move, optimizer = self.server_move(mean, state.optimizer)
         if state.mirror is None:
-            moved = uploads.moved("dc")
+            change = uploads.moved("dc") / uploads.num_clients
         else:
-            moved = self._follow(state, state.mirror, uploads)
-        c = state.c + moved / uploads.num_clients
-        return ScaffoldState(state.x + move, c, state.resets, state.mirror, optimizer)
+            change = self._follow(state, state.mirror, uploads, mean)
+        return ScaffoldState(state.x + move, state.c + change, state.resets, state.mirror, optimizer)
 
-    def _follow(self, state: ScaffoldState, mirror: Mirror, uploads: Uploads) -> Array:
-        """Move the mirror as the clients their c_i; return the sum of the shares of the dc_i."""
+    def _follow(self, state: ScaffoldState, mirror: Mirror, uploads: Uploads, mean: Array) -> Array:
+        """Move the mirror as the clients their c_i; return how c moves."""
         if not self._derives:
             changes = uploads.stacked("dc")
         else:
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
-            if uploads.everyone and uploads.unweighted:
-                return add_variate_changes(mirror.own("c"), state.c, delta, length)
+            if uploads.everyone and uploads.unweighted:  # the mean of the dc_i is that of the mean
+                add_variate_changes(mirror.own("c"), state.c, delta, length)
+                return variate_change(state.c, mean, length)
             changes = variate_change(state.c, delta, length)
         mirror.add(uploads.clients, c=changes)
-        return uploads.shares(changes).sum(axis=0)  # type: ignore[no-any-return]
+        total: Array = uploads.shares(changes).sum(axis=0)
+        return total / uploads.num_clients
 
     def reset(self, state: ScaffoldState) -> ScaffoldState:
         """Put c to 0, as every client its c_i."""

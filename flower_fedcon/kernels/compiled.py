@@ -250,11 +250,9 @@ def sum_parts(x: Array, count: int) -> Array:
     return parts
 
 
-def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float, count: int) -> Array:
-    """Add rate delta - c to a matrix in place; return what is added, summed in so many parts."""
-    parts = np.empty((count, delta.shape[1]), delta.dtype)
-    _call("add_variate_changes", _MOVE * delta.size, rows, c, delta, delta.dtype.type(rate), parts)
-    return parts
+def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> None:
+    """Add rate delta - c to a matrix in place, for a vector c."""
+    _call("add_variate_changes", _MOVE * delta.size, rows, c, delta, delta.dtype.type(rate))
 
 
 def read_only(x: Array) -> Array:

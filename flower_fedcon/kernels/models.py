@@ -71,15 +71,8 @@ def sum_parts(x: Array, parts: Array) -> None:
                 total[j] += row[j]
 
 
-def add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any, parts: Array) -> None:
-    """Add rate delta - c to `rows`; write the sum of what is added, as `sum_parts` does."""
-    n, count = len(rows), len(parts)
-    for p in numba.prange(count):
-        total = parts[p]
-        total[:] = 0.0
-        for i in range(n * p // count, n * (p + 1) // count):
-            row, moved = rows[i], delta[i]
-            for j in range(len(total)):
-                change = moved[j] * rate - c[j]
-                row[j] += change
-                total[j] += change
+def add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any) -> None:
+    """Add rate delta - c to `rows`, for a vector c."""
+    for i in numba.prange(len(rows)):
+        for j in range(rows.shape[1]):
+            rows[i, j] += delta[i, j] * rate - c[j]

@@ -83,8 +83,8 @@ def variate_change(c: Array, delta: Array, length: float) -> Array:
     return change
 
 
-def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> Array:
-    """Add -(c + delta / length) to `rows` in place; return the sum of what is added.
+def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> None:
+    """Add -(c + delta / length) to `rows` in place.
 
     Parameters
     ----------
@@ -93,18 +93,16 @@ def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> A
     length : float
 
     >>> rows = np.zeros((2, 1))
-    >>> add_variate_changes(rows, np.array([1.0]), np.array([[2.0], [-6.0]]), 2.0), rows
-    (array([0.]), array([[-2.],
-           [ 2.]]))
+    >>> add_variate_changes(rows, np.array([1.0]), np.array([[2.0], [-6.0]]), 2.0)
+    >>> rows
+    array([[-2.],
+           [ 2.]])
     """
     compiled = kernels_at_hand(delta) if _are_rows(rows, c, delta) else None
-    if compiled is not None:
-        count = _PARTS if _has_parts(delta) else 1
-        parts = compiled.add_variate_changes(rows, c, delta, -1.0 / length, count)
-        return parts[0] if count == 1 else parts.sum(axis=0)  # type: ignore[no-any-return]
-    change = variate_change(c, delta, length)
-    rows += change
-    return sum_over_clients(change)
+    if compiled is None:
+        rows += variate_change(c, delta, length)
+    else:
+        compiled.add_variate_changes(rows, c, delta, -1.0 / length)
 
 
 def sum_over_clients(x: Array) -> Array:
@@ -170,13 +168,10 @@ def _of_vectors(x: Array, *vectors: Array) -> bool:
 
 
 def _are_rows(rows: Array, c: Array, delta: Array) -> bool:
-    """Return whether these are matrices and a vector, alike and in order, their entries known.
-
-    Not of a single column, which NumPy sums in pairs.
-    """
+    """Return whether these are matrices and a vector, alike and in order, their entries known."""
     if not known(delta) or delta.ndim != 2 or rows.shape != delta.shape:
         return False
-    alike = rows.dtype == delta.dtype == c.dtype and c.shape == delta.shape[1:] != (1,)
+    alike = rows.dtype == delta.dtype == c.dtype and c.shape == delta.shape[1:]
     return alike and rows.flags.c_contiguous and delta.flags.c_contiguous
 
 

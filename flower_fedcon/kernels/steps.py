@@ -10,6 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from flower_fedcon.kernels.ahead import rows_ahead
 from flower_fedcon.kernels.jit import jit
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC
 from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores, mean_loss
@@ -211,7 +212,8 @@ def take_steps_by_scores(
             if k > 0:
                 for r in range(m):
                     scores[r] = kept * scores[r] - step * drifts[r]
-                add_rows(products[client], weights, -step, scores)
+                own_products = products[client]
+                add_rows(own_products, weights, -step, scores, own_products[:0])
             for r in range(m):
                 link = np.tanh(scores[r] / (one + one)) if logistic else scores[r]
                 weights[r] = factor * (link - own[r])
@@ -224,7 +226,7 @@ def take_steps_by_scores(
         else:
             for j in range(d):
                 model[j] *= power
-        add_rows(table, sums, -step, model)
+        add_rows(table, sums, -step, model, rows_ahead(tables, places, at))
         _end(model, start, linear, less, rate, at, models, after)
 
 
@@ -309,7 +311,7 @@ def take_softmax_steps(
                 for c in range(classes):
                     scores[c, r] = scores[c, r] / total - (one if c == own else zero)
             for c in range(classes):
-                add_rows(batch if len(rows) else table, scores[c], share, gradient[c])
+                add_rows(batch if len(rows) else table, scores[c], share, gradient[c], batch[:0])
             for j in range(d):
                 for c in range(classes):
                     model[j, c] = (

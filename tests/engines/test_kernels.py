@@ -291,11 +291,11 @@ def test_passes_over_matrices_are_those_of_numpy(always, dtype):
 
     def all_of_them():
         rows = y.copy()
+        passes.add_variate_changes(rows, v, x, 0.3)
         return [
             passes.pulled(x, center, step),
             *passes.pulled_twice(x, center, step, y, 0.7),
             passes.variate_change(v, x, 0.3),
-            passes.add_variate_changes(rows, v, x, 0.3),
             rows,
         ]
 
