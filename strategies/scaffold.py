@@ -135,21 +135,21 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         mean = uploads.mean("delta")
         move, optimizer = self.server_move(mean, state.optimizer)
         if state.mirror is None:
-            change = uploads.moved("dc") / uploads.num_clients
+            c = state.c + uploads.moved("dc") / uploads.num_clients
         else:
-            change = self._follow(state, state.mirror, uploads, mean)
-        return ScaffoldState(state.x + move, state.c + change, state.resets, state.mirror, optimizer)
+            c = state.c + self._follow(state.c, state.mirror, uploads, mean)
+        return ScaffoldState(state.x + move, c, state.resets, state.mirror, optimizer)
 
-    def _follow(self, state: ScaffoldState, mirror: Mirror, uploads: Uploads, mean: Array) -> Array:
+    def _follow(self, c: Array, mirror: Mirror, uploads: Uploads, mean: Array) -> Array:
         """Move the mirror as the clients their c_i; return how c moves."""
         if not self._derives:
             changes = uploads.stacked("dc")
         else:
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
             if uploads.everyone and uploads.unweighted:  # the mean of the dc_i is that of the mean
-                add_variate_changes(mirror.own("c"), state.c, delta, length)
-                return variate_change(state.c, mean, length)
-            changes = variate_change(state.c, delta, length)
+                add_variate_changes(mirror.own("c"), c, delta, length)
+                return variate_change(c, mean, length)
+            changes = variate_change(c, delta, length)
         mirror.add(uploads.clients, c=changes)
         total: Array = uploads.shares(changes).sum(axis=0)
         return total / uploads.num_clients

@@ -16,7 +16,7 @@ from flower_fedcon.kernels.jit import jit
 from flower_fedcon.validation import Array
 
 _LINE = 64  # bytes
-_FAR = 2**23  # bytes of all tables from which on they are not in the caches, where asking costs 10 %
+_FAR = 2**23  # bytes of all tables up to which they stay in the caches, and asking costs 10 %
 _PAGES = 2**15  # bytes of a table up to which its pages are few
 
 

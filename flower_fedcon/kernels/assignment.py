@@ -31,24 +31,31 @@ def assign(costs: Array, columns: Array) -> bool:
     row_price, column_price, length = numbers[0], numbers[1], numbers[2]
     row_of, before = numbers[3].view(np.int64), numbers[4].view(np.int64)
     left = numbers[5].view(np.uintp)  # which are no negative indices, as the compiler can see
-    bad = 0
-    for i in range(n):
-        row = costs[i]
-        for j in range(n):
-            bad += not abs(row[j]) < np.inf
-        row_price[i] = column_price[i] = 0.0
-        row_of[i] = columns[i] = -1
+    entries, bad = costs.reshape(-1), 0
+    for i in range(len(entries)):
+        bad += not abs(entries[i]) < np.inf
     if bad:
         return False
+    for i in range(n):
+        row_price[i] = column_price[i] = 0.0
+        row_of[i] = columns[i] = -1
     for start in range(n):  # one more row is assigned, by the shortest path to a free column
-        row, nearest, reach = costs[start], 0, np.inf
+        row, first, reach = costs[start], 0, np.inf
         for k in range(n):
             j = n - 1 - k
             way = row[j] - column_price[j]
-            left[k], before[j], length[j] = j, start, way
+            length[j] = way
             if way < reach or (way == reach and row_of[j] < 0):
-                nearest, reach = k, way
-        count = n
+                first, reach = j, way
+        if not reach < np.inf:
+            return False
+        if row_of[first] < 0:  # the path is one step
+            row_price[start] += reach
+            row_of[first], columns[start] = start, first
+            continue
+        for j in range(n):
+            left[j], before[j] = n - 1 - j, start
+        nearest, count = n - 1 - first, n
         while True:
             if not reach < np.inf:
                 return False

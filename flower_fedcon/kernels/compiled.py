@@ -36,9 +36,7 @@ _PARALLEL = (
     models.changes, models.squares, models.variate_change, models.sum_parts,
     models.add_variate_changes,
 )  # fmt: skip
-forms: dict[str, tuple[Any, Any]] = {  # of each loop: for all threads, and for one
-    loop.__name__: (jit(loop, parallel=True), jit(renamed(loop, "alone"))) for loop in _PARALLEL
-}
+forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
 _paces = defaultdict[tuple[str, int], Pace](Pace)  # of each loop, and size of the work
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False
@@ -54,7 +52,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _call(loop: str, work: int, *arguments: Any) -> None:
+def spread(loop: Any) -> None:
+    """Have a loop, by its name, as `call` calls it: its clients, or parts, by `numba.prange`."""
+    forms[loop.__name__] = jit(loop, parallel=True), jit(renamed(loop, "alone"))
+
+
+for _loop in _PARALLEL:
+    spread(_loop)
+
+
+def call(loop: str, work: int, *arguments: Any) -> None:
     """Call a loop, on as many threads as are fastest for so many multiply-adds."""
     both = forms[loop]
     if work < FEW or forked:
@@ -72,7 +79,7 @@ def _call(loop: str, work: int, *arguments: Any) -> None:
 def add_gradients(*arguments: Any) -> None:
     """Call `rows.add_gradients`, which describes the arguments."""
     tables, places = arguments[0], arguments[2]
-    _call("add_gradients", len(places) * tables[0].size, *arguments)
+    call("add_gradients", len(places) * tables[0].size, *arguments)
 
 
 Moved = tuple[Array, Array]
@@ -88,7 +95,7 @@ def _stepped(
     after = np.empty((0, 0) if rate is None else shape, number)
     flat = after.reshape(len(after), -1) if after.size else after
     work = steps * shape[0] * tables[0].size
-    _call(loop, work, *given, number(0.0 if rate is None else rate), models, flat)
+    call(loop, work, *given, number(0.0 if rate is None else rate), models, flat)
     return models, after
 
 
@@ -106,7 +113,7 @@ def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
 
 def find_losses(*arguments: Any) -> None:
     """Call `rows.find_losses`, which describes the arguments."""
-    _call("find_losses", arguments[0].size, *arguments)
+    call("find_losses", arguments[0].size, *arguments)
 
 
 def take_softmax_steps(rate: float | None, classes: int, *given: Any) -> Moved:
@@ -119,7 +126,7 @@ def take_softmax_steps(rate: float | None, classes: int, *given: Any) -> Moved:
 def steepest(g: Array) -> tuple[Array, Array]:
     """Return the codes and tops of `vertices.steepest`."""
     codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
-    _call("steepest", _MOVE * g.size, read_only(g), codes, tops)
+    call("steepest", _MOVE * g.size, read_only(g), codes, tops)
     return codes, tops
 
 
@@ -134,7 +141,7 @@ def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Ar
     """
     out, number = np.empty(x.shape, x.dtype), x.dtype.type
     amount = number(step) * number(magnitude)
-    _call("mix_coordinates", _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
+    call("mix_coordinates", _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
     return out
 
 
@@ -159,7 +166,7 @@ def take_vertex_steps(
     n, dtype = len(places), x.dtype
     codes, tops = np.empty(n, np.int64), np.empty(n, dtype)
     out, amount = np.empty((n, x.shape[1]), dtype), dtype.type(step) * dtype.type(magnitude)
-    _call(
+    call(
         "take_vertex_steps", n * tables[0].size, tables, targets, places, x, factors, ridges,
         scale, link, center, pull, dtype.type(1.0 - step), amount, codes, tops, out,
     )  # fmt: skip
@@ -169,7 +176,7 @@ def take_vertex_steps(
 def pulled(x: Array, center: Array, pull: float) -> Array:
     """Return pull (x - center), for matrices."""
     out = np.empty(x.shape, x.dtype)
-    _call("pulled", _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
+    call("pulled", _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
     return out
 
 
@@ -179,7 +186,7 @@ def pulled_twice(
     """Return pull (x - center) and y + step (x - center), for matrices."""
     out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
     strength, step = number(pull), number(step)
-    _call(
+    call(
         "pulled_twice",
         _MOVE * x.size,
         read_only(x),
@@ -203,7 +210,7 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     u, v : array, shape (m,) and (n,)
     """
     out = np.empty(x.shape, x.dtype)
-    _call(
+    call(
         "mix_outer",
         _MOVE * x.size,
         read_only(x),
@@ -218,7 +225,7 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
 def variate_change(c: Array, delta: Array, rate: float) -> Array:
     """Return rate delta - c, for matrices `delta` and a vector c."""
     out = np.empty(delta.shape, delta.dtype)
-    _call(
+    call(
         "variate_change",
         _MOVE * delta.size,
         read_only(c),
@@ -232,27 +239,27 @@ def variate_change(c: Array, delta: Array, rate: float) -> Array:
 def changes(x: Array, start: Array) -> Array:
     """Return x - start, for a matrix x and a vector."""
     out = np.empty(x.shape, x.dtype)
-    _call("changes", _MOVE * x.size, read_only(x), read_only(start), out)
+    call("changes", _MOVE * x.size, read_only(x), read_only(start), out)
     return out
 
 
 def squares(x: Array) -> Array:
     """Return the square norm of each row."""
     out = np.empty(len(x), x.dtype)
-    _call("squares", _MOVE * x.size, read_only(x), out)
+    call("squares", _MOVE * x.size, read_only(x), out)
     return out
 
 
 def sum_parts(x: Array, count: int) -> Array:
     """Return the sums of so many parts of the rows."""
     parts = np.empty((count, x.shape[1]), x.dtype)
-    _call("sum_parts", _MOVE * x.size, read_only(x), parts)
+    call("sum_parts", _MOVE * x.size, read_only(x), parts)
     return parts
 
 
 def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> None:
     """Add rate delta - c to a matrix in place, for a vector c."""
-    _call("add_variate_changes", _MOVE * delta.size, rows, c, delta, delta.dtype.type(rate))
+    call("add_variate_changes", _MOVE * delta.size, rows, c, delta, delta.dtype.type(rate))
 
 
 def read_only(x: Array) -> Array:

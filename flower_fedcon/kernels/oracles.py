@@ -1,4 +1,4 @@
-"""Prox and projections, compiled by numba: loops over entries, on one core.
+"""Prox and projections, compiled by numba: loops over entries, on one core but for large groups.
 
 Each finds bit for bit what NumPy finds in `regularizers` and `sets`, so that nothing depends on
 when `dispatch` turns to it. Results are written into `out`. What returns that it failed leaves the
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 
-from flower_fedcon.kernels import recursions
+from flower_fedcon.kernels import compiled, recursions
 from flower_fedcon.kernels.assignment import assign as assign
 from flower_fedcon.kernels.assignment import assign_each as assign_each
 from flower_fedcon.kernels.jit import jit, renamed
@@ -98,44 +99,70 @@ def shrink_groups(
     thresholds : array, shape (groups,) or (1,)
         Of the norms.
     """
-    d, number = models.shape[1], models.dtype.type
-    factors = np.empty(d // width if width else labels.max() + 1)
+    factors = np.empty(models.shape[1] // width if width else labels.max() + 1)
     for i in range(len(models)):
-        x, y = models[i], out[i]
-        if level > 0.0:
-            if not shrink(x, level, 1.0, np.inf, y):
-                return False
-            x = y
-        small = large = 0
-        for j in range(d):
-            small += abs(x[j]) <= 1e-100
-            large += not abs(x[j]) < 1e100
-        if large or (small == d and (x != 0.0).any()):
+        if not _shrink_model(models[i], width, labels, level, thresholds, factors, out[i]):
             return False
-        if width:
-            for g in range(len(factors)):
-                group, total = x[g * width : (g + 1) * width], 0.0
-                for j in range(width):
-                    total += np.float64(group[j]) * np.float64(group[j])
-                factors[g] = total
-        else:
-            factors[:] = 0.0
-            for j in range(d):
-                factors[labels[j]] += np.float64(x[j]) * np.float64(x[j])
-        for g in range(len(factors)):
-            norm = np.sqrt(factors[g])
-            left = max(norm - thresholds[g if len(thresholds) > 1 else 0], 0.0)
-            factors[g] = left / norm if norm > 0.0 else 0.0
-        if width:
-            for g in range(len(factors)):
-                first, last, factor = g * width, (g + 1) * width, factors[g]
-                group, shrunk = x[first:last], y[first:last]
-                for j in range(width):
-                    shrunk[j] = number(group[j] * factor)
-        else:
-            for j in range(d):
-                y[j] = number(x[j] * factors[labels[j]])
     return True
+
+
+def _shrink_model(
+    x: Array, width: int, labels: Array, level: float, thresholds: Array, factors: Array, y: Array
+) -> bool:
+    """Do what `shrink_groups` does, for one model; `factors` is memory for a number per group."""
+    d, number = len(x), x.dtype.type
+    if level > 0.0:
+        if not shrink(x, level, 1.0, np.inf, y):
+            return False
+        x = y
+    small = large = 0
+    for j in range(d):
+        small += abs(x[j]) <= 1e-100
+        large += not abs(x[j]) < 1e100
+    if large or (small == d and (x != 0.0).any()):
+        return False
+    if width:
+        for g in range(len(factors)):
+            group, total = x[g * width : (g + 1) * width], 0.0
+            for j in range(width):
+                total += np.float64(group[j]) * np.float64(group[j])
+            factors[g] = total
+    else:
+        factors[:] = 0.0
+        for j in range(d):
+            factors[labels[j]] += np.float64(x[j]) * np.float64(x[j])
+    for g in range(len(factors)):
+        norm = np.sqrt(factors[g])
+        left = max(norm - thresholds[g if len(thresholds) > 1 else 0], 0.0)
+        factors[g] = left / norm if norm > 0.0 else 0.0
+    if width:
+        for g in range(len(factors)):
+            first, last, factor = g * width, (g + 1) * width, factors[g]
+            group, shrunk = x[first:last], y[first:last]
+            for j in range(width):
+                shrunk[j] = number(group[j] * factor)
+    else:
+        for j in range(d):
+            y[j] = number(x[j] * factors[labels[j]])
+    return True
+
+
+def shrink_parts(
+    parts: Array, width: int, level: float, thresholds: Array, out: Array, done: Array
+) -> None:
+    """Do what `shrink_groups` does with contiguous groups and one threshold, row by row.
+
+    Parameters
+    ----------
+    parts, out : array, shape (n, m)
+        Models, or parts of them; m is a multiple of the width.
+    done : array of bool, shape (n,)
+        Whether squares are ordinary numbers.
+    """
+    none = np.empty(0, np.int64)
+    for i in numba.prange(len(parts)):
+        factors = np.empty(parts.shape[1] // width)
+        done[i] = _shrink_model(parts[i], width, none, level, thresholds, factors, out[i])
 
 
 def _square_norm(x: Array) -> float:
@@ -300,6 +327,8 @@ _shrink, _shrink_norm = (
     jit(renamed(loop, "inlined"), inline="always") for loop in (shrink, shrink_norm)
 )
 shrink, shrink_each, shrink_sorted = jit(shrink), jit(shrink_each), jit(shrink_sorted)
+_shrink_model = jit(_shrink_model)
 shrink_groups, shrink_norm, denoise = jit(shrink_groups), jit(shrink_norm), jit(denoise)
 soften_own, soften_norm_own = jit(soften_own), jit(soften_norm_own)
 clip = jit(clip)
+compiled.spread(shrink_parts)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import few, flat, oracles
+from flower_fedcon.kernels.dispatch import few, flat, kernels, oracles
 from flower_fedcon.regularizers.base import (
     Regularizer,
     check_prox,
@@ -30,6 +30,7 @@ from flower_fedcon.sets.grouped import (
 from flower_fedcon.validation import Array, nonnegative
 
 _NO_LABELS = np.empty(0, np.int64)
+_PARTS = 64  # at most, of many groups for which several threads are faster
 
 
 class _GroupPenalty(ByValue, Regularizer):
@@ -193,6 +194,11 @@ class _Grouped(_GroupPenalty):
         weight, l1 = self._weights()
         thresholds = np.atleast_1d(step * weight).astype(np.float64, copy=False)
         out, rows = np.empty(v.shape, v.dtype), (-1, size_of(shape))
+        if width and thresholds.size == 1 and (module := kernels(v)) is not None:
+            parts = math.gcd(v.size // width, _PARTS)
+            each, made, done = v.reshape(parts, -1), out.reshape(parts, -1), np.empty(parts, bool)
+            module.call("shrink_parts", v.size, each, width, step * l1, thresholds, made, done)
+            return out if done.all() else None
         models = v.reshape(rows), width, labels, step * l1, thresholds, out.reshape(rows)
         return out if loops.shrink_groups(*models) else None
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy import empty, ndarray
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.kernels import dispatch
@@ -144,18 +145,19 @@ class Birkhoff(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
-        size, shape = self.size, g.shape
+        size = self.size
         if (
             (loops := dispatch.oracles_in_use) is not None  # no call more than there must be
             and not batch
-            and shape == (size, size)
-            and type(g) is np.ndarray
-            and g.dtype in FLOATS
+            and type(g) is ndarray
+            and (shape := g.shape) == (size, size)
+            and (dtype := g.dtype) in FLOATS
             and g.flags.c_contiguous
         ):
-            columns = np.empty(size, _INDEX)
+            columns = empty(size, _INDEX)
             if loops.assign(g, columns):
-                return PermutationAtom(columns, g.dtype, shape)
+                return PermutationAtom(columns, dtype, shape)
+        shape = g.shape
         self.check_shape(shape[batch:])
         if batch and (loops := dispatch.oracles(g)) is not None:
             columns = np.empty(shape[:-1], _INDEX)

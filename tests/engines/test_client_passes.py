@@ -20,13 +20,13 @@ SHAPES = [(40, 1000), (17, 2001), (16, 30, 70), (33_000, 1), (20_000, 2), (15, 3
 def called(monkeypatch):
     """Return the names of the loops that are called."""
     names = []
-    call = compiled._call
+    call = compiled.call
 
     def note(loop, *arguments):
         names.append(loop)
         call(loop, *arguments)
 
-    monkeypatch.setattr(compiled, "_call", note)
+    monkeypatch.setattr(compiled, "call", note)
     return names
 
 
@@ -91,8 +91,9 @@ def test_changes_and_variates(dtype, called):
 
     def both():
         mine = rows.copy()
+        change = passes.change_of(x, start)
         passes.add_variate_changes(mine, c, x, 0.3)
-        return [passes.change_of(x, start), mine]
+        return [change, mine]
 
     found = both()
     assert called == ["changes", "add_variate_changes"]
