@@ -137,22 +137,23 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         if state.mirror is None:
             c = state.c + uploads.moved("dc") / uploads.num_clients
         else:
-            c = state.c + self._follow(state.c, state.mirror, uploads, mean)
+            c = self._follow(state.c, state.mirror, uploads, mean)
         return ScaffoldState(state.x + move, c, state.resets, state.mirror, optimizer)
 
     def _follow(self, c: Array, mirror: Mirror, uploads: Uploads, mean: Array) -> Array:
-        """Move the mirror as the clients their c_i; return how c moves."""
+        """Move the mirror as the clients their c_i; return the mean of all c_i."""
         if not self._derives:
             changes = uploads.stacked("dc")
         else:
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
-            if uploads.everyone and uploads.unweighted:  # the mean of the dc_i is that of the mean
+            if uploads.everyone and uploads.unweighted:
                 add_variate_changes(mirror.own("c"), c, delta, length)
-                return variate_change(c, mean, length)
+                averaged: Array = mean * (-1.0 / length)  # c + mean_i dc_i: each dc_i holds -c
+                return averaged
             changes = variate_change(c, delta, length)
         mirror.add(uploads.clients, c=changes)
-        total: Array = uploads.shares(changes).sum(axis=0)
-        return total / uploads.num_clients
+        moved: Array = uploads.shares(changes).sum(axis=0) / uploads.num_clients
+        return c + moved
 
     def reset(self, state: ScaffoldState) -> ScaffoldState:
         """Put c to 0, as every client its c_i."""
