@@ -18,7 +18,7 @@ def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Arr
     These are the linear term, what is taken off it, the center, and the first point, of length 0
     where there is none.
     """
-    none, size = _nothing(start.dtype), start.shape[1]
+    (none, nowhere), size = _nothing(start.dtype), start.shape[1]
     linear = less = center = none
     if steps.linear is not None:
         linear = steps.linear.reshape(-1, size)
@@ -27,17 +27,18 @@ def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Arr
     if steps.shift:
         middle = np.zeros(size, start.dtype) if steps.center is None else steps.center
         center = middle.reshape(-1, size)
-    first = none if steps.first is None else steps.first
     read_only = module.read_only
-    return read_only(linear), read_only(less), read_only(center), read_only(first.reshape(-1))
+    first = nowhere if steps.first is None else read_only(steps.first.reshape(-1))
+    return read_only(linear), read_only(less), read_only(center), first
 
 
 @cache
-def _nothing(dtype: np.dtype[Any]) -> Array:
-    """Return the array of length 0 that stands for one that there is not, which is asked often."""
-    none = np.empty((0, 0), dtype)
+def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the matrix and the vector that stand for one that there is not, asked for often."""
+    none, nowhere = np.empty((0, 0), dtype), np.empty(0, dtype)
     none.setflags(write=False)
-    return none
+    nowhere.setflags(write=False)
+    return none, nowhere
 
 
 def numbers_of(steps: Steps) -> tuple[Any, ...]:
