@@ -162,7 +162,7 @@ class States:
         self._slot.fill(0)
         self._pending_round.fill(0)
         self._round[:] = acknowledged
-        self._kind[0] = self._write(0, slice(0, self._num_clients), state, everyone=True)
+        self._kind[0] = self._write(0, slice(0, self._num_clients), state)
 
     def readmit(self, clients: Array, rows: Which, acknowledged: Array, state: Any) -> None:
         """Take states that the server has handed back."""
@@ -178,13 +178,12 @@ class States:
         if (alike := self._alike) is not None:
             if self._is_everyone(rows):
                 place = 1 - alike.slot
-                alike.kinds[place] = self._write(place, rows, state, uploads, everyone=True)
+                alike.kinds[place] = self._write(place, rows, state, uploads)
                 alike.pending_round = server_round
                 return
             self._note_each()
         for place, own, part in self._by_place(clients, rows, state):
-            everyone = self._is_everyone(own)
-            self._kind[1 - place, own] = self._write(1 - place, own, part, uploads, everyone)
+            self._kind[1 - place, own] = self._write(1 - place, own, part, uploads)
         self._pending_round[rows] = server_round
 
     def _by_place(
@@ -257,16 +256,9 @@ class States:
         pairs = zip(self._type._fields, form, strict=True)
         return self._type(*[arrays[n][rows] if v is ARRAY else v for n, v in pairs])
 
-    def _write(
-        self,
-        slot: int,
-        rows: Which,
-        state: Any,
-        uploads: Iterable[Any] = (),
-        everyone: bool = False,
-    ) -> int:
-        """Put states in their place, as they are if they are everyone's; return their kind."""
-        arrays, form = self._arrays[slot], []
+    def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> int:
+        """Put states in their place; return their kind."""
+        arrays, form, everyone = self._arrays[slot], [], self._is_everyone(rows)
         for name, value in zip(state._fields, state, strict=True):
             if not isinstance(value, np.ndarray):
                 form.append(value)
