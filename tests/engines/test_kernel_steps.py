@@ -24,6 +24,7 @@ from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
+from flower_fedcon.kernels.ahead import rows_ahead  # noqa: E402  (needs numba)
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
@@ -59,6 +60,21 @@ def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
                 np.testing.assert_allclose(found[i], z, rtol=0, atol=1e-12)
     unknown = Steps(np.full(7, np.nan), 0.05, [Z] * 2)
     assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
+
+
+def test_rows_that_are_asked_for_ahead_change_no_bit(always):
+    """Of data larger than the caches the next client's rows are; of a few clients none are."""
+    parts = clients("least squares", 420, 21, (125,), np.float64)
+    whole = stack(parts)
+    start = np.random.default_rng(7).standard_normal(125)
+    steps, places = Steps(start, 0.01, [Z] * 4), np.array([419, 3, 57, 418])
+    tables = np.stack([f.A for f in parts])
+    assert rows_ahead(tables, places, 0).tobytes() == parts[3].A.tobytes()
+    assert len(rows_ahead(tables, places, 3)) == len(rows_ahead(tables[:9], places[1:2], 0)) == 0
+    few = stack([parts[i] for i in places]).gradient_steps(steps, slice(0, 4), None)
+    assert whole.gradient_steps(steps, places, None).tobytes() == few.tobytes()
+    everyone = whole.gradient_steps(steps, slice(0, 420), None)
+    assert everyone[places].tobytes() == few.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -144,6 +144,30 @@ def test_what_is_not_finite_is_refused_as_by_numpy(loaded, name, value):
     assert errors[0] == errors[1]
 
 
+@pytest.mark.parametrize("psi", [GroupLasso(0.5, 4), SparseGroupLasso(0.2, 0.5, 4)], ids=repr)
+@pytest.mark.parametrize("few", [0, 2**62], ids=["threads", "one thread"])
+def test_large_groups_are_shrunk_in_parts(psi, few, loaded, monkeypatch):
+    """With NumPy's bits, which has what is extreme, too, wherever that is."""
+    compiled = dispatch._load()
+    assert compiled is not None
+    monkeypatch.setattr(compiled, "FEW", few)
+    used, call = [], compiled.call
+    monkeypatch.setattr(compiled, "call", lambda *a: (used.append(a[0]), call(*a))[1])
+    x = np.random.default_rng(0).standard_normal((3, 4 * 5000))
+    x[:, 40:60] = 0.0
+    for v, batch in ((x, 1), (x[0, : 4 * 4099].copy(), 0), (x.reshape(-1), 0)):
+        for extreme in (None, 1e-120, 1e150, -0.0):
+            if extreme is not None:
+                v[..., 8:12] = extreme
+            found = psi.prox(v, 0.7, batch=batch)
+            with dispatch.numpy_only():
+                assert found.tobytes() == psi.prox(v, 0.7, batch=batch).tobytes()
+    assert used == 8 * ["shrink_parts"]  # the second has too few entries
+    x[2, -1] = np.nan
+    with pytest.raises(ConfigError, match="not finite"):
+        psi.prox(x, 0.7, batch=1)
+
+
 @pytest.mark.parametrize("name", REGULARIZERS)
 @pytest.mark.parametrize("step", [-1.0, np.nan, np.inf, np.float64(-1.0), -1])
 def test_bad_steps_are_refused(loaded, name, step):
