@@ -20,7 +20,7 @@ from flower_fedcon.regularizers.base import (
     soft,
     weight_or_weights,
 )
-from flower_fedcon.sets.arrays import ByValue
+from flower_fedcon.sets.arrays import ByValue, expect_floats
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -88,6 +88,7 @@ class Penalty(ByValue, Regularizer):
                 return found
         step = check_prox(self, v, step)
         if isinstance(l1, np.ndarray):
+            expect_floats(type(self).__name__, v)
             self.check_shape(v.shape[batch:])
             if step:
                 v = soft(v, (step * l1).astype(v.dtype, copy=False))

@@ -18,7 +18,7 @@ from flower_fedcon.regularizers.base import (
     soft,
     weight_or_weights,
 )
-from flower_fedcon.sets.arrays import ByValue, each, ordinary, size_of, square_norms
+from flower_fedcon.sets.arrays import ByValue, each, expect_floats, ordinary, size_of, square_norms
 from flower_fedcon.sets.grouped import (
     Groups,
     check_groups,
@@ -72,6 +72,7 @@ class _GroupPenalty(ByValue, Regularizer):
             if found is not None:
                 return found
         step = check_prox(self, v, step)
+        expect_floats(type(self).__name__, v)
         weight, l1 = self._weights()
         labels = self._labels(v.shape[batch:])
         if step == 0:

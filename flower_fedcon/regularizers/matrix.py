@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
-from flower_fedcon.sets.arrays import each, expect_finite, expect_matrix
+from flower_fedcon.sets.arrays import each, expect_finite, expect_floats, expect_matrix
 from flower_fedcon.sets.spectral import svd
 from flower_fedcon.validation import Array, nonnegative
 
@@ -42,6 +42,7 @@ class NuclearNorm(Regularizer):
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold the singular values at step * weight."""
         level = check_prox(self, v, step) * self.weight
+        expect_floats("NuclearNorm", v)
         self.check_shape(v.shape[batch:])
         if level == 0:
             return v

@@ -10,6 +10,7 @@ import numpy as np
 from flower_fedcon.kernels.dispatch import flat, scalar_loops
 from flower_fedcon.kernels.recursions import fused
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, plain
+from flower_fedcon.sets.arrays import expect_floats
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -48,6 +49,7 @@ class TotalVariation1D(Regularizer):
             if loops.denoise(flat(v), v.shape[-1], step * self.weight, flat(out)):
                 return out
         level = check_prox(self, v, step) * self.weight
+        expect_floats("TotalVariation1D", v)
         if level == 0 or v.ndim == 0:
             return v
         lines = v.reshape(-1, v.shape[-1])

@@ -283,3 +283,21 @@ def test_separable():
 def test_refusals(build, words):
     with pytest.raises(ConfigError, match=words):
         build()
+
+
+@pytest.mark.parametrize(
+    "psi",
+    [
+        L1(np.ones(4)),
+        L2Norm(1.0),
+        GroupLasso(1.0, 2),
+        GroupLasso(1.0, np.array([0, 0, 1, 1])),
+        SparseGroupLasso(1.0, 1.0, 2),
+        SLOPE(np.ones(4)),
+        TotalVariation1D(1.0),
+    ],
+    ids=repr,
+)
+def test_a_prox_that_integers_would_truncate_refuses_them(psi):
+    with pytest.raises(ConfigError, match=r"takes arrays of floats, got int64: pass np\.asarray"):
+        psi.prox(np.array([3, -5, 1, 7]), 0.5)
