@@ -34,7 +34,7 @@ class _Case(NamedTuple):
 
 
 def compiled(quick: bool = False) -> Iterator[Result]:
-    """Time rounds of five local steps (FedFW: one) on 20 rows a client, and digits in batches."""
+    """Time rounds of each engine beside JAX by hand: five local steps (FedFW: one), digits."""
     for case in _cases(quick):
         rounds = 3 if quick else rounds_for(case.work)
         plays = {kind: rounds_of(case.strategy, case.problem, kind) for kind in _ENGINES}

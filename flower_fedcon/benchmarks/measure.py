@@ -45,6 +45,14 @@ class Result:
     at: float = 0.0
     series: str = ""
 
+    @property
+    def judged(self) -> str:
+        """The target, and whether the ratio misses it by more than the last digit shown."""
+        sign, _, most = self.target.partition(" ")
+        shown = float(f"{self.ratio:.3g}")
+        missed = sign and (shown > float(most) or (sign == "<" and shown == float(most)))
+        return f"{self.target}, missed" if missed else self.target
+
 
 def in_turn(
     works: Mapping[str, Work], turns: int, clock: Clock = time.perf_counter

@@ -94,6 +94,12 @@ def run(names: list[str] | None = None, *, quick: bool = False) -> Iterator[Resu
             yield from BENCHMARKS[name](quick)
 
 
+def described() -> Iterator[tuple[str, bool, str]]:
+    """Yield each benchmark's name, whether it runs by default, and what it does."""
+    for name, benchmark in BENCHMARKS.items():
+        yield name, name not in ON_REQUEST, str(benchmark.__doc__).partition("\n")[0]
+
+
 def to_json(results: list[Result]) -> str:
     """Return the lines with what they were measured on, as JSON."""
     machine = {

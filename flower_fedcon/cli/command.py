@@ -88,7 +88,7 @@ _add(runs.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
 _add(reports.report, "fedcon report runs/digits_l1 --open",
      "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
 _add(reports.watch, "fedcon watch runs/lasso", "fedcon watch runs/lasso --once")
-_add(laboratory.bench, "fedcon bench --quick", "fedcon bench -o results.json")
+_add(laboratory.bench, "fedcon bench --list", "fedcon bench prox compiled -o results.json")
 _add(deployment.deploy, "fedcon deploy sims --local --nodes 3",
      "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
      "examples/heart/va.csv")  # fmt: skip

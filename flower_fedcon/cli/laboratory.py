@@ -72,14 +72,27 @@ def bench(
     figure: Annotated[
         Path | None, typer.Option(help="A .png, .pdf or .svg file, for the cost curves.")
     ] = None,
+    names_only: Annotated[
+        bool, typer.Option("--list", help="Say which benchmarks there are, and time nothing.")
+    ] = False,
 ) -> None:
-    """Time this machine: ratios to hand-written loops, medians and quartiles."""
+    """Time this machine: ratios to hand-written loops, medians and quartiles.
+
+    A ratio is what this project takes over what the yardstick takes, below 1 where this project
+    is faster; the cost is this project's own. A target that is missed says so.
+    """
+    from flower_fedcon.benchmarks import described, to_json
     from flower_fedcon.benchmarks import run as measure
-    from flower_fedcon.benchmarks import to_json
     from flower_fedcon.benchmarks.figure import plot_curves
     from flower_fedcon.experiments.figures import check_figure
     from flower_fedcon.wire.files import write_text
 
+    if names_only:
+        rows = table("Name", "By default", "What")
+        for name, default, what in described():
+            rows.add_row(name, "yes" if default else "", what)
+        console().print(rows)
+        return
     if figure is not None:
         check_figure(figure)
     found = list(measure(names, quick=quick))
@@ -87,7 +100,7 @@ def bench(
     for one in found:
         quartiles = f"{one.low:.3g} to {one.high:.3g}"
         cost = f"{one.cost:.3g} {one.unit}"
-        rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, one.target)
+        rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, one.judged)
     console().print(rows)
     if output is not None:
         write_text(output, to_json(found))

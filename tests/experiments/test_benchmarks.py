@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.benchmarks import BENCHMARKS, loops
+from flower_fedcon.benchmarks import BENCHMARKS, Result, loops
 from flower_fedcon.benchmarks.in_process import small_clients
 from flower_fedcon.cli import main
 from flower_fedcon.problems import digits, lasso
@@ -38,6 +39,22 @@ def test_bench(name, tmp_path, capsys):
 def test_bench_through_ray(capsys):
     assert main(["bench", "ray", "--quick"]) == 0
     assert "Ray" in capsys.readouterr().out
+
+
+def test_benchmarks_are_listed_and_judged(capsys):
+    assert main(["bench", "--list"]) == 0
+    said = capsys.readouterr().out
+    assert all(f" {name} " in said for name in BENCHMARKS)
+    line = partial(Result, "a", "b", low=1.0, high=1.5, cost=1.0, unit="us")
+    assert [
+        line(ratio, target=target).judged
+        for ratio, target in (
+            (1.304, "<= 1.3"),
+            (1.306, "<= 1.3"),
+            (1.0, "< 1"),
+            (9.0, ""),
+        )
+    ] == ["<= 1.3", "<= 1.3, missed", "< 1, missed", ""]
 
 
 def test_unknown_benchmarks_are_refused(capsys):
