@@ -93,7 +93,7 @@ def _stepped(
     tables, number = given[0], given[0].dtype.type
     models = np.empty(shape, number)
     after = np.empty((0, 0) if rate is None else shape, number)
-    flat = after if after.ndim == 2 else after.reshape(len(after), -1)
+    flat = after.reshape(len(after), -1) if after.size and after.ndim > 2 else after
     work = steps * shape[0] * tables[0].size
     call(loop, work, *given, number(0.0 if rate is None else rate), models, flat)
     return models, after

@@ -197,7 +197,8 @@ class _Grouped(_GroupPenalty):
         out, rows = np.empty(v.shape, v.dtype), (-1, size_of(shape))
         if width and thresholds.size == 1 and (module := kernels(v)) is not None:
             parts = math.gcd(v.size // width, _PARTS)
-            each, made, done = v.reshape(parts, -1), out.reshape(parts, -1), np.empty(parts, bool)
+            each, made = module.read_only(v.reshape(parts, -1)), out.reshape(parts, -1)
+            done = np.empty(parts, bool)
             module.call("shrink_parts", v.size, each, width, step * l1, thresholds, made, done)
             return out if done.all() else None
         models = v.reshape(rows), width, labels, step * l1, thresholds, out.reshape(rows)
