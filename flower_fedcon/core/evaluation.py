@@ -63,6 +63,29 @@ def check_metric_names(names: Iterable[str]) -> None:
             )
 
 
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return those metrics that have a value, as plain numbers.
+
+    Raises
+    ------
+    ConfigError
+        If one is no number.
+
+    >>> numbers({"nonzeros": np.int64(3), "none yet": None})
+    {'nonzeros': 3.0}
+    """
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if value is None:
+            continue
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            shown = printable(repr(value), 60)
+            raise ConfigError(f"metric {name!r} is {shown}, expected a number or None") from None
+    return found
+
+
 def spread_out(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as plain numbers, a weight beside each that has one.
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.evaluation import check_metric_names, pooled
+from flower_fedcon.core.evaluation import check_metric_names, numbers, pooled
 from flower_fedcon.core.infos import Numbered
 from flower_fedcon.core.start import common_layout, start_point
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, printable
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import ManyClients, Scaled
 from flower_fedcon.objectives.foreign import as_seen
@@ -100,7 +100,8 @@ class FederatedProblem:
         for j, objective in enumerate(standing):
             for method in ("value", "gradient"):
                 if not callable(getattr(objective, method, None)):
-                    raise ConfigError(f"client {j}'s objective has no {method}(x): {objective!r}")
+                    what = f"{printable(repr(objective), 60)}: expected an objective of its data"
+                    raise ConfigError(f"client {j}'s objective has no {method}(x): {what}")
         if constraint is not None and not isinstance(constraint, ConstraintSet):
             raise ConfigError(f"constraint must be one of flower_fedcon.sets, got {constraint!r}")
         if constraint is not None and regularizer is not None:
@@ -280,8 +281,7 @@ class FederatedProblem:
         x = self.layout.unpack(packed)
         if self._own_metrics:
             record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)
-        found = {name: metric(x) for name, metric in self.metrics.items()}
-        return record | {name: float(v) for name, v in found.items() if v is not None}
+        return record | numbers({name: metric(x) for name, metric in self.metrics.items()})
 
     def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:
         """Raise if F(x) is below F* by more than rounding, and by more than convexity allows."""

@@ -295,6 +295,7 @@ def test_optimum_is_found_once_and_recorded_from_then_on():
     [
         ({"objectives": []}, "at least one client's objective"),
         ({"objectives": [*quadratics(1), 3]}, r"client 1's objective has no value\(x\): 3"),
+        ({"objectives": [[0.5] * 99]}, r"0\.5, .*\.\.\. \(495 characters\): expected an objective"),
         ({"constraint": 1.0}, "constraint must be one of flower_fedcon.sets, got 1.0"),
         ({"constraint": Box(0, 1), "regularizer": L1(1)}, "a constraint or a regularizer, not"),
         ({"constraint": Box(np.zeros(2), 1.0)}, r"bounds of shape \(2,\), the model \(3,\)"),

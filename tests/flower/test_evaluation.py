@@ -90,6 +90,12 @@ def test_a_metric_cannot_take_the_place_of_a_column(metrics, words, caplog):
             )
 
 
+def test_a_metric_that_is_no_number_is_named():
+    problem = FederatedProblem(q6_objectives(), metrics={"moved": lambda x: x - 1.0})
+    with pytest.raises(ConfigError, match=r"metric .moved. is array\(.*, expected a number"):
+        problem.evaluate(problem.start)
+
+
 def test_a_metric_cannot_take_the_place_of_what_a_strategy_reports():
     plain = q6_limited()
     problem = FederatedProblem(plain.objectives, metrics={"sigma": lambda x: 7.0})
