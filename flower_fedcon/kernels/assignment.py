@@ -57,8 +57,6 @@ def assign(costs: Array, columns: Array) -> bool:
             left[j], before[j] = n - 1 - j, start
         nearest, count = n - 1 - first, n
         while True:
-            if not reach < np.inf:
-                return False
             count -= 1  # the columns behind are done
             sink = left[nearest]
             left[nearest], left[count] = left[count], sink
@@ -73,6 +71,8 @@ def assign(costs: Array, columns: Array) -> bool:
                     length[j], before[j] = way, i
                 if length[j] < reach or (length[j] == reach and row_of[j] < 0):
                     nearest, reach = k, length[j]
+            if not reach < np.inf:
+                return False
         row_price[start] += reach
         for k in range(count, n):
             j = left[k]

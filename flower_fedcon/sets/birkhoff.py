@@ -145,19 +145,18 @@ class Birkhoff(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
-        size = self.size
+        size, shape = self.size, g.shape
         if (
             (loops := dispatch.oracles_in_use) is not None  # no call more than there must be
             and not batch
             and type(g) is ndarray
-            and (shape := g.shape) == (size, size)
+            and shape == (size, size)
             and (dtype := g.dtype) in FLOATS
             and g.flags.c_contiguous
         ):
             columns = empty(size, _INDEX)
             if loops.assign(g, columns):
                 return PermutationAtom(columns, dtype, shape)
-        shape = g.shape
         self.check_shape(shape[batch:])
         if batch and (loops := dispatch.oracles(g)) is not None:
             columns = np.empty(shape[:-1], _INDEX)
