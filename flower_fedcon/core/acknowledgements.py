@@ -41,6 +41,26 @@ def stands(acknowledged: Rounds, known: Rounds) -> Any:
     return (acknowledged == known) | (acknowledged == 0)
 
 
+def in_one_round(server_round: int, count: int) -> Array:
+    """Return the same round for so many clients, which takes the memory of one.
+
+    >>> in_one_round(7, 3)
+    array([7, 7, 7])
+    """
+    return np.ndarray((count,), np.int64, np.array(server_round, np.int64), strides=(0,))
+
+
+def are_in_one_round(rounds: Array, server_round: int) -> bool:
+    """Return whether all clients' rounds are this one; at a glance, if `in_one_round` made them.
+
+    >>> are_in_one_round(in_one_round(7, 3), 7), are_in_one_round(np.array([7, 7, 6]), 7)
+    (True, False)
+    """
+    if rounds.strides == (0,):
+        return bool(rounds[0] == server_round)
+    return bool(np.count_nonzero(rounds == server_round) == rounds.size)
+
+
 class Versions(NamedTuple):
     """One client's states.
 
@@ -168,12 +188,11 @@ class Acknowledgements:
     def used(self, clients: list[int], server_round: int) -> None:
         """Acknowledge the replies of a round that were used."""
         if len(clients) == len(self._rounds):
-            self._rounds = np.empty(len(clients), np.int64)
-            self._rounds.fill(server_round)
-        else:
-            if self._given:
-                self._rounds = self._rounds.copy()
-            self._rounds[clients] = server_round
+            self._rounds, self._given = in_one_round(server_round, len(clients)), True
+            return
+        if self._given:
+            self._rounds = self._rounds.copy()
+        self._rounds[clients] = server_round
         self._given = False
 
     def of(self, clients: list[int]) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.core.acknowledgements import Versions, confirms, stands
+from flower_fedcon.core.acknowledgements import Versions, are_in_one_round, confirms, stands
 from flower_fedcon.core.columns import ARRAY, StateColumns
 from flower_fedcon.objectives.stacked import Which
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
@@ -64,7 +64,8 @@ class States:
             Whether they were; the clients can then be taken together.
         """
         last, self._awaited = self._awaited, 0
-        if not last or len(acknowledged) < self._num_clients or not every(acknowledged == last):
+        everyone = last and len(acknowledged) == self._num_clients
+        if not everyone or not are_in_one_round(acknowledged, last):
             return False
         alike = self._alike
         if alike is None:
@@ -74,6 +75,7 @@ class States:
                 self._pending_round.fill(0)
                 return True
             alike = self._alike = _Alike(int(self._slot[0]), self._kind[:, 0].tolist())
+        self._arrays[alike.slot].clear()  # outdated: what is pending next may lie there, cached
         alike.slot ^= 1
         alike.round, alike.pending_round = last, 0
         return True
@@ -253,24 +255,26 @@ class States:
     def _read(self, slot: int, kind: int, rows: Which | int) -> Any:
         form, arrays = self._kinds[kind], self._arrays[slot]
         assert form is not None  # noqa: S101  (written before)
-        pairs = zip(self._type._fields, form, strict=True)
-        return self._type(*[arrays[n][rows] if v is ARRAY else v for n, v in pairs])
+        values, names = list(form), self._type._fields
+        for place, value in enumerate(form):
+            if value is ARRAY:
+                values[place] = arrays[names[place]][rows]
+        return self._type._make(values)
 
     def _write(self, slot: int, rows: Which, state: Any, uploads: Iterable[Any] = ()) -> int:
         """Put states in their place; return their kind."""
-        arrays, form, everyone = self._arrays[slot], [], self._is_everyone(rows)
-        for name, value in zip(state._fields, state, strict=True):
+        arrays, form, everyone = self._arrays[slot], list(state), self._is_everyone(rows)
+        for place, value in enumerate(state):
             if not isinstance(value, np.ndarray):
-                form.append(value)
                 continue
-            form.append(ARRAY)
+            form[place], name = ARRAY, state._fields[place]
+            if everyone and self._may_keep(place, state, uploads):
+                arrays[name] = value
+                continue
             if name not in arrays:
                 model = value.shape if value.ndim == self._axes else value.shape[1:]
                 arrays[name] = np.zeros((self._num_clients, *model), value.dtype)
-            if everyone and _may_replace(arrays[name], value, name, state, uploads):
-                arrays[name] = value
-            else:
-                arrays[name][rows] = value
+            arrays[name][rows] = value
         kind = tuple(form)
         number = self._numbers.get(kind)
         if number is None:
@@ -280,6 +284,20 @@ class States:
 
     def _is_everyone(self, rows: Which) -> bool:
         return isinstance(rows, slice) and rows.stop - rows.start == self._num_clients
+
+    def _may_keep(self, place: int, state: Any, uploads: Iterable[Any]) -> bool:
+        """Return whether a field's new array can stay as it is: nothing else has its memory."""
+        new = state[place]
+        alone = new.base is None and new.ndim > self._axes and new.flags.carray
+        if not alone or len(new) != self._num_clients:
+            return False
+        for field, other in enumerate(state):
+            if field != place and _may_share(new, other):
+                return False
+        for other in uploads:  # noqa: SIM110  (no generator: faster)
+            if _may_share(new, other):
+                return False
+        return True
 
 
 _NUMBERS = (int, float)
@@ -301,24 +319,6 @@ def _chosen(slot: Array, first: Any, second: Any) -> Any:
     if not isinstance(first, np.ndarray):
         return first
     return np.where(slot.reshape(-1, *[1] * (first.ndim - 1)), second, first)
-
-
-def _may_replace(place: Array, value: Array, name: str, state: Any, uploads: Iterable[Any]) -> bool:
-    """Return whether a field's new array can be kept as it is: nothing else has its memory."""
-    if (
-        value.base is not None
-        or value.shape != place.shape
-        or value.dtype != place.dtype
-        or not value.flags.carray
-    ):
-        return False
-    for field, other in zip(state._fields, state, strict=True):
-        if field != name and _may_share(value, other):
-            return False
-    for other in uploads:  # noqa: SIM110  (no generator: faster)
-        if _may_share(value, other):
-            return False
-    return True
 
 
 def _may_share(new: Array, other: Any) -> bool:
