@@ -7,7 +7,11 @@ ties are taken in the same order, and the same of several solutions is found.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
+from numba import types
 
 from flower_fedcon.kernels.jit import jit
 from flower_fedcon.validation import Array
@@ -41,8 +45,7 @@ def assign(costs: Array, columns: Array) -> bool:
         row_of[i] = columns[i] = -1
     for start in range(n):  # one more row is assigned, by the shortest path to a free column
         row, first, reach = costs[start], 0, np.inf
-        for k in range(n):
-            j = n - 1 - k
+        for j in range(n - 1, -1, -1):
             way = row[j] - column_price[j]
             length[j] = way
             if way < reach or (way == reach and row_of[j] < 0):
@@ -96,3 +99,18 @@ def assign_each(costs: Array, columns: Array) -> bool:
 
 
 assign, assign_each = jit(assign), jit(assign_each)
+
+
+@cache
+def assign_floats() -> Any:
+    """Return `assign` for contiguous matrices of floats alone.
+
+    It raises TypeError, and compiles nothing, for all others: its caller need not look at each.
+    """
+    compiled: Any = assign
+    for number in (types.float64, types.float32):
+        compiled.compile(
+            (types.Array(number, 2, "C", readonly=True), types.Array(types.intp, 1, "C"))
+        )
+    compiled.disable_compile()
+    return compiled

@@ -29,6 +29,8 @@ class Atom(ABC):
         Type of the dense form.
     """
 
+    __slots__ = ()  # those of a subclass are all that its instances have
+
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
-from numpy import empty, ndarray
+from numpy import empty
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.kernels import dispatch
-from flower_fedcon.kernels.dispatch import FLOATS
 from flower_fedcon.sets.arrays import each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet
@@ -22,6 +22,7 @@ from flower_fedcon.validation import Array, count
 
 _STEPS = 200
 _INDEX = np.dtype(np.intp)
+_compiled_assign: Any = None  # once it is in use
 
 
 @dataclass(frozen=True)
@@ -146,17 +147,14 @@ class Birkhoff(ConstraintSet):
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
         size, shape = self.size, g.shape
-        if (
-            (loops := dispatch.oracles_in_use) is not None  # no call more than there must be
-            and not batch
-            and type(g) is ndarray
-            and shape == (size, size)
-            and (dtype := g.dtype) in FLOATS
-            and g.flags.c_contiguous
-        ):
+        # No call more than there must be, and no test that the loop's own call makes.
+        if dispatch.oracles_in_use is not None and not batch and shape == (size, size):
             columns = empty(size, _INDEX)
-            if loops.assign(g, columns):
-                return PermutationAtom(columns, dtype, shape)
+            try:
+                if (_compiled_assign or _load_assign())(g, columns):
+                    return PermutationAtom(columns, g.dtype, shape)
+            except TypeError:  # other arrays, or none of floats: as if it were not there
+                pass
         self.check_shape(shape[batch:])
         if batch and (loops := dispatch.oracles(g)) is not None:
             columns = np.empty(shape[:-1], _INDEX)
@@ -182,6 +180,14 @@ class Birkhoff(ConstraintSet):
                 f"the columns {columns} are not a permutation of 0 to {self.size - 1}"
             )
         return PermutationAtom(columns, dtype)
+
+
+def _load_assign() -> Any:
+    global _compiled_assign
+    from flower_fedcon.kernels.assignment import assign_floats
+
+    _compiled_assign = assign_floats()
+    return _compiled_assign
 
 
 @cache

@@ -32,6 +32,8 @@ def add_outer(out: Array, u: Array, v: Array) -> None:
 class OuterAtom(Atom):
     """A matrix u v': the base of the atoms of matrix sets."""
 
+    __slots__ = ()
+
     @abstractmethod
     def factors(self, step: float) -> tuple[Array, Array]:
         """Return the two vectors whose outer product is step s."""
@@ -178,6 +180,8 @@ class PermutationAtom(Atom):
 
 class SparseAtom(Atom):
     """A point with a few non-zero entries: the base of group and K-sparse atoms."""
+
+    __slots__ = ()
 
     @abstractmethod
     def entries(self) -> tuple[Array, Array]:
