@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.engines.stacked_states import States
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.kernels import passes
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.sets import L1Ball, Simplex
-from flower_fedcon.sets.atoms import CoordinateAtom
 from flower_fedcon.sets.compact import RankOneAtom
 from flower_fedcon.strategies import FedFW
 
@@ -254,32 +251,6 @@ assert "numba" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-class State(NamedTuple):
-    x: Any
-    y: Any
-
-
-def test_states_that_share_memory_are_copied():
-    """A step's new array is kept as it is only if nothing else that it returned lies in it."""
-    states = States(State, 3, 1)
-    new = np.ones((3, 4))
-    for uploads, state, kept in [
-        ((), State(np.ones((3, 4)), 1.0), True),
-        ((CoordinateAtom(np.ones(3, int), 1.0, (3, 4), new.dtype),), State(new, 1.0), True),
-        ((new[1:],), State(new, 1.0), False),
-        ((), State(new, new), False),
-        ((), State(new, new[:, :2]), False),
-        ((), State(np.ones((4, 3)).T, 1.0), False),
-    ]:
-        states._arrays[0].clear()
-        for _ in range(2):  # the first makes room
-            states._write(0, slice(0, 3), state, uploads)
-        assert (states._arrays[0]["x"] is state.x) == kept
-        assert np.array_equal(states._arrays[0]["x"], state.x)
-    states._write(0, slice(0, 2), State(np.zeros((2, 4)), 1.0))
-    assert states._arrays[0]["x"].sum() == 4
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -22,6 +22,7 @@ from flower_fedcon.sets import (
     Simplex,
     SpectrahedronTraceBall,
 )
+from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.lanczos import top_eigenpair
 
 E1, E2 = np.array([1.0, 0.0]), np.array([0.6, 0.8])
@@ -86,6 +87,16 @@ def test_atoms_are_small():
     dense = array_bytes((943, 1682), np.dtype(float))
     rank_one = np.outer(rng.normal(size=943), rng.normal(size=1682))
     assert NuclearNormBall(7000.0).lmo(rank_one).nbytes <= 3e-3 * dense
+
+
+def test_atoms_have_no_dictionary():
+    """A client has thousands of them; one base without `__slots__` gives each a dictionary."""
+    kinds = [Atom]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    own = [kind for kind in kinds if kind.__module__.startswith("flower_fedcon.")]
+    assert len(own) > 10
+    assert [kind.__name__ for kind in own if kind.__dictoffset__] == []
 
 
 # --- the nuclear-norm oracle ----------------------------------------------------------------------

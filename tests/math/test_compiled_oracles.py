@@ -301,14 +301,18 @@ def test_when_they_are_loaded(rest):
 @settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 14), st.integers(0, 10**6), st.sampled_from([0, 1, 3, 50]), st.booleans(),
-    st.sampled_from([np.float64, np.float32]),
+    st.sampled_from([np.float64, np.float32]), st.sampled_from(["", "read-only", "F", "swapped"]),
 )  # fmt: skip
-def test_assignments_are_scipys_also_among_ties(size, seed, kinds, batch, dtype):
+def test_assignments_are_scipys_also_among_ties(size, seed, kinds, batch, dtype, form):
     rng = np.random.default_rng(seed)
     g = rng.standard_normal((3, size, size))
     if kinds:  # of few values, or one, many permutations are best
         g = rng.integers(0, kinds, g.shape)
-    g = (g if batch else g[0]).astype(dtype)
+    g = (g if batch else g[0]).astype(dtype, order="F" if form == "F" else "C")
+    if form == "swapped":  # in memory
+        dtype = g.dtype.newbyteorder()
+        g = g.astype(dtype)
+    g.flags.writeable = form != "read-only"
     with dispatch.numpy_only():
         expected = Birkhoff(size).lmo(g, batch=int(batch))
         dispatch.oracles_in_use = dispatch._load_oracles()
