@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -47,13 +47,15 @@ class Birkhoff(ConstraintSet):
     """
 
     size: int
+    _shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", count("Birkhoff(size)", self.size))
+        object.__setattr__(self, "_shape", (self.size, self.size))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models are size x size."""
-        if shape != (self.size, self.size):
+        if shape != self._shape:
             raise ConfigError(
                 f"{self!r} is a set of {self.size} x {self.size} matrices, the model has shape "
                 f"{shape}"
@@ -148,7 +150,7 @@ class Birkhoff(ConstraintSet):
         """Return the permutation matrix of least <g, s>, an assignment problem."""
         size, shape = self.size, g.shape
         # No call more than there must be, and no test that the loop's own call makes.
-        if dispatch.oracles_in_use is not None and not batch and shape == (size, size):
+        if dispatch.oracles_in_use is not None and not batch and shape == self._shape:
             columns = empty(size, _INDEX)
             try:
                 if (_compiled_assign or _load_assign())(g, columns):
