@@ -16,6 +16,8 @@ from flower_fedcon.kernels.jit import jit
 from flower_fedcon.kernels.links import LOGISTIC, PRODUCT
 from flower_fedcon.validation import Array
 
+_PART = 512  # entries, 4 KiB of doubles, of two vectors
+
 
 def _sums(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile sums, in any order, as in BLAS; non-finite values propagate."""
@@ -124,21 +126,28 @@ def find_both_scores(table: Array, x: Array, y: Array, out: Array, other: Array)
     """Write <a, x> and <a, y> of each row a, which is read once."""
     d, count, number = len(x), len(table), x.dtype.type
     whole = count - count % 4
-    for k in range(0, whole, 4):
-        a1, a2, a3, a4 = table[k], table[k + 1], table[k + 2], table[k + 3]
-        s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
-        t1, t2, t3, t4 = number(0), number(0), number(0), number(0)
-        for j in range(d):
-            s1 += a1[j] * x[j]
-            t1 += a1[j] * y[j]
-            s2 += a2[j] * x[j]
-            t2 += a2[j] * y[j]
-            s3 += a3[j] * x[j]
-            t3 += a3[j] * y[j]
-            s4 += a4[j] * x[j]
-            t4 += a4[j] * y[j]
-        out[k], out[k + 1], out[k + 2], out[k + 3] = s1, s2, s3, s4
-        other[k], other[k + 1], other[k + 2], other[k + 3] = t1, t2, t3, t4
+    # In parts of x and y that stay in the first cache while four rows go through it.
+    for start in range(0, d, _PART):
+        first, last = np.uintp(start), np.uintp(min(d, start + _PART))
+        for k in range(0, whole, 4):
+            a1, a2, a3, a4 = table[k], table[k + 1], table[k + 2], table[k + 3]
+            s1, s2, s3, s4 = number(0), number(0), number(0), number(0)
+            t1, t2, t3, t4 = number(0), number(0), number(0), number(0)
+            for j in range(first, last):
+                s1 += a1[j] * x[j]
+                t1 += a1[j] * y[j]
+                s2 += a2[j] * x[j]
+                t2 += a2[j] * y[j]
+                s3 += a3[j] * x[j]
+                t3 += a3[j] * y[j]
+                s4 += a4[j] * x[j]
+                t4 += a4[j] * y[j]
+            if start > 0:
+                s1, s2, s3, s4 = s1 + out[k], s2 + out[k + 1], s3 + out[k + 2], s4 + out[k + 3]
+                t1, t2 = t1 + other[k], t2 + other[k + 1]
+                t3, t4 = t3 + other[k + 2], t4 + other[k + 3]
+            out[k], out[k + 1], out[k + 2], out[k + 3] = s1, s2, s3, s4
+            other[k], other[k + 1], other[k + 2], other[k + 3] = t1, t2, t3, t4
     for k in range(whole, count):
         a, s, t = table[k], number(0), number(0)
         for j in range(d):
