@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,6 +24,7 @@ from flower_fedcon.validation import Array, count
 _STEPS = 200
 _INDEX = np.dtype(np.intp)
 _compiled_assign: Any = None  # once it is in use
+_loading = threading.Lock()  # what one thread has compiled, another must not begin to
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ def _load_assign() -> Any:
     global _compiled_assign
     from flower_fedcon.kernels.assignment import assign_floats
 
-    _compiled_assign = assign_floats()
+    with _loading:
+        _compiled_assign = assign_floats()
     return _compiled_assign
 
 

@@ -215,11 +215,12 @@ def test_the_capped_simplex_by_a_search_for_its_level(seed, d, share, cap):
 
 
 CODE = """
-import sys
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from flower_fedcon.kernels import dispatch
 from flower_fedcon.regularizers import L1, TotalVariation1D
-from flower_fedcon.sets import L1Ball
+from flower_fedcon.sets import Birkhoff, L1Ball
 {}
 """
 
@@ -288,8 +289,16 @@ def test_a_capped_projection_by_numpy_has_the_same_bits(d, kind):
         "assert L1(1.0).prox(np.full(2**16, 3.0), 1.0).sum() == 2**17\n"
         "assert abs(L1Ball(1.0).project(np.ones(8)).sum() - 1) < 1e-12\n"
         "assert dispatch.oracles(np.ones(2**20)) is None",
+        # several threads wait for the one that compiles
+        "dispatch.oracles(np.ones(2**16))\n"
+        "together = threading.Barrier(6)\n"
+        "def ask(i):\n"
+        "    together.wait()\n"
+        "    return Birkhoff(3).lmo(np.eye(3, dtype=('f8', 'f4')[i % 2]) - 1).columns.tolist()\n"
+        "with ThreadPoolExecutor(6) as pool: found = list(pool.map(ask, range(6)))\n"
+        "assert found == [found[0]] * 6, found",
     ],
-    ids=["sizes", "many", "recursions", "without numba"],
+    ids=["sizes", "many", "recursions", "without numba", "threads"],
 )
 def test_when_they_are_loaded(rest):
     done = subprocess.run(
