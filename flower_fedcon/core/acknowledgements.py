@@ -11,6 +11,7 @@ A server refers to a state by the round of the reply that came with it, 0 for no
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -42,12 +43,13 @@ def stands(acknowledged: Rounds, known: Rounds) -> Any:
 
 
 def in_one_round(server_round: int, count: int) -> Array:
-    """Return the same round for so many clients, which takes the memory of one.
+    """Return the same round for so many clients, read-only, which takes the memory of one.
 
     >>> in_one_round(7, 3)
     array([7, 7, 7])
     """
-    return np.ndarray((count,), np.int64, np.array(server_round, np.int64), strides=(0,))
+    number = int(server_round).to_bytes(8, sys.byteorder)
+    return np.ndarray((count,), np.int64, number, strides=(0,))
 
 
 def are_in_one_round(rounds: Array, server_round: int) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from flower_fedcon.kernels.jit import jit
+from flower_fedcon.kernels.jit import jit, renamed
 from flower_fedcon.validation import Array
 
 
@@ -98,6 +98,7 @@ def assign_each(costs: Array, columns: Array) -> bool:
     return found
 
 
+_floats = jit(renamed(assign, "floats"))
 assign, assign_each = jit(assign), jit(assign_each)
 
 
@@ -107,7 +108,7 @@ def assign_floats() -> Any:
 
     It raises TypeError, and compiles nothing, for all others: its caller need not look at each.
     """
-    compiled: Any = assign
+    compiled: Any = _floats
     for number in (types.float64, types.float32):
         compiled.compile(
             (types.Array(number, 2, "C", readonly=True), types.Array(types.intp, 1, "C"))

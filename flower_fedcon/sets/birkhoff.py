@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy import empty
@@ -49,7 +49,7 @@ class Birkhoff(ConstraintSet):
     """
 
     size: int
-    _shape: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _shape: ClassVar[tuple[int, ...]]  # of each, and no field: a digest goes over the fields
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", count("Birkhoff(size)", self.size))

@@ -18,7 +18,7 @@ from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.regularizers import GroupLasso
 from flower_fedcon.runs import run
 from flower_fedcon.runs.directory import versions
-from flower_fedcon.sets import Box
+from flower_fedcon.sets import Birkhoff, Box
 from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
 from flower_fedcon.wire.digests import digest
 
@@ -215,3 +215,8 @@ def test_digests():
         deep = [deep]
     with pytest.raises(ConfigError, match=r"nested too deeply .* resume_key"):
         digest(deep)
+
+
+def test_a_run_over_permutations_that_an_earlier_version_began_goes_on():
+    """A set's digest goes over its fields: one more, and nothing begun before could be resumed."""
+    assert digest(Birkhoff(5)) == "62d24c5931cb4445"
