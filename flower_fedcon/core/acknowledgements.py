@@ -53,14 +53,12 @@ def in_one_round(server_round: int, count: int) -> Array:
 
 
 def are_in_one_round(rounds: Array, server_round: int) -> bool:
-    """Return whether all clients' rounds are this one; at a glance, if `in_one_round` made them.
+    """Return whether it can be seen at a glance that `in_one_round` made these, of this round.
 
     >>> are_in_one_round(in_one_round(7, 3), 7), are_in_one_round(np.array([7, 7, 6]), 7)
     (True, False)
     """
-    if rounds.strides == (0,):
-        return bool(rounds[0] == server_round)
-    return bool(np.count_nonzero(rounds == server_round) == rounds.size)
+    return rounds.strides == (0,) and bool(rounds[0] == server_round)
 
 
 class Versions(NamedTuple):

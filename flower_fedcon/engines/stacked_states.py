@@ -64,8 +64,9 @@ class States:
             Whether they were; the clients can then be taken together.
         """
         last, self._awaited = self._awaited, 0
-        everyone = last and len(acknowledged) == self._num_clients
-        if not everyone or not are_in_one_round(acknowledged, last):
+        if not last or len(acknowledged) < self._num_clients:
+            return False
+        if not are_in_one_round(acknowledged, last) and not every(acknowledged == last):
             return False
         alike = self._alike
         if alike is None:

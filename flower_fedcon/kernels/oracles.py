@@ -16,7 +16,6 @@ import numba
 import numpy as np
 
 from flower_fedcon.kernels import compiled, recursions
-from flower_fedcon.kernels.assignment import assign as assign
 from flower_fedcon.kernels.assignment import assign_each as assign_each
 from flower_fedcon.kernels.jit import jit, renamed
 from flower_fedcon.kernels.simplex import below_largest as below_largest
