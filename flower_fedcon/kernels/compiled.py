@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ _PARALLEL = (
     models.add_variate_changes,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
-_paces = defaultdict[tuple[str, int], Pace](Pace)  # of each loop, and size of the work
+_pace = Pace()
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False
 
@@ -68,12 +67,7 @@ def call(loop: str, work: int, *arguments: Any) -> None:
         both[True](*arguments)
         return
     with lock:
-        pace = _paces[loop, work.bit_length()]
-        if pace.untimed:
-            pace.untimed -= 1
-            both[pace.faster](*arguments)
-        else:
-            pace.call(both, arguments)
+        _pace.call((loop, work.bit_length()), both, arguments)
 
 
 def add_gradients(*arguments: Any) -> None:

@@ -288,7 +288,7 @@ def on_threads(pace: Pace, rounds: int) -> Iterator[Array]:
     1
     """
     every = numba.get_num_threads()
-    alone, began = every == 1 or pace.alone(), time.perf_counter()
+    alone, began = every == 1 or pace.alone, time.perf_counter()
     yield np.array(ALONE if alone else (every, _slots.ctypes.data))
     if every > 1:
-        pace.note(alone, (time.perf_counter() - began) / rounds)
+        pace.note("rounds", time.perf_counter() - began, rounds)

@@ -1,94 +1,117 @@
-"""How many threads a compiled loop gets: one, or all, whichever is faster now.
+"""How many threads compiled loops get: one, or all, whichever is faster now.
 
-On a machine that does nothing else all cores are; where another process has a core, the loop's
-threads wait for one another, and one thread is up to nine times as fast as two.
+On a machine that does nothing else all cores are; where another process has a core, the loops'
+threads wait for one another. Most calls then are as fast as ever and some take milliseconds, so
+that only the mean over many shows it: one thread is up to fifty times as fast as two.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numba
 
 _Loop = Callable[..., None]
-_TRIALS = 3  # of each number, to begin with
-# Calls that follow a timed one without being timed: timing may take 10 us, to be 1 % of theirs.
-_UNTIMED, _WORTH = 7, 1e-3
-# Calls after which the slower number is tried again, at first; then twice as many each time that it
-# is slower still, up to _PATIENCE times its ratio to the faster one: 1.6 % of the time.
-_RETRIES = 16
-_PATIENCE = 64
-_WAKING = 1e-4  # seconds that it may take until other threads run
+# A trial has so many calls of a loop at least; and as many as take this part of all the time until
+# now, or the seconds: several of the operating system's turns, of up to 8 ms, on a core.
+_CALLS, _PART, _SECONDS = 3, 1 / 16, 0.02
+# The slower number is tried again after so many times what its last trial took, at first; then
+# after twice as long each time that it is slower still: 1.6 % of the time.
+_RETRY, _PATIENCE = 16, 64
+_STALL = 0.05  # seconds that a call may wait for a core; what takes longer is no matter of threads
 
 
 class Pace:
-    """Calls of one size of one loop: how long they took on one thread, and on all.
+    """What calls of loops take on one thread, and on all.
+
+    All loops get the same number of threads at a time: what one leaves in the caches of the cores
+    is where the next one looks for it.
+
+    Attributes
+    ----------
+    alone : bool
+        Whether the next call is to have one thread.
 
     >>> pace = Pace()
-    >>> for _ in range(6):
-    ...     pace.note(alone := pace.alone(), 1.0 if alone else 3.0)
-    >>> [pace.alone() for _ in range(4)]
-    [True, True, True, True]
+    >>> for _ in range(8):
+    ...     pace.note("loop", 1.0 if pace.alone else 3.0)
+    >>> pace.alone
+    True
 
-    When the slower number is tried again and is the faster one now, what it took before is
-    forgotten: a machine that had been busy for a moment is used in full after three calls.
-
-    >>> pace.note(False, 0.5)
-    >>> pace.alone()
-    False
+    The faster number is timed, too: where it is so no more, the other one is tried at once.
     """
 
     def __init__(self) -> None:
-        self._seconds = {True: deque[float](maxlen=5), False: deque[float](maxlen=5)}
-        self._usual = {True: 0.0, False: 0.0}  # about the medians of these
-        self._since, self._pause = 0, _RETRIES  # calls since the slower number was tried; and until
-        self._asleep, self._awake = True, False  # the other threads; and only just now
-        self.faster = True  # whether one thread was the faster number in the last timed call
-        self.untimed = 0  # how many calls are left to the faster number before the next timed one
-        self._untimed = 0  # how many there were at first
+        self.alone = True
+        # Seconds of a call of each loop, in its last trial on one thread, and on all.
+        self._means: dict[bool, dict[Hashable, float]] = {True: {}, False: {}}
+        self._trial: dict[Hashable, tuple[float, int]] = {}  # seconds and calls in this one
+        self._seconds, self._total = 0.0, 0.0  # of this trial, and of all
+        self._trying = False  # whether this trial is the slower number's
+        self._doubted = False  # whether it only just was faster, by chance perhaps
+        self._last, self._since = 0.0, 0.0  # seconds that the slower's last trial took; and since
+        self._pause = _RETRY
 
-    def alone(self) -> bool:
-        """Return whether the next call is to have one thread."""
-        if self._awake:
-            return False
-        for alone, seconds in self._seconds.items():
-            if len(seconds) < _TRIALS:
-                return alone
-        one, every = self._usual.values()
-        faster, ratio = one <= every, max(one, every) / min(one, every)
-        if faster != self.faster:  # for a moment, perhaps
-            self.faster, self._since, self._pause = faster, 0, _RETRIES
-        self._since += 1 + self._untimed - self.untimed
-        if self._since <= self._pause:
-            self._untimed = self.untimed = min(_UNTIMED, int(_WORTH / min(one, every)))
-            return faster
-        self._since, self._pause = 0, min(2 * self._pause, int(_PATIENCE * ratio))
-        self._untimed = 0
-        return not faster
+    def note(self, loop: Hashable, seconds: float, calls: int = 1) -> None:
+        """Note how long calls of a loop took, unless it is a trial's first one.
 
-    def note(self, alone: bool, seconds: float) -> None:
-        """Note how long a call took, unless it woke threads and may be slow for that alone."""
-        woke, self._asleep = self._asleep and not alone, alone
-        self._awake = woke and seconds < self._usual[True] + _WAKING
-        if self._awake:
+        It may wake threads, fill caches, and wait for a compiler.
+        """
+        if loop not in self._trial:
+            self._trial[loop] = 0.0, 0
+            if calls < _CALLS or not self._total:
+                return
+        if seconds > calls * _STALL:
+            usual = [means[loop] for means in self._means.values() if loop in means]
+            seconds = min([seconds, *(calls * (_STALL + 10 * mean) for mean in usual)])
+        spent, before = self._trial[loop]
+        self._trial[loop] = spent + seconds, before + calls
+        self._seconds += seconds
+        self._total += seconds
+        enough = min(_SECONDS, _PART * self._total)
+        if self._seconds >= enough and before + calls >= _CALLS:
+            self._decide()
+
+    def _decide(self) -> None:
+        """End a trial: the next one is the same number's, or the other's."""
+        took, slower = self._seconds, self._compare()
+        self._trial, self._seconds = {}, 0.0
+        if self._trying:
+            self._trying, self._last, self._since = False, took, 0.0
+            if slower:
+                self._pause = min(2 * self._pause, _PATIENCE)
+                self.alone = not self.alone
+            self._doubted = not slower
             return
-        own, other = self._seconds[alone], self._seconds[not alone]
-        tried = len(own) >= _TRIALS <= len(other)
-        if tried and seconds < self._usual[not alone] < self._usual[alone]:
-            own.clear()
-        own.append(max(seconds, 1e-9))
-        self._usual[alone] = sorted(own)[len(own) // 2]
+        self._since += took
+        due = self._since >= self._last * (_RETRY if slower else self._pause)
+        self._trying = due or (slower and self._doubted)
+        self._doubted = False
+        if self._trying:
+            self.alone = not self.alone
 
-    def call(self, forms: tuple[_Loop, _Loop], arguments: tuple[Any, ...]) -> None:
+    def _compare(self) -> bool:
+        """Return whether what was called has taken longer than it would with the other number."""
+        own, other = self._means[self.alone], self._means[not self.alone]
+        known, elsewhere = 0.0, 0.0
+        for loop, (seconds, calls) in self._trial.items():
+            if calls:
+                own[loop] = seconds / calls
+                if loop in other:
+                    known += seconds
+                    elsewhere += calls * other[loop]
+        if 2 * known < self._seconds:  # most is new, and to be tried
+            self._since = math.inf
+        return known > elsewhere
+
+    def call(self, loop: Hashable, forms: tuple[_Loop, _Loop], arguments: tuple[Any, ...]) -> None:
         """Call a loop of which these are the forms for all threads and for one, and time it."""
-        if numba.get_num_threads() == 1:
+        if not self._trial and numba.get_num_threads() == 1:
             forms[True](*arguments)
             return
-        alone, began = self.alone(), time.perf_counter()
-        try:
-            forms[alone](*arguments)
-        finally:
-            self.note(alone, time.perf_counter() - began)
+        began = time.perf_counter()
+        forms[self.alone](*arguments)
+        self.note(loop, time.perf_counter() - began)

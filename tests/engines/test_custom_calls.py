@@ -107,7 +107,7 @@ def test_the_number_of_threads_changes_no_bit(used, monkeypatch, kind):
     found, tried = [], set()
     note = calls.Pace.note
     monkeypatch.setattr(
-        calls.Pace, "note", lambda pace, alone, s: (tried.add(alone), note(pace, alone, s))[1]
+        calls.Pace, "note", lambda pace, *took: (tried.add(pace.alone), note(pace, *took))[1]
     )
     for few in (sys.maxsize, 0):
         monkeypatch.setattr(compiled, "FEW", few)
@@ -127,7 +127,8 @@ def test_runs_in_several_threads_are_compiled(used, monkeypatch, caplog, shared)
     whole = simulate(strategy, problem, 400, engine="jax", evaluate_every=100).x
     if shared:
         monkeypatch.setattr(compiled, "FEW", 0)
-        monkeypatch.setattr(calls.Pace, "alone", lambda pace: False)
+        everyone = property(lambda pace: False, lambda pace, alone: None)
+        monkeypatch.setattr(calls.Pace, "alone", everyone, raising=False)
     before = calls._slots.copy()
     found: list[Any] = []
 

@@ -22,7 +22,6 @@ from flower_fedcon.strategies import FedFW
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
-threads = pytest.importorskip("flower_fedcon.kernels.threads")
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
@@ -286,32 +285,3 @@ def test_passes_leave_what_is_no_matrix_to_numpy(always):
     x = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(passes.pulled(x, x[0], 2.0), 2 * (x - x[0]))  # a stack
     np.testing.assert_array_equal(passes.pulled(x[0], x[1], 2.0), [-6.0, -6.0, -6.0])
-
-
-@pytest.mark.parametrize(("one", "every"), [(1.0, 9.0), (1.6, 1.0), (1.0, 1.02)])
-def test_the_number_of_threads_costs_no_tenth_more_than_the_better_one(one, every):
-    """In every hundred calls, also once a machine that was busy is so no more."""
-    pace, rng = threads.Pace(), np.random.default_rng(0)
-    for one_now, every_now in ((one, every), (every, one)):
-        spent = []
-        for _ in range(400):
-            alone = pace.alone()
-            spent.append(one_now if alone else every_now)
-            pace.note(alone, spent[-1] * rng.uniform(1.0, 1.1))
-        best = min(one_now, every_now)
-        assert np.mean(spent[200:300]) <= 1.1 * best
-        assert np.mean(spent[300:]) <= 1.1 * best
-
-
-def test_threads_are_timed_awake():
-    """Short calls are faster on all threads, but for the one that wakes them."""
-    pace, asleep, spent = threads.Pace(), True, []
-    for k in range(400):
-        alone = pace.alone()
-        every = 3.6e-4 if k < 100 else 2.5e-5  # others have been busy with the cores
-        spent.append(4e-5 if alone else every + 6e-5 * asleep)
-        asleep = alone
-        pace.note(alone, spent[-1])
-        spent += [4e-5 if pace.faster else every] * pace.untimed
-        pace.untimed = 0
-    assert np.mean(spent[len(spent) // 2 :]) <= 1.1 * 2.5e-5

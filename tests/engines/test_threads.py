@@ -1,0 +1,97 @@
+"""How many threads a loop gets: whichever number is faster, on a machine that others use, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
+threads = pytest.importorskip("flower_fedcon.kernels.threads")
+
+
+def spent(pace, calls, one, every, seed=0):
+    """Return the seconds of so many calls; `one` and `every` give those of the next call."""
+    rng, seconds = np.random.default_rng(seed), []
+    for _ in range(calls):
+        seconds.append((one if pace.alone else every)() * rng.uniform(1.0, 1.1))
+        pace.note("loop", seconds[-1])
+    return np.array(seconds)
+
+
+def constant(seconds):
+    return lambda: seconds
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0])
+@pytest.mark.parametrize(("one", "every"), [(1.0, 9.0), (1.6, 1.0), (1.0, 1.02)])
+def test_the_choice_costs_no_tenth_more_than_the_better_number(one, every, scale):
+    """Of short calls and of long ones, and once the better number is the other one."""
+    pace = threads.Pace()
+    for now in ((one, every), (every, one)):
+        seconds = spent(pace, 40_000, *(constant(s * scale) for s in now))
+        best = 1.05 * min(now) * scale
+        assert seconds[:20_000].mean() <= 1.5 * best
+        assert seconds[20_000:].mean() <= 1.1 * best
+
+
+def test_the_first_calls_choose_already():
+    """Four of each."""
+    for one, every in ((1.0, 3.0), (3.0, 1.0)):
+        seconds = spent(threads.Pace(), 20, constant(one), constant(every))
+        assert (seconds[8:] < 2.0).sum() >= 8
+
+
+def test_stalls_count_though_most_calls_have_none():
+    """Beside a busy process most calls are twice as fast on all threads, and some wait 8 ms."""
+    rng = np.random.default_rng(1)
+    every = lambda: 7.7e-3 if rng.random() < 0.03 else 4.5e-5  # noqa: E731
+    seconds = spent(threads.Pace(), 60_000, constant(9e-5), every)
+    assert seconds[20_000:].mean() <= 1.1 * 1.05 * 9e-5
+
+
+def test_what_waits_for_a_compiler_does_not_decide():
+    """A first call is not counted; of a later one only what threads could be to blame for."""
+    waits = iter([3.0, *[1e-4] * 5_000, 3.0])
+    seconds = spent(threads.Pace(), 60_000, constant(2e-4), lambda: next(waits, 1e-4))
+    assert (seconds > 1.0).sum() == 2
+    assert seconds[-20_000:].mean() <= 1.1 * 1.05 * 1e-4
+
+
+def test_short_calls_are_timed_while_the_threads_are_awake():
+    """They are faster on all threads, but for the one that wakes them."""
+    pace, asleep, seconds = threads.Pace(), True, []
+    for _ in range(4_000):
+        alone = pace.alone
+        seconds.append(4e-5 if alone else 2.5e-5 + 6e-5 * asleep)
+        pace.note("loop", seconds[-1])
+        asleep = alone
+    assert np.mean(seconds[2_000:]) <= 1.1 * 2.5e-5
+
+
+def test_blocks_of_rounds_count_as_many_calls():
+    pace = threads.Pace()
+    for _ in range(8):
+        pace.note("loop", 100 * (1.0 if pace.alone else 3.0), 100)
+    assert pace.alone
+
+
+def test_one_thread_is_never_compared_with_itself(monkeypatch):
+    """So that the loop's other form is not compiled for nothing."""
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 1)
+    pace, called = threads.Pace(), []
+    for _ in range(50):
+        pace.call("loop", (lambda: called.append(False), lambda: called.append(True)), ())
+    assert called == [True] * 50
+
+
+def test_a_call_that_fails_is_no_trial(monkeypatch):
+    monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
+    pace = threads.Pace()
+
+    def fails():
+        raise ValueError("no")
+
+    for _ in range(50):
+        with pytest.raises(ValueError, match="no"):
+            pace.call("loop", (fails, fails), ())
+    assert pace.alone
