@@ -36,7 +36,7 @@ _PARALLEL = (
     models.add_variate_changes,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
-_pace = Pace()
+pace = Pace()
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False
 
@@ -67,7 +67,7 @@ def call(loop: str, work: int, *arguments: Any) -> None:
         both[True](*arguments)
         return
     with lock:
-        _pace.call((loop, work.bit_length()), both, arguments)
+        pace.call((loop, work.bit_length()), both, arguments)
 
 
 def add_gradients(*arguments: Any) -> None:

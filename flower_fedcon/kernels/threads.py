@@ -8,20 +8,20 @@ that only the mean over many shows it: one thread is up to fifty times as fast a
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Hashable
+from time import perf_counter
 from typing import Any
 
 import numba
 
 _Loop = Callable[..., None]
-# A trial has so many calls of a loop at least; and as many as take this part of all the time until
-# now, or the seconds: several of the operating system's turns, of up to 8 ms, on a core.
-_CALLS, _PART, _SECONDS = 3, 1 / 16, 0.02
+# A trial has so many calls at least; and as many as take this part of all the time until
+# now, or the seconds: more than the operating system's turns on a core, of up to 8 ms.
+_CALLS, _PART, _SECONDS = 3, 1 / 16, 0.01
 # The slower number is tried again after so many times what its last trial took, at first; then
 # after twice as long each time that it is slower still: 1.6 % of the time.
 _RETRY, _PATIENCE = 16, 64
-_STALL = 0.05  # seconds that a call may wait for a core; what takes longer is no matter of threads
+_STALL = 0.01  # seconds that a call may wait for a core; what takes longer is no matter of threads
 
 
 class Pace:
@@ -48,37 +48,39 @@ class Pace:
         self.alone = True
         # Seconds of a call of each loop, in its last trial on one thread, and on all.
         self._means: dict[bool, dict[Hashable, float]] = {True: {}, False: {}}
-        self._trial: dict[Hashable, tuple[float, int]] = {}  # seconds and calls in this one
-        self._seconds, self._total = 0.0, 0.0  # of this trial, and of all
+        self._trial: dict[Hashable, list[float]] = {}  # seconds and calls in this one
+        self._left, self._total = 0.0, 0.0  # seconds that this trial goes on, and of those before
         self._trying = False  # whether this trial is the slower number's
         self._doubted = False  # whether it only just was faster, by chance perhaps
         self._last, self._since = 0.0, 0.0  # seconds that the slower's last trial took; and since
         self._pause = _RETRY
 
     def note(self, loop: Hashable, seconds: float, calls: int = 1) -> None:
-        """Note how long calls of a loop took, unless it is a trial's first one.
+        """Note how long calls of a loop took, unless it is a trial's first one, or the loop's.
 
-        It may wake threads, fill caches, and wait for a compiler.
+        It may wake threads and fill caches, or wait for a compiler.
         """
-        if loop not in self._trial:
-            self._trial[loop] = 0.0, 0
-            if calls < _CALLS or not self._total:
+        kept = self._trial.get(loop)
+        if kept is None:
+            first = not self._trial or loop not in self._means[self.alone]
+            kept = self._trial[loop] = [0.0, 0]
+            if first and (calls < _CALLS or not self._means[True]):
                 return
         if seconds > calls * _STALL:
             usual = [means[loop] for means in self._means.values() if loop in means]
             seconds = min([seconds, *(calls * (_STALL + 10 * mean) for mean in usual)])
-        spent, before = self._trial[loop]
-        self._trial[loop] = spent + seconds, before + calls
-        self._seconds += seconds
-        self._total += seconds
-        enough = min(_SECONDS, _PART * self._total)
-        if self._seconds >= enough and before + calls >= _CALLS:
+        kept[0] += seconds
+        kept[1] += calls
+        self._left -= seconds
+        if self._left <= 0.0 and sum(timed for _, timed in self._trial.values()) >= _CALLS:
             self._decide()
 
     def _decide(self) -> None:
         """End a trial: the next one is the same number's, or the other's."""
-        took, slower = self._seconds, self._compare()
-        self._trial, self._seconds = {}, 0.0
+        took = sum(seconds for seconds, _ in self._trial.values())
+        slower = self._compare(took)
+        self._trial, self._total = {}, self._total + took
+        self._left = min(_SECONDS, _PART * self._total)
         if self._trying:
             self._trying, self._last, self._since = False, took, 0.0
             if slower:
@@ -93,7 +95,7 @@ class Pace:
         if self._trying:
             self.alone = not self.alone
 
-    def _compare(self) -> bool:
+    def _compare(self, took: float) -> bool:
         """Return whether what was called has taken longer than it would with the other number."""
         own, other = self._means[self.alone], self._means[not self.alone]
         known, elsewhere = 0.0, 0.0
@@ -103,7 +105,7 @@ class Pace:
                 if loop in other:
                     known += seconds
                     elsewhere += calls * other[loop]
-        if 2 * known < self._seconds:  # most is new, and to be tried
+        if 2 * known < took:  # most is new, and to be tried
             self._since = math.inf
         return known > elsewhere
 
@@ -112,6 +114,6 @@ class Pace:
         if not self._trial and numba.get_num_threads() == 1:
             forms[True](*arguments)
             return
-        began = time.perf_counter()
+        began = perf_counter()
         forms[self.alone](*arguments)
-        self.note(loop, time.perf_counter() - began)
+        self.note(loop, perf_counter() - began)
