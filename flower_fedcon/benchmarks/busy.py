@@ -40,7 +40,7 @@ def busy(quick: bool = False) -> Iterator[Result]:
     from flower_fedcon.kernels import compiled
 
     paces = {"chosen": compiled.pace, "one thread": _Fixed(True), "all threads": _Fixed(False)}
-    for clients, d in ((3, 20),) if quick else _CASES:
+    for clients, d in ((30, 100),) if quick else _CASES:
         problem = FederatedProblem(small_clients(clients, d, rows=20).objectives)
         plays = {
             name: rounds_of(FedAvg(client_lr=0.01, local_steps=5), problem, "stacked")
@@ -78,8 +78,10 @@ def _beside(others: int) -> Iterator[None]:
     """Have so many processes count for as long as this lasts, or this process does."""
     counts = f"import os\nwhile os.getppid() == {os.getpid()}:\n    for _ in range(10**6): pass"
     command = [sys.executable, "-c", counts]
-    processes = [subprocess.Popen(command) for _ in range(others)]  # noqa: S603  (from above)
+    processes: list[subprocess.Popen[bytes]] = []
     try:
+        for _ in range(others):
+            processes.append(subprocess.Popen(command))  # noqa: S603  (from above)
         yield
     finally:
         for process in processes:

@@ -7,7 +7,6 @@ that only the mean over many shows it: one thread is up to fifty times as fast a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Any
@@ -15,13 +14,18 @@ from typing import Any
 import numba
 
 _Loop = Callable[..., None]
-# A trial has so many calls at least; and as many as take this part of all the time until
-# now, or the seconds: more than the operating system's turns on a core, of up to 8 ms.
+# A trial goes on for so many calls, or three times the seconds; and for the seconds, or this part
+# of all the time until now if that is less. The operating system's turns on a core have 8 ms.
 _CALLS, _PART, _SECONDS = 3, 1 / 16, 0.01
+# And until loops that usually take this part of the time have been timed, unless none comes for so
+# many seconds, and twice what all of them usually take: the calls are others now.
+_MOST, _LONG = 0.75, 0.25
+_MEMORY = 0.5  # seconds of calls for which it is known what is usual
 # The slower number is tried again after so many times what its last trial took, at first; then
 # after twice as long each time that it is slower still: 1.6 % of the time.
 _RETRY, _PATIENCE = 16, 64
-_STALL = 0.01  # seconds that a call may wait for a core; what takes longer is no matter of threads
+_STALL = 0.1  # seconds that a call may wait for a core; longer, it waits for something else
+_WAKING = 1e-3  # seconds of a call from which on it is no matter whether it wakes threads
 
 
 class Pace:
@@ -41,14 +45,17 @@ class Pace:
     >>> pace.alone
     True
 
-    The faster number is timed, too: where it is so no more, the other one is tried at once.
+    The faster number is timed, too: where it is so no more, the other one is tried soon.
     """
 
     def __init__(self) -> None:
         self.alone = True
         # Seconds of a call of each loop, in its last trial on one thread, and on all.
         self._means: dict[bool, dict[Hashable, float]] = {True: {}, False: {}}
+        self._seen: dict[bool, set[Hashable]] = {True: set(), False: set()}
         self._trial: dict[Hashable, list[float]] = {}  # seconds and calls in this one
+        self._usual: dict[Hashable, float] = {}  # seconds of late, on the faster number
+        self._changed = False  # whether the next call is the first one with its number of threads
         self._left, self._total = 0.0, 0.0  # seconds that this trial goes on, and of those before
         self._trying = False  # whether this trial is the slower number's
         self._doubted = False  # whether it only just was faster, by chance perhaps
@@ -56,36 +63,60 @@ class Pace:
         self._pause = _RETRY
 
     def note(self, loop: Hashable, seconds: float, calls: int = 1) -> None:
-        """Note how long calls of a loop took, unless it is a trial's first one, or the loop's.
-
-        It may wake threads and fill caches, or wait for a compiler.
-        """
+        """Note how long calls of a loop took, but for the first ones that `_skips` describes."""
         kept = self._trial.get(loop)
         if kept is None:
-            first = not self._trial or loop not in self._means[self.alone]
-            kept = self._trial[loop] = [0.0, 0]
-            if first and (calls < _CALLS or not self._means[True]):
+            if self._skips(loop, calls):
                 return
-        if seconds > calls * _STALL:
-            usual = [means[loop] for means in self._means.values() if loop in means]
-            seconds = min([seconds, *(calls * (_STALL + 10 * mean) for mean in usual)])
+            kept = self._trial[loop] = [0.0, 0]
+        if seconds > _STALL and (known := self._known(loop)):
+            seconds = min(seconds, _STALL + 10 * calls * min(known))
         kept[0] += seconds
         kept[1] += calls
         self._left -= seconds
-        if self._left <= 0.0 and sum(timed for _, timed in self._trial.values()) >= _CALLS:
+        if self._left <= 0.0 and self._is_whole():
             self._decide()
+
+    def _known(self, loop: Hashable) -> list[float]:
+        return [means[loop] for means in self._means.values() if loop in means]
+
+    def _skips(self, loop: Hashable, calls: int) -> bool:
+        """Return whether a call is not counted: a loop's first one with a number of threads.
+
+        It may wait for a compiler. And after a change a short one, which wakes threads.
+        """
+        changed, self._changed = self._changed, False
+        if loop in self._seen[self.alone]:
+            return changed and min(self._known(loop), default=_WAKING) < _WAKING
+        self._seen[self.alone].add(loop)
+        return calls < _CALLS or not self._means[True]
+
+    def _is_whole(self) -> bool:
+        """Return whether a trial that is long enough has timed most of what there is to time."""
+        took = sum(seconds for seconds, _ in self._trial.values())
+        if took < 3 * _SECONDS and sum(calls for _, calls in self._trial.values()) < _CALLS:
+            return False
+        usual = sum(self._usual.values())
+        timed = sum(self._usual.get(loop, 0.0) for loop in self._trial)
+        new = sum(
+            own
+            for loop, (own, calls) in self._trial.items()
+            if loop not in self._usual and calls >= _CALLS
+        )
+        return timed >= _MOST * usual or 2 * new >= took or took >= max(_LONG, 2 * usual)
 
     def _decide(self) -> None:
         """End a trial: the next one is the same number's, or the other's."""
-        took = sum(seconds for seconds, _ in self._trial.values())
-        slower = self._compare(took)
+        slower, took = self._compare(), sum(seconds for seconds, _ in self._trial.values())
+        if not self._trying:
+            self._remember(took)
         self._trial, self._total = {}, self._total + took
         self._left = min(_SECONDS, _PART * self._total)
         if self._trying:
             self._trying, self._last, self._since = False, took, 0.0
             if slower:
                 self._pause = min(2 * self._pause, _PATIENCE)
-                self.alone = not self.alone
+                self._change()
             self._doubted = not slower
             return
         self._since += took
@@ -93,21 +124,34 @@ class Pace:
         self._trying = due or (slower and self._doubted)
         self._doubted = False
         if self._trying:
-            self.alone = not self.alone
+            self._change()
 
-    def _compare(self, took: float) -> bool:
-        """Return whether what was called has taken longer than it would with the other number."""
+    def _remember(self, took: float) -> None:
+        """Add a trial on the faster number to what is usual; if the calls differ, it is all."""
+        timed = sum(self._usual.get(loop, 0.0) for loop in self._trial)
+        alike = timed >= _MOST * sum(self._usual.values())
+        kept = max(0.0, 1.0 - took / _MEMORY) if alike else 0.0
+        self._usual = {loop: kept * usual for loop, usual in self._usual.items() if kept}
+        for loop, (seconds, _) in self._trial.items():
+            self._usual[loop] = self._usual.get(loop, 0.0) + seconds
+
+    def _change(self) -> None:
+        self.alone, self._changed = not self.alone, True
+
+    def _compare(self) -> bool:
+        """Keep a trial's means; return whether it took longer than it would on the other number.
+
+        Or whether most of it is new to that one.
+        """
         own, other = self._means[self.alone], self._means[not self.alone]
-        known, elsewhere = 0.0, 0.0
+        took = known = elsewhere = 0.0
         for loop, (seconds, calls) in self._trial.items():
-            if calls:
-                own[loop] = seconds / calls
-                if loop in other:
-                    known += seconds
-                    elsewhere += calls * other[loop]
-        if 2 * known < took:  # most is new, and to be tried
-            self._since = math.inf
-        return known > elsewhere
+            own[loop] = seconds / calls
+            took += seconds
+            if loop in other:
+                known += seconds
+                elsewhere += calls * other[loop]
+        return known > elsewhere or 2 * known < took
 
     def call(self, loop: Hashable, forms: tuple[_Loop, _Loop], arguments: tuple[Any, ...]) -> None:
         """Call a loop of which these are the forms for all threads and for one, and time it."""

@@ -34,6 +34,40 @@ def test_the_choice_costs_no_tenth_more_than_the_better_number(one, every, scale
         assert seconds[20_000:].mean() <= 1.1 * best
 
 
+ROUNDS = {  # seconds of each loop on one thread and on all, and how often it is called in turn
+    "short": [(3e-4, 1.5e-4, 1), (4e-5, 4.5e-5, 1), (1e-5, 1.5e-5, 1), (1e-5, 1.5e-5, 1)],
+    "long": [(0.3, 0.1, 1), (0.04, 0.045, 1), (0.01, 0.015, 1), (0.01, 0.015, 1)],
+    "long one last": [(0.01, 0.015, 1), (0.04, 0.045, 1), (0.01, 0.015, 1), (0.3, 0.1, 1)],
+    "long one among others": [(0.3, 0.1, 1), (5e-3, 6e-3, 4)],
+    "rare and longer on all": [(0.05, 1.0, 1), (1e-4, 8e-5, 200)],
+    "rare and shorter on all": [(0.05, 0.015, 1), (1e-4, 1.1e-4, 200)],
+    "steps and losses": [(1.5e-4, 1.2e-4, 100), (0.02, 0.06, 1)],
+}
+
+
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_what_takes_most_of_a_round_decides(kind):
+    """Also if it is called once in longer than a trial."""
+    best = min(sum(times * own[i] for *own, times in ROUNDS[kind]) for i in (0, 1))
+    pace, seconds = threads.Pace(), []
+    for _ in range(400):
+        seconds.append(0.0)
+        for loop, (one, every, times) in enumerate(ROUNDS[kind]):
+            for _ in range(times):
+                took = one if pace.alone else every
+                pace.note(loop, took)
+                seconds[-1] += took
+    assert np.mean(seconds[200:]) <= 1.1 * best
+
+
+def test_calls_of_ever_new_sizes_are_not_all_trials():
+    pace, seconds = threads.Pace(), []
+    for k in range(50_000):
+        seconds.append(1e-4 if pace.alone else 1e-3)
+        pace.note(k // 100, seconds[-1])
+    assert np.mean(seconds) <= 1.1 * 1e-4
+
+
 def test_the_first_calls_choose_already():
     """Four of each."""
     for one, every in ((1.0, 3.0), (3.0, 1.0)):
