@@ -24,7 +24,7 @@ _MEMORY = 0.5  # seconds of calls for which it is known what is usual
 # The slower number is tried again after so many times what its last trial took, at first; then
 # after twice as long each time that it is slower still: 1.6 % of the time.
 _RETRY, _PATIENCE = 16, 64
-_STALL = 0.1  # seconds that a call may wait for a core; longer, it waits for something else
+_STALL = 0.03  # seconds that a call may wait for a core; longer, it waits for something else
 _WAKING = 1e-3  # seconds of a call from which on it is no matter whether it wakes threads
 
 
@@ -117,7 +117,8 @@ class Pace:
             if slower:
                 self._pause = min(2 * self._pause, _PATIENCE)
                 self._change()
-            self._doubted = not slower
+            else:
+                self._doubted, self._pause = True, _RETRY
             return
         self._since += took
         due = self._since >= self._last * (_RETRY if slower else self._pause)
