@@ -37,7 +37,7 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.passes import add_variate_changes, variate_change
+from flower_fedcon.kernels.passes import variate_change
 from flower_fedcon.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
@@ -147,7 +147,11 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         else:
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
             if uploads.everyone and uploads.unweighted:
-                add_variate_changes(mirror.own("c"), c, delta, length)
+                held = uploads.held("c")
+                if held is None:
+                    mirror.add(uploads.clients, c=variate_change(c, delta, length))
+                else:
+                    mirror.take(c=held)
                 averaged: Array = mean * (-1.0 / length)  # c + mean_i dc_i: each dc_i holds -c
                 return averaged
             changes = variate_change(c, delta, length)

@@ -14,8 +14,8 @@ from flower_fedcon.wire.payloads import Payload
 class Mirror:
     """What every client holds, known to the server: by name, an array with a row for each client.
 
-    Part of a strategy's state, and saved with it. It owns its rows: `put` and `add` change them in
-    place, which is why `aggregate` calls them last, when nothing can fail any more.
+    Part of a strategy's state, and saved with it. `put` and `add` change its rows in place, which
+    is why `aggregate` calls them last, when nothing can fail any more.
 
     Parameters
     ----------
@@ -60,8 +60,17 @@ class Mirror:
             else:
                 rows[clients] += change
 
+    def take(self, **rows: Array) -> None:
+        """Take the arrays of all clients' states as they are: from now on both only read them.
+
+        Whoever has other values to write copies first.
+        """
+        for name, held in rows.items():
+            held.flags.writeable = False
+            self._rows[name] = held
+
     def own(self, name: str) -> Array:
-        """Return the rows of one name to change: a copy, if an engine has given them to read."""
+        """Return the rows of one name to change: a copy, if an engine has them, too."""
         rows = self._rows[name]
         if not rows.flags.writeable:
             rows = self._rows[name] = rows.copy()

@@ -136,6 +136,9 @@ class Reply:
         is trusted.
     silent : bool
         Whether nothing was heard of these clients, for the reason in `error`.
+    left : NamedTuple, optional
+        The state that the step has left, its arrays stacked, where an engine of this process has
+        taken the whole cohort together. It never crosses a wire.
     """
 
     clients: list[int]
@@ -147,12 +150,14 @@ class Reply:
     work: Sequence[Mapping[str, float]] = ()
     remote: bool = False
     silent: bool = False
+    left: Any = None
 
     def single(self) -> Iterator[Reply]:
         """Yield the reply of each client on its own."""
         for i, client in enumerate(self.clients):
             payload = {name: [entry(column, i)] for name, column in self.payload.items()}
-            yield replace(self, clients=[client], payload=payload, work=self.work[i : i + 1])
+            work = self.work[i : i + 1]
+            yield replace(self, clients=[client], payload=payload, work=work, left=None)
 
 
 def entry(column: Any, i: int) -> Any:

@@ -144,6 +144,18 @@ class Uploads:
             return StackedAtom(values, (len(values),))
         return np.stack(values)
 
+    def held(self, name: str) -> Array | None:
+        """Return what a field of all clients' states holds after these uploads, stacked, to read.
+
+        None where clients are elsewhere, are taken one by one, or do not all take part.
+        """
+        left = self._replies[0].left
+        if left is None or not self.everyone or len(self._replies) > 1:
+            return None
+        found = getattr(left, name)
+        alone = isinstance(found, np.ndarray) and found.base is None and found.flags.carray
+        return found if alone and len(found) == self.num_clients else None
+
     @property
     def everyone(self) -> bool:
         """Whether every client has sent something."""

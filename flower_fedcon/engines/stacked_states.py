@@ -275,6 +275,8 @@ class States:
             if name not in arrays:
                 model = value.shape if value.ndim == self._axes else value.shape[1:]
                 arrays[name] = np.zeros((self._num_clients, *model), value.dtype)
+            elif not arrays[name].flags.writeable:  # the server's mirror has it
+                arrays[name] = arrays[name].copy()
             arrays[name][rows] = value
         kind = tuple(form)
         number = self._numbers.get(kind)

@@ -33,7 +33,6 @@ _PARALLEL = (
     steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
     vertices.take_vertex_steps, models.pulled, models.pulled_twice, models.mix_outer,
     models.changes, models.squares, models.variate_change, models.sum_parts,
-    models.add_variate_changes,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
 pace = Pace()
@@ -249,11 +248,6 @@ def sum_parts(x: Array, count: int) -> Array:
     parts = np.empty((count, x.shape[1]), x.dtype)
     call("sum_parts", _MOVE * x.size, read_only(x), parts)
     return parts
-
-
-def add_variate_changes(rows: Array, c: Array, delta: Array, rate: float) -> None:
-    """Add rate delta - c to a matrix in place, for a vector c."""
-    call("add_variate_changes", _MOVE * delta.size, rows, c, delta, delta.dtype.type(rate))
 
 
 def read_only(x: Array) -> Array:

@@ -69,10 +69,3 @@ def sum_parts(x: Array, parts: Array) -> None:
             row = x[i]
             for j in range(len(total)):
                 total[j] += row[j]
-
-
-def add_variate_changes(rows: Array, c: Array, delta: Array, rate: Any) -> None:
-    """Add rate delta - c to `rows`, for a vector c."""
-    for i in numba.prange(len(rows)):
-        for j in range(rows.shape[1]):
-            rows[i, j] += delta[i, j] * rate - c[j]

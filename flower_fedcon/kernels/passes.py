@@ -13,7 +13,7 @@ import numpy as np
 
 from flower_fedcon import validation
 from flower_fedcon.arrays import in_order, known
-from flower_fedcon.kernels.dispatch import kernels, kernels_at_hand
+from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.validation import Array
 
 # Entries, and clients, from which on sums over clients are those of so many parts of the clients,
@@ -83,28 +83,6 @@ def variate_change(c: Array, delta: Array, length: float) -> Array:
     return change
 
 
-def add_variate_changes(rows: Array, c: Array, delta: Array, length: float) -> None:
-    """Add -(c + delta / length) to `rows` in place.
-
-    Parameters
-    ----------
-    rows, delta : array, shape (clients, *model)
-    c : array, shape of a model
-    length : float
-
-    >>> rows = np.zeros((2, 1))
-    >>> add_variate_changes(rows, np.array([1.0]), np.array([[2.0], [-6.0]]), 2.0)
-    >>> rows
-    array([[-2.],
-           [ 2.]])
-    """
-    compiled = kernels_at_hand(delta) if _are_rows(rows, c, delta) else None
-    if compiled is None:
-        rows += variate_change(c, delta, length)
-    else:
-        compiled.add_variate_changes(rows, c, delta, -1.0 / length)
-
-
 def sum_over_clients(x: Array) -> Array:
     """Return the sum along the leading axis.
 
@@ -165,14 +143,6 @@ def _of_vectors(x: Array, *vectors: Array) -> bool:
         and x.ndim == 2
         and all(v.shape == x.shape[1:] and v.dtype == x.dtype for v in vectors)
     )
-
-
-def _are_rows(rows: Array, c: Array, delta: Array) -> bool:
-    """Return whether these are matrices and a vector, alike and in order, their entries known."""
-    if not known(delta) or delta.ndim != 2 or rows.shape != delta.shape:
-        return False
-    alike = rows.dtype == delta.dtype == c.dtype and c.shape == delta.shape[1:]
-    return alike and rows.flags.c_contiguous and delta.flags.c_contiguous
 
 
 def _kernels(x: Array, *others: Array) -> ModuleType | None:

@@ -1,0 +1,99 @@
+"""A mirror that has the very arrays in which the stacked engine holds its clients' states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import OpenRun
+from test_stacked import made, objectives, opened
+from test_stacked_faults import Faulty
+
+from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.kernels import dispatch
+
+
+def of_clients(run: OpenRun, engine: Any) -> list[Any]:
+    """What the clients hold, as far as the server has acknowledged it."""
+    rounds = run.server.acknowledgements.rounds.tolist()
+    states = [engine._states.acknowledged(j, last) for j, last in enumerate(rounds)]
+    return [np.zeros_like(run.state.c) if state is None else state.c for state in states]
+
+
+def hostile(seed: int, **settings: Any) -> list[tuple[bytes, ...]]:
+    """What the server holds after each of some rounds in which uploads are bad and states go."""
+    strategy, problem = made("scaffold", objectives("least squares"), min_replies=5, **settings)
+    run, rng, seen = OpenRun(strategy, problem), np.random.default_rng(seed), []
+    engine = opened(Faulty, run)
+    for now in range(1, 31):
+        event, client = rng.choice(["calm", "bad", "lost", "restarted"], p=[0.6, 0.2, 0.1, 0.1]), 3
+        engine.bad = {now: client} if event == "bad" else {}
+        if event in ("lost", "restarted"):
+            states, engine = engine.save(), opened(Faulty, run)
+            gone = [client] if event == "lost" else []
+            left = [Versions() if j in gone else v for j, v in enumerate(states)]
+            engine.load(left if gone else states)
+            engine.bad = {}
+        run.round(engine)
+        mirror = run.state.mirror["c"]
+        for own, held in zip(mirror, of_clients(run, engine), strict=True):
+            assert own.tobytes() == held.tobytes(), (now, event)
+        seen.append((run.x.tobytes(), run.state.c.tobytes(), mirror.tobytes()))
+    assert {"dropped", "lost"} <= run.server.counts.keys()
+    return seen
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_holds_bit_for_bit_what_the_uploads_would_make_of_it(seed, compiled, monkeypatch):
+    if compiled:
+        monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+    found = hostile(seed)
+    monkeypatch.setattr(Uploads, "held", lambda *_: None)
+    assert found == hostile(seed)
+
+
+def test_it_has_the_clients_array_until_a_reply_is_dropped():
+    """Then it moves by what the others have sent; and the engine has states in two places."""
+    strategy, problem = made("scaffold", objectives("least squares"), min_replies=5)
+    run = OpenRun(strategy, problem)
+    engine = opened(Faulty, run)
+    engine.bad = {3: 2}
+    for now, shared in enumerate([True, True, False, False], start=1):
+        run.round(engine)
+        held = [arrays.get("c") for arrays in engine._states._arrays]
+        rows = run.state.mirror["c"]
+        assert any(rows is array for array in held) == shared, now
+        assert np.shares_memory(rows, run.state.mirror.own("c")) == (now == 3)
+
+
+def test_who_writes_copies_first():
+    rows = np.zeros((2, 3))
+    mirror = Mirror(c=np.ones((2, 3)))
+    mirror.take(c=rows)
+    assert mirror["c"] is rows
+    with pytest.raises(ValueError, match="read-only"):
+        rows[0] = 1.0
+    mirror.add([1], c=np.ones((1, 3)))
+    assert rows.sum() == 0
+    assert mirror["c"].sum() == 3
+
+
+def test_states_that_the_mirror_has_are_copied_before_some_change():
+    """A client that is readmitted alone, say: what it gets may be anything to the engine."""
+    strategy, problem = made("scaffold", objectives("least squares"))
+    run = OpenRun(strategy, problem)
+    engine = opened(Faulty, run)
+    engine.bad = {}
+    run.round(engine)
+    states, mirror = engine._states, run.state.mirror["c"]
+    before, last = mirror.copy(), np.array([1])
+    assert states.acknowledge(np.arange(7), np.ones(7, int)).all()
+    other = states.read(np.array([4]), slice(4, 5))._replace(c=np.full((1, 6), 9.0))
+    states.readmit(np.array([4]), slice(4, 5), last, other)
+    assert states.acknowledged(4, 1).c.tolist() == [9.0] * 6
+    assert mirror.tobytes() == before.tobytes()
+    assert states.acknowledged(3, 1).c.tobytes() == before[3].tobytes()
