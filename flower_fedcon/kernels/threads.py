@@ -74,8 +74,10 @@ class Pace:
         kept[0] += seconds
         kept[1] += calls
         self._left -= seconds
-        if self._left <= 0.0 and self._is_whole():
-            self._decide()
+        if self._left <= 0.0:
+            took = sum(spent for spent, _ in self._trial.values())
+            if self._is_whole(took):
+                self._decide(took)
 
     def _known(self, loop: Hashable) -> list[float]:
         return [means[loop] for means in self._means.values() if loop in means]
@@ -91,9 +93,8 @@ class Pace:
         self._seen[self.alone].add(loop)
         return calls < _CALLS or not self._means[True]
 
-    def _is_whole(self) -> bool:
+    def _is_whole(self, took: float) -> bool:
         """Return whether a trial that is long enough has timed most of what there is to time."""
-        took = sum(seconds for seconds, _ in self._trial.values())
         if took < 3 * _SECONDS and sum(calls for _, calls in self._trial.values()) < _CALLS:
             return False
         usual = sum(self._usual.values())
@@ -105,12 +106,10 @@ class Pace:
         )
         return timed >= _MOST * usual or 2 * new >= took or took >= max(_LONG, 2 * usual)
 
-    def _decide(self) -> None:
+    def _decide(self, took: float) -> None:
         """End a trial: the next one is the same number's, or the other's."""
-        slower, took = self._compare(), sum(seconds for seconds, _ in self._trial.values())
-        if not self._trying:
-            self._remember(took)
-        self._trial, self._total = {}, self._total + took
+        slower = self._compare(took)
+        self._total += took
         self._left = min(_SECONDS, _PART * self._total)
         if self._trying:
             self._trying, self._last, self._since = False, took, 0.0
@@ -119,13 +118,15 @@ class Pace:
                 self._change()
             else:
                 self._doubted, self._pause = True, _RETRY
-            return
-        self._since += took
-        due = self._since >= self._last * (_RETRY if slower else self._pause)
-        self._trying = due or (slower and self._doubted)
-        self._doubted = False
-        if self._trying:
-            self._change()
+        else:
+            self._remember(took)
+            self._since += took
+            due = self._since >= self._last * (_RETRY if slower else self._pause)
+            self._trying = due or (slower and self._doubted)
+            self._doubted = False
+            if self._trying:
+                self._change()
+        self._trial = {}
 
     def _remember(self, took: float) -> None:
         """Add a trial on the faster number to what is usual; if the calls differ, it is all."""
@@ -139,16 +140,15 @@ class Pace:
     def _change(self) -> None:
         self.alone, self._changed = not self.alone, True
 
-    def _compare(self) -> bool:
+    def _compare(self, took: float) -> bool:
         """Keep a trial's means; return whether it took longer than it would on the other number.
 
         Or whether most of it is new to that one.
         """
         own, other = self._means[self.alone], self._means[not self.alone]
-        took = known = elsewhere = 0.0
+        known = elsewhere = 0.0
         for loop, (seconds, calls) in self._trial.items():
             own[loop] = seconds / calls
-            took += seconds
             if loop in other:
                 known += seconds
                 elsewhere += calls * other[loop]
