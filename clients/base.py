@@ -142,6 +142,11 @@ class FedConClient(FlowerClient, Generic[State]):
         """
         return state
 
+    @property
+    def state_follows(self) -> bool:
+        """Whether the server finds the state that a step leaves from the upload, bit for bit."""
+        return False
+
     def received(self, before: State, after: State, down: Payload, read: Payload) -> State:
         """Return the state after a step whose upload is compressed: the server reads `read`."""
         return after

@@ -147,7 +147,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         else:
             length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
             if uploads.everyone and uploads.unweighted:
-                held = uploads.held("c")
+                held = uploads.held("c", like=mirror["c"])
                 if held is None:
                     mirror.add(uploads.clients, c=variate_change(c, delta, length))
                 else:

@@ -20,7 +20,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _FORESEEN = ("point", "move", "minimizer")  # what `steps_ahead` says again
-_VARIATES = ("correction", "upload")  # and `variate_rate`
+_VARIATES = ("correction", "upload", "step", "on_acknowledged")  # and `variate_rate`
 
 State = TypeVar("State")
 
@@ -155,10 +155,16 @@ class LocalStepsClient(LocalPassClient[State]):
     def variate_rate(self) -> float | None:
         """What control variates move by: c_i := c_i + (rate (end - start) - c), as in Scaffold.
 
-        Where there are such and the correction's `less` and `linear` are c_i and c, this is their
-        rate; else None, the default. A class that defines `correction` or `upload` defines it, too.
+        Where there are such, the correction's `less` and `linear` are c_i and c, and end - start is
+        what is uploaded, this is their rate; else None, the default. A class that defines one of
+        `correction`, `upload`, `step` and `on_acknowledged` defines it, too.
         """
         return None
+
+    @property
+    def state_follows(self) -> bool:
+        """Whether control variates, by `variate_rate`, are all that changes."""
+        return self._varies and self.variate_rate is not None
 
     def _all_at_once(self, added: Correction, count: int, down: Payload) -> LocalPass | None:
         """Return the pass, if the objective can take all its steps in one go."""

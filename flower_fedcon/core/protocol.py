@@ -138,7 +138,7 @@ class Reply:
         Whether nothing was heard of these clients, for the reason in `error`.
     left : NamedTuple, optional
         The state that the step has left, its arrays stacked, where an engine of this process has
-        taken the whole cohort together. It never crosses a wire.
+        taken all clients together and their state follows from the payload. It crosses no wire.
     """
 
     clients: list[int]

@@ -144,17 +144,19 @@ class Uploads:
             return StackedAtom(values, (len(values),))
         return np.stack(values)
 
-    def held(self, name: str) -> Array | None:
-        """Return what a field of all clients' states holds after these uploads, stacked, to read.
+    def held(self, name: str, like: Array) -> Array | None:
+        """Return what a field of all clients' states holds after these uploads, as these rows.
 
-        None where clients are elsewhere, are taken one by one, or do not all take part.
+        None where clients are elsewhere, are taken one by one, or do not all take part; and where
+        their states are not known to follow from what they upload.
         """
         left = self._replies[0].left
         if left is None or not self.everyone or len(self._replies) > 1:
             return None
-        found = getattr(left, name)
-        alone = isinstance(found, np.ndarray) and found.base is None and found.flags.carray
-        return found if alone and len(found) == self.num_clients else None
+        found = getattr(left, name, None)
+        if not isinstance(found, np.ndarray) or found.base is not None or not found.flags.carray:
+            return None
+        return found if found.shape == like.shape and found.dtype == like.dtype else None
 
     @property
     def everyone(self) -> bool:

@@ -266,7 +266,8 @@ class StackedEngine(InProcess):
             states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
         work = work_of_each(client.work, len(numbers))
-        left = after if len(clients) == len(self._everyone) else None
+        everyone = len(clients) == len(self._everyone)
+        left = after if everyone and client.state_follows else None
         return [Reply(numbers, request.round, columns, work=work, left=left)]
 
     def _spread_state(self, state: Any, count: int) -> Any:

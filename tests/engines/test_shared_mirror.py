@@ -10,9 +10,11 @@ from harness import OpenRun
 from test_stacked import made, objectives, opened
 from test_stacked_faults import Faulty
 
+from flower_fedcon.clients.scaffold import ScaffoldClient
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.engines import local, stacked
 from flower_fedcon.kernels import dispatch
 
 
@@ -52,7 +54,7 @@ def test_it_holds_bit_for_bit_what_the_uploads_would_make_of_it(seed, compiled, 
     if compiled:
         monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
     found = hostile(seed)
-    monkeypatch.setattr(Uploads, "held", lambda *_: None)
+    monkeypatch.setattr(Uploads, "held", lambda *_, **__: None)
     assert found == hostile(seed)
 
 
@@ -68,6 +70,45 @@ def test_it_has_the_clients_array_until_a_reply_is_dropped():
         rows = run.state.mirror["c"]
         assert any(rows is array for array in held) == shared, now
         assert np.shares_memory(rows, run.state.mirror.own("c")) == (now == 3)
+
+
+class Clipping(ScaffoldClient):
+    """Its c_i is not what the server makes of its upload."""
+
+    def upload(self, state, down, done):
+        sent, after = super().upload(state, down, done)
+        return sent, after._replace(c=np.clip(after.c, -0.1, 0.1))
+
+
+class Forgetful(ScaffoldClient):
+    """Its c_i is one array for all clients, as large as an array with an entry for each."""
+
+    def upload(self, state, down, done):
+        sent, after = super().upload(state, down, done)
+        return sent, after._replace(c=np.zeros_like(down["x"]))
+
+
+class Louder(ScaffoldClient):
+    """It sends another upload than that which its c_i follows."""
+
+    def step(self, state, down):
+        sent, after = super().step(state, down)
+        return {"delta": 1.5 * sent["delta"]}, after
+
+
+@pytest.mark.parametrize("kind", [Clipping, Forgetful, Louder])
+def test_clients_of_ones_own_are_followed_by_what_they_send(kind, monkeypatch):
+    monkeypatch.setattr(stacked, "client_class", lambda _: kind)
+    monkeypatch.setattr(local, "client_class", lambda _: kind)
+    found = []
+    for engine in (local.LocalEngine, stacked.StackedEngine):
+        run = OpenRun(*made("scaffold", objectives("least squares", 6)))
+        clients = opened(engine, run)
+        for _ in range(3):
+            run.round(clients)
+        found.append(run.state.mirror["c"])
+    assert found[0].shape == found[1].shape
+    assert np.abs(found[0] - found[1]).max() <= 1e-12
 
 
 def test_who_writes_copies_first():
