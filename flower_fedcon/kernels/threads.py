@@ -54,7 +54,8 @@ class Pace:
         self._means: dict[bool, dict[Hashable, float]] = {True: {}, False: {}}
         self._seen: dict[bool, set[Hashable]] = {True: set(), False: set()}
         self._trial: dict[Hashable, list[float]] = {}  # seconds and calls in this one
-        self._usual: dict[Hashable, float] = {}  # seconds of late, on the faster number
+        # Seconds and calls of late, on the faster number.
+        self._usual: dict[Hashable, tuple[float, float]] = {}
         self._changed = False  # whether the next call is the first one with its number of threads
         self._left, self._total = 0.0, 0.0  # seconds that this trial goes on, and of those before
         self._trying = False  # whether this trial is the slower number's
@@ -95,16 +96,32 @@ class Pace:
 
     def _is_whole(self, took: float) -> bool:
         """Return whether a trial that is long enough has timed most of what there is to time."""
-        if took < 3 * _SECONDS and sum(calls for _, calls in self._trial.values()) < _CALLS:
+        count = sum(calls for _, calls in self._trial.values())
+        if took < 3 * _SECONDS and count < _CALLS:
             return False
-        usual = sum(self._usual.values())
-        timed = sum(self._usual.get(loop, 0.0) for loop in self._trial)
+        timed, usual = self._timed(took, count)
         new = sum(
             own
             for loop, (own, calls) in self._trial.items()
             if loop not in self._usual and calls >= _CALLS
         )
         return timed >= _MOST * usual or 2 * new >= took or took >= max(_LONG, 2 * usual)
+
+    def _timed(self, took: float = 0.0, count: float = 0.0) -> tuple[float, float]:
+        """Return what usually the loops of this trial take, and all that still are called.
+
+        Those are not that did not come where they usually come `_CALLS` times: in so many seconds,
+        and among so many calls.
+        """
+        whole = sum(seconds for seconds, _ in self._usual.values())
+        among = sum(calls for _, calls in self._usual.values())
+        timed = missing = 0.0
+        for loop, (seconds, calls) in self._usual.items():
+            if loop in self._trial:
+                timed += seconds
+            elif took * calls < _CALLS * whole or count * calls < _CALLS * among:
+                missing += seconds
+        return timed, timed + missing
 
     def _decide(self, took: float) -> None:
         """End a trial: the next one is the same number's, or the other's."""
@@ -130,12 +147,12 @@ class Pace:
 
     def _remember(self, took: float) -> None:
         """Add a trial on the faster number to what is usual; if the calls differ, it is all."""
-        timed = sum(self._usual.get(loop, 0.0) for loop in self._trial)
-        alike = timed >= _MOST * sum(self._usual.values())
-        kept = max(0.0, 1.0 - took / _MEMORY) if alike else 0.0
-        self._usual = {loop: kept * usual for loop, usual in self._usual.items() if kept}
-        for loop, (seconds, _) in self._trial.items():
-            self._usual[loop] = self._usual.get(loop, 0.0) + seconds
+        timed, usual = self._timed()
+        kept = max(0.0, 1.0 - took / _MEMORY) if timed >= _MOST * usual else 0.0
+        self._usual = {loop: (kept * s, kept * c) for loop, (s, c) in self._usual.items() if kept}
+        for loop, (seconds, calls) in self._trial.items():
+            s, c = self._usual.get(loop, (0.0, 0.0))
+            self._usual[loop] = s + seconds, c + calls
 
     def _change(self) -> None:
         self.alone, self._changed = not self.alone, True

@@ -129,3 +129,26 @@ def test_a_call_that_fails_is_no_trial(monkeypatch):
         with pytest.raises(ValueError, match="no"):
             pace.call("loop", (fails, fails), ())
     assert pace.alone
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04, 0.3])
+@pytest.mark.parametrize("stalls", [(1.0, 1.0), (1.0, 20.0), (20.0, 1.0)])
+def test_a_method_that_follows_another_is_timed_on_its_own(share, stalls):
+    """What the first one called is not waited for; some of both may be in one trial."""
+    pace, rng = threads.Pace(), np.random.default_rng(0)
+
+    def play(loop, one, every):
+        took = (one if pace.alone else every) * rng.uniform(1.0, 1.1)
+        pace.note(loop, took)
+        return took
+
+    for _ in range(20_000):
+        play("first", 6e-5, 6.5e-5)
+    for _ in range(int(share * 160)):  # of a trial of 10 ms
+        play("first", 6e-5, 6.5e-5)
+        play("second", 2e-4, 1e-4)
+    one, every = 2e-4 * stalls[0], 1e-4 * stalls[1]
+    seconds = [play("second", one, every) for _ in range(4_000)]
+    worse = np.array(seconds) > 1.15 * min(one, every)
+    assert np.sum(seconds[1_000:]) <= 1.1 * 1.05 * 3_000 * min(one, every)
+    assert np.sum(np.array(seconds)[worse]) <= 0.3 * max(stalls)
