@@ -102,7 +102,10 @@ def check_field(name: str, value: object, kind: str) -> None:
 def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
     """Return `value` if it is one of the strings in `valid`."""
     if value not in valid:
-        raise ConfigError(f"{name} must be one of {', '.join(map(repr, valid))}, got {value!r}")
+        folded = [word for word in valid if word.lower() == str(value).lower()]
+        meant = f": did you mean {folded[0]!r}?" if folded else ""
+        said = ", ".join(map(repr, valid))
+        raise ConfigError(f"{name} must be one of {said}, got {value!r}{meant}")
     return str(value)
 
 

@@ -20,6 +20,7 @@ _ENGINES = ("local", "stacked", "jax")
 _SIZES = ((10, 100), (10, 1000), (100, 100), (100, 1000), (1000, 100))  # clients and d
 _FEDFW = ((10, 400), (100, 400), (1000, 64), (10_000, 64))
 _ROWS, _STEPS, _RATE, _L1 = 20, 5, 0.01, 1e-3
+_MANY = 200  # rows, so many that their products with one another would save no work
 
 
 class _Case(NamedTuple):
@@ -74,10 +75,11 @@ def _cases(quick: bool) -> Iterator[_Case]:
 
     steps: dict[str, Any] = {"client_lr": _RATE, "local_steps": _STEPS}
     settings: dict[str, Any] = {"rate": _RATE, "steps": _STEPS}
-    for clients, d in ((5, 64),) if quick else _SIZES:
-        free = FederatedProblem(small_clients(clients, d, rows=_ROWS).objectives)
+    sizes = [(5, 64, _ROWS)] if quick else [*((n, d, _ROWS) for n, d in _SIZES), (100, 100, _MANY)]
+    for clients, d, rows in sizes:
+        free = FederatedProblem(small_clients(clients, d, rows=rows).objectives)
         sparse = FederatedProblem(free.objectives, regularizer=L1(_L1))
-        data, work = held(free, "A", "b"), _STEPS * clients * _ROWS * d
+        data, work = held(free, "A", "b"), _STEPS * clients * rows * d
         methods: list[tuple[Any, FederatedProblem, Any, dict[str, Any]]] = [
             (FedAvg(**steps), free, loops.fedavg, {}),
             (Scaffold(**steps), free, loops.scaffold, {}),
@@ -86,6 +88,7 @@ def _cases(quick: bool) -> Iterator[_Case]:
         for strategy, problem, loop, more in methods:
             by_hand = partial(loop, *data, **settings, **more)
             what = f"{strategy.title}, {clients} clients, d={d}"
+            what += f", {rows} rows" if rows != _ROWS else ""
             target = "<= 0.67" if clients >= 100 else "<= 1.15"
             yield _Case(what, strategy, problem, by_hand, work, target)
     for clients, d in ((5, 64),) if quick else _FEDFW:

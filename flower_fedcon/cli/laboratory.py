@@ -100,7 +100,8 @@ def bench(
     for one in found:
         quartiles = f"{one.low:.3g} to {one.high:.3g}"
         cost = f"{one.cost:.3g} {one.unit}"
-        rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, one.judged)
+        target = one.target if quick else one.judged
+        rows.add_row(one.what, one.yardstick, f"{one.ratio:.3g}", quartiles, cost, target)
     console().print(rows)
     if output is not None:
         write_text(output, to_json(found))

@@ -15,6 +15,7 @@ from numba.core.caching import FunctionCache
 
 _log = logging.getLogger("flwr")
 _told: set[str] = set()  # the folders that a warning has named
+_filled: set[str] = set()  # and those that were said to be filled
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -34,10 +35,15 @@ class _Files(FunctionCache):
 
     def load_overload(self, *arguments: Any) -> Any:
         try:
-            return super().load_overload(*arguments)  # type: ignore[no-untyped-call]
+            found = super().load_overload(*arguments)  # type: ignore[no-untyped-call]
         except Exception as error:  # of a damaged file, nearly any
             self.discard(error)
             return None
+        if found is None and not _filled:
+            _filled.add(self.cache_path)
+            what = "compiling loops, some ten seconds once on a machine; they are kept in %s"
+            _log.info(what, self.cache_path)
+        return found
 
     def save_overload(self, *arguments: Any) -> None:
         try:

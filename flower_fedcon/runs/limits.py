@@ -70,8 +70,8 @@ class End(NamedTuple):
 class Forecast:
     """Says after each record what will end a run, and when.
 
-    Rounds and budgets are spent at the pace so far; a column falls geometrically, as between its
-    first record and the last.
+    Rounds and budgets are spent at the pace since the first record that it has seen, of which alone
+    at that of the seconds that it holds; a column falls geometrically, as between these two.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Forecast:
         callbacks: Sequence[Any] = (),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._rounds, self._clock, self._began = rounds, clock, clock()
+        self._rounds, self._clock, self._began = rounds, clock, 0.0
         self._stops = [c for c in callbacks if isinstance(c, EarlyStopping)]
         self._budgets = [c for c in callbacks if isinstance(c, Budget)]
         self._first: Record | None = None
@@ -96,18 +96,22 @@ class Forecast:
     def __call__(self, record: Record) -> End:
         """Return what will end the run, or has."""
         if self._first is None:  # of a resumed run, a later one
-            self._first = record
-        elapsed = self._clock() - self._began
-        before = self._first["round"] - 1
-        passed = (record["round"] - before) / max(1, self._rounds - before)
-        ends = [self._end(elapsed, passed, f"round {self._rounds}")]
+            self._first, self._began = record, self._clock()
+        first = None if record is self._first else self._first
+        elapsed = record.get("seconds", math.inf) if first is None else self._clock() - self._began
+
+        def spent(of: Callable[[Record], float], limit: float, what: str) -> End:
+            before = 0.0 if first is None else of(first)
+            share = (of(record) - before) / (limit - before) if limit > before else 1.0
+            return self._end(elapsed, share, what)
+
+        ends = [spent(lambda one: one["round"], self._rounds, f"round {self._rounds}")]
         for stop in self._stops:
             share = self._fallen(stop, record)
             ends.append(self._end(elapsed, share, f"{stop.column} at most {stop.tolerance:g}"))
         for budget in self._budgets:
             for name, limit in budget.limits.items():
-                share = SPENDING[name](record) / limit
-                ends.append(self._end(elapsed, share, f"{limit:g} {name}"))
+                ends.append(spent(SPENDING[name], limit, f"{limit:g} {name}"))
         return min(ends, key=lambda end: (not end.reached, end.seconds))
 
     @staticmethod

@@ -15,6 +15,7 @@ from flower_fedcon.kernels import jit  # noqa: E402
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(jit, "_told", set())
+    monkeypatch.setattr(jit, "_filled", set())
     return tmp_path
 
 
@@ -60,6 +61,14 @@ def test_damaged_files_are_replaced(make, kind, damage, folder, caplog):
     fourth = make()
     assert of(fourth) == 6
     assert was_read(fourth)
+
+
+def test_who_waits_for_a_compiler_is_told_once(folder, caplog):
+    with caplog.at_level(logging.INFO, "flwr"):
+        assert of(loop()) == 6
+        assert of(loop()) == 6  # from the files
+        assert loop()(0.5) == 1.0
+    assert caplog.text.count(f"they are kept in {folder}") == 1
 
 
 @pytest.mark.parametrize("make", [loop, callback])

@@ -63,8 +63,8 @@ def test_the_first_end_by_the_pace_so_far():
     assert (round(first.seconds, 9), first.what) == (19.0, "10 megabytes")
     clock.now = 4.0
     half = forecast(row(4, kkt=1e-3))  # of the decades
-    assert (round(half.seconds, 9), half.what, half.reached) == (4.0, "kkt at most 1e-06", False)
-    assert left(forecast(row(4, kkt=1e-3))) == ", 0:04 left until kkt at most 1e-06"
+    assert (round(half.seconds, 9), half.what, half.reached) == (3.0, "kkt at most 1e-06", False)
+    assert left(forecast(row(4, kkt=1e-3))) == ", 0:03 left until kkt at most 1e-06"
     clock.now = 5.0
     assert forecast(row(5, kkt=1e-7)) == (0.0, "kkt at most 1e-06", True)
     assert Forecast(4, (), clock)(row(4)).reached
@@ -73,8 +73,19 @@ def test_the_first_end_by_the_pace_so_far():
 def test_a_resumed_run_is_as_fast_as_since_then():
     clock = Clock()
     forecast = Forecast(100, (), clock)
-    clock.now = 1.0
-    assert forecast(row(91)).seconds == pytest.approx(9.0)
+    clock.now = 50.0  # to start took long
+    assert forecast(row(91)).seconds == pytest.approx(9.0)  # a second a round, before
+    clock.now = 52.0
+    assert forecast(row(92)).seconds == pytest.approx(16.0)
+
+
+def test_rounds_between_two_records_count():
+    clock = Clock()
+    forecast = Forecast(300, (), clock)
+    clock.now = 99.0
+    assert forecast(row(100)).seconds == pytest.approx(200.0)
+    clock.now += 50.0
+    assert forecast(row(200)).seconds == pytest.approx(50.0)
 
 
 def test_a_budget_ends_a_run():
