@@ -207,7 +207,7 @@ def hold(
 
         reason, traced = stacked.why_not_stackable(strategy, problem), None
         if engine == "jax":
-            kind = _jax_engine()
+            kind = jax_engine()
             apart = reason and stacked.why_not_stackable(strategy, problem, traceable.KINDS)
             traced = apart or traceable.why_not_traceable(strategy, problem)
             if traced is None:
@@ -229,7 +229,7 @@ def hold(
     return LocalEngine(problem)
 
 
-def _jax_engine() -> Any:
+def jax_engine() -> Any:
     """Return the module of the engine that compiles rounds.
 
     Raises

@@ -20,6 +20,7 @@ from flower_fedcon.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.run import Plan
+from flower_fedcon.simulation import jax_engine
 
 _NO = Tracking()
 
@@ -95,6 +96,8 @@ def _figures(folder: Path) -> list[Path]:
 
 def _find_optimum(experiment: Experiment) -> None:
     problem = experiment.problem()
+    if experiment.run_options.engine == "jax":
+        jax_engine()  # raises without JAX, and not only after the search
     if not experiment.reference:
         return
     began = time.perf_counter()

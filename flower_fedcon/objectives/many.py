@@ -100,9 +100,12 @@ class ManyClients(Sequence[Any]):
             )
         self.num_clients, self.rows_each = int(A.shape[0]), int(A.shape[1])
         # One objective of all rows: it checks the data, and each client's is a part of it.
-        self._whole: LinearModel = kind(
-            A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings
-        )
+        try:
+            self._whole: LinearModel = kind(
+                A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{error}{_whose(A, targets)}") from None
         self.factors: Array | None = None
         """What multiplies each client's objective; None for 1."""
 
@@ -183,6 +186,15 @@ class ManyClients(Sequence[Any]):
     def __repr__(self) -> str:
         name, m = type(self._whole).__name__, self.rows_each
         return f"ManyClients({name}: {self.num_clients} clients, {m} rows each)"
+
+
+def _whose(*arrays: Array) -> str:
+    """Return where the first value that is not finite is, as a user sees it; "" if all are."""
+    for values in arrays:
+        if values.dtype.kind == "f" and not (good := np.isfinite(values)).all():
+            client, row = np.argwhere(~good)[0, :2].tolist()
+            return f" (row {row} of client {client})"
+    return ""
 
 
 def column(objectives: Sequence[Any], name: str) -> Any:

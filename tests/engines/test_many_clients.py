@@ -311,6 +311,14 @@ def test_what_is_refused(case):
         ManyClients(*arguments, **settings)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_value_that_is_not_finite_is_named_by_its_client(which):
+    given = [np.ones((5, 4, 3)), np.ones((5, 4))]
+    given[which][3, 2] = np.inf
+    with pytest.raises(ConfigError, match=r"not finite .* \(row 2 of client 3\)"):
+        ManyClients(LeastSquares, *given)
+
+
 def test_functional_constraints_are_refused():
     A, b = data(LeastSquares)
     with pytest.raises(ConfigError, match='constraints="each" needs'):

@@ -132,6 +132,15 @@ def test_errors_are_one_line(
     assert words in refusal(fedcon, command, *arguments)
 
 
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_jax_is_missed_before_the_optimum_is_sought(
+    fedcon: Command, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setattr(FederatedProblem, "optimum", property(lambda _: pytest.fail("sought")))
+    assert "needs JAX" in refusal(fedcon, command, "small.toml", "--engine", "jax")
+
+
 def test_other_errors_are_one_line_too(fedcon: Command) -> None:
     digits = str(SIMS / "digits_l1.toml")
     message = refusal(fedcon, "run", digits, "--set", "problem.l1_radius=-1")
