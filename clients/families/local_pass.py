@@ -91,7 +91,7 @@ class LocalStepsClient(LocalPassClient[State]):
     from_point: ClassVar[bool] = False
     """Whether z moves on from the point."""
     _foreseen: ClassVar[bool] = False  # whether `steps_ahead` says what `point` and `move` do
-    _varies: ClassVar[bool] = False  # and `variate_rate`, what `correction` and `upload` do
+    _varies: ClassVar[bool] = False  # and `variate_rate`, what those of `_VARIATES` do
     _schedule: Schedule | None = None  # of client_lr, where that changes from round to round
 
     def _take(self, settings: Mapping[str, Any]) -> None:

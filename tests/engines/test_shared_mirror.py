@@ -25,9 +25,9 @@ def of_clients(run: OpenRun, engine: Any) -> list[Any]:
     return [np.zeros_like(run.state.c) if state is None else state.c for state in states]
 
 
-def hostile(seed: int, **settings: Any) -> list[tuple[bytes, ...]]:
+def hostile(seed: int) -> list[tuple[bytes, ...]]:
     """What the server holds after each of some rounds in which uploads are bad and states go."""
-    strategy, problem = made("scaffold", objectives("least squares"), min_replies=5, **settings)
+    strategy, problem = made("scaffold", objectives("least squares"), min_replies=5)
     run, rng, seen = OpenRun(strategy, problem), np.random.default_rng(seed), []
     engine = opened(Faulty, run)
     for now in range(1, 31):
