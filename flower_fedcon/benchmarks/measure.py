@@ -57,15 +57,31 @@ class Result:
 def in_turn(
     works: Mapping[str, Work], turns: int, clock: Clock = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Return the seconds that each work takes in each turn, after one turn to warm up."""
+    """Return the seconds that each work takes in each turn, after one turn to warm up.
+
+    Each work follows each other one about equally often: what was before it tells in its time.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in works}
+    orders = _orders(list(works))
     for turn in range(turns + 1):
-        for name, work in works.items():
+        for name in orders[(turn - 1) % len(orders)] if turn else works:
             began = clock()
-            work()
+            works[name]()
             if turn:
                 seconds[name].append(clock() - began)
     return seconds
+
+
+def _orders(names: list[str]) -> list[list[str]]:
+    """Return a Williams design: orders in which each name follows each other one equally often.
+
+    >>> _orders(["a", "b", "c"])[:3]
+    [['a', 'c', 'b'], ['b', 'a', 'c'], ['c', 'b', 'a']]
+    """
+    n = len(names)
+    zigzag = [(i // 2 if i % 2 == 0 else -(i + 1) // 2) % n for i in range(n)]
+    orders = [[names[(i + turn) % n] for i in zigzag] for turn in range(n)]
+    return orders if n % 2 == 0 else orders + [order[::-1] for order in orders]
 
 
 def ratio(

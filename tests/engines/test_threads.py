@@ -9,6 +9,11 @@ numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
 threads = pytest.importorskip("flower_fedcon.kernels.threads")
 
 
+def quiet():
+    """Return what a process has used that nothing has preempted."""
+    return 0.0, 0.0
+
+
 def spent(pace, calls, one, every, seed=0):
     """Return the seconds of so many calls; `one` and `every` give those of the next call."""
     rng, seconds = np.random.default_rng(seed), []
@@ -26,7 +31,7 @@ def constant(seconds):
 @pytest.mark.parametrize(("one", "every"), [(1.0, 9.0), (1.6, 1.0), (1.0, 1.02)])
 def test_the_choice_costs_no_tenth_more_than_the_better_number(one, every, scale):
     """Of short calls and of long ones, and once the better number is the other one."""
-    pace = threads.Pace()
+    pace = threads.Pace(quiet)
     for now in ((one, every), (every, one)):
         seconds = spent(pace, 40_000, *(constant(s * scale) for s in now))
         best = 1.05 * min(now) * scale
@@ -49,7 +54,7 @@ ROUNDS = {  # seconds of each loop on one thread and on all, and how often it is
 def test_what_takes_most_of_a_round_decides(kind):
     """Also if it is called once in longer than a trial."""
     best = min(sum(times * own[i] for *own, times in ROUNDS[kind]) for i in (0, 1))
-    pace, seconds = threads.Pace(), []
+    pace, seconds = threads.Pace(quiet), []
     for _ in range(400):
         seconds.append(0.0)
         for loop, (one, every, times) in enumerate(ROUNDS[kind]):
@@ -61,7 +66,7 @@ def test_what_takes_most_of_a_round_decides(kind):
 
 
 def test_calls_of_ever_new_sizes_are_not_all_trials():
-    pace, seconds = threads.Pace(), []
+    pace, seconds = threads.Pace(quiet), []
     for k in range(50_000):
         seconds.append(1e-4 if pace.alone else 1e-3)
         pace.note(k // 100, seconds[-1])
@@ -71,7 +76,7 @@ def test_calls_of_ever_new_sizes_are_not_all_trials():
 def test_the_first_calls_choose_already():
     """Four of each."""
     for one, every in ((1.0, 3.0), (3.0, 1.0)):
-        seconds = spent(threads.Pace(), 20, constant(one), constant(every))
+        seconds = spent(threads.Pace(quiet), 20, constant(one), constant(every))
         assert (seconds[8:] < 2.0).sum() >= 8
 
 
@@ -79,21 +84,21 @@ def test_stalls_count_though_most_calls_have_none():
     """Beside a busy process most calls are twice as fast on all threads, and some wait 8 ms."""
     rng = np.random.default_rng(1)
     every = lambda: 7.7e-3 if rng.random() < 0.03 else 4.5e-5  # noqa: E731
-    seconds = spent(threads.Pace(), 60_000, constant(9e-5), every)
+    seconds = spent(threads.Pace(quiet), 60_000, constant(9e-5), every)
     assert seconds[20_000:].mean() <= 1.1 * 1.05 * 9e-5
 
 
 def test_what_waits_for_a_compiler_does_not_decide():
     """A first call is not counted; of a later one only what threads could be to blame for."""
     waits = iter([3.0, *[1e-4] * 5_000, 3.0])
-    seconds = spent(threads.Pace(), 60_000, constant(2e-4), lambda: next(waits, 1e-4))
+    seconds = spent(threads.Pace(quiet), 60_000, constant(2e-4), lambda: next(waits, 1e-4))
     assert (seconds > 1.0).sum() == 2
     assert seconds[-20_000:].mean() <= 1.1 * 1.05 * 1e-4
 
 
 def test_short_calls_are_timed_while_the_threads_are_awake():
     """They are faster on all threads, but for the one that wakes them."""
-    pace, asleep, seconds = threads.Pace(), True, []
+    pace, asleep, seconds = threads.Pace(quiet), True, []
     for _ in range(4_000):
         alone = pace.alone
         seconds.append(4e-5 if alone else 2.5e-5 + 6e-5 * asleep)
@@ -103,7 +108,7 @@ def test_short_calls_are_timed_while_the_threads_are_awake():
 
 
 def test_blocks_of_rounds_count_as_many_calls():
-    pace = threads.Pace()
+    pace = threads.Pace(quiet)
     for _ in range(8):
         pace.note("loop", 100 * (1.0 if pace.alone else 3.0), 100)
     assert pace.alone
@@ -112,7 +117,7 @@ def test_blocks_of_rounds_count_as_many_calls():
 def test_one_thread_is_never_compared_with_itself(monkeypatch):
     """So that the loop's other form is not compiled for nothing."""
     monkeypatch.setattr(numba, "get_num_threads", lambda: 1)
-    pace, called = threads.Pace(), []
+    pace, called = threads.Pace(quiet), []
     for _ in range(50):
         pace.call("loop", (lambda: called.append(False), lambda: called.append(True)), ())
     assert called == [True] * 50
@@ -120,7 +125,7 @@ def test_one_thread_is_never_compared_with_itself(monkeypatch):
 
 def test_a_call_that_fails_is_no_trial(monkeypatch):
     monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
-    pace = threads.Pace()
+    pace = threads.Pace(quiet)
 
     def fails():
         raise ValueError("no")
@@ -135,7 +140,7 @@ def test_a_call_that_fails_is_no_trial(monkeypatch):
 @pytest.mark.parametrize("stalls", [(1.0, 1.0), (1.0, 20.0), (20.0, 1.0)])
 def test_a_method_that_follows_another_is_timed_on_its_own(share, stalls):
     """What the first one called is not waited for; some of both may be in one trial."""
-    pace, rng = threads.Pace(), np.random.default_rng(0)
+    pace, rng = threads.Pace(quiet), np.random.default_rng(0)
 
     def play(loop, one, every):
         took = (one if pace.alone else every) * rng.uniform(1.0, 1.1)
