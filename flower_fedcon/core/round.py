@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flower_fedcon import errors
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.summed import Summed
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
+_LOGGED = 10  # clients whose replies are dropped in one attempt and that are logged
 _ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
 _NOBODY: frozenset[int] = frozenset()
 
@@ -61,8 +63,7 @@ class Round:
 
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
-        self._count = 0
-        self._heard: set[int] = set()
+        self._count, self._heard = 0, set[int]()
         self._unheard: list[list[int]] = []  # whose replies are used, too, and not yet among these
 
     def _rebroadcast(self) -> None:
@@ -254,14 +255,16 @@ class Round:
         self._faults[client] = reason = printable(str(error), _REASON)
         self._server.audit.dropped(client, reason)
         self._refusing.add(client)
-        name = self._server.client_name(client)
-        _log.warning("round %d: dropped the reply of %s: %s", self.number, name, reason)
+        name, number = self._server.client_name(client), len(self._refusing)
+        if number <= _LOGGED:
+            _log.warning("round %d: dropped the reply of %s: %s", self.number, name, reason)
+        elif number == _LOGGED + 1:
+            _log.warning("round %d: dropped more, which the history counts", self.number)
 
     def _readmit(self, reply: Reply) -> bool:
         """Readmit clients that have lost their state; return whether the round starts over."""
         server = self._server
         for client in reply.clients:
-            name = server.client_name(client)
             if client in self._held:  # it answered the query, and has forgotten it since
                 self._held -= {client}
                 self._ask_again = True
@@ -277,6 +280,7 @@ class Round:
             server.counts["lost"] += 1
             server.audit.lost(client)
             self._ask_again = True
+            name = server.client_name(client)
             _log.warning("round %d: %s has lost its state and re-enters", self.number, name)
             if state is not server.state:
                 self._rebroadcast()
@@ -330,10 +334,7 @@ class Round:
         by_reason: dict[str, list[str]] = {}
         for client, reason in self.missing().items():
             by_reason.setdefault(reason, []).append(self._server.setup.names[client])
-        return "; ".join(
-            f"client{'s' if len(names) > 1 else ''} {', '.join(names)}: {reason}"
-            for reason, names in by_reason.items()
-        )
+        return "; ".join(f"{errors.listed(names)}: {reason}" for reason, names in by_reason.items())
 
     def uploads(self) -> Uploads:
         """Return the uploads of the phase under way."""

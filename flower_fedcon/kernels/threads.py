@@ -18,7 +18,6 @@ import numba
 if sys.platform != "win32":
     import resource
 
-
 _Loop = Callable[..., None]
 # A trial goes on for so many calls, or three times the seconds; and for the seconds, or this part
 # of all the time until now if that is less. The operating system's turns on a core have 8 ms.
@@ -57,7 +56,7 @@ class Pace:
     Parameters
     ----------
     usage : function without arguments
-        Returns what `usage` does.
+        Returns how often the process was preempted, and its seconds on cores.
 
     Attributes
     ----------

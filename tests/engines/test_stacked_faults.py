@@ -15,7 +15,7 @@ from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.objectives.client_axis import Stack, together
 from flower_fedcon.regularizers import L1
-from flower_fedcon.strategies import FedDualAvg, FedMiD
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD
 
 
 class Faulty(StackedEngine):
@@ -112,6 +112,18 @@ def test_a_step_that_diverges_ends_the_run_with_the_reasons():
     strategy, problem = made("fedavg", objectives("quadratic"), client_lr=1e200, local_steps=4)
     with np.errstate(all="ignore"), pytest.raises(RoundError, match="0 usable replies of 7"):
         simulate(strategy, problem, 5, engine="stacked", evaluate_every=0)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "local"])
+def test_many_clients_that_diverge_fill_no_log(engine, caplog):
+    """Ten of them in each attempt are named, and the first few in the error."""
+    problem = FederatedProblem([LeastSquares(np.eye(2), np.ones(2))] * 40)
+    strategy = FedAvg(client_lr=1e200, local_steps=4)
+    with np.errstate(all="ignore"), pytest.raises(RoundError, match="clients 0, 1, .* more: "):
+        simulate(strategy, problem, 1, engine=engine, evaluate_every=0)
+    attempts = caplog.text.count("dropped more, which the history counts")
+    assert attempts > 0
+    assert caplog.text.count("dropped the reply") == 10 * attempts
 
 
 STATEFUL = ["fedfw", "fedfwplus", "scaffold", "scaffnew", "compositefl"]

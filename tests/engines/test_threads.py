@@ -157,3 +157,54 @@ def test_a_method_that_follows_another_is_timed_on_its_own(share, stalls):
     worse = np.array(seconds) > 1.15 * min(one, every)
     assert np.sum(seconds[1_000:]) <= 1.1 * 1.05 * 3_000 * min(one, every)
     assert np.sum(np.array(seconds)[worse]) <= 0.3 * max(stalls)
+
+
+@pytest.mark.parametrize(("often", "most"), [(3, 0.02), (140, 0.003)])
+def test_where_one_thread_is_preempted_all_are_tried_seldom(often, most):
+    """So often in a second on a core, of which others have a third."""
+    used, every = 0.0, []
+    pace = threads.Pace(lambda: (often * used, used))
+    for _ in range(60_000):
+        took = 1e-4 if pace.alone else 4e-4
+        every.append(took * (not pace.alone))
+        used += took / 1.5
+        pace.note("loop", took)
+    assert 0 < np.sum(every[20_000:]) <= most * 4.0
+
+
+def test_what_else_the_process_does_is_no_reason():
+    """Preempted are other threads of it, which use ten times the loops' seconds."""
+    used, seconds = 0.0, []
+    pace = threads.Pace(lambda: (140 * used, used))
+    for k in range(40_000):
+        every = 4e-4 if k < 20_000 else 5e-5
+        seconds.append(1e-4 if pace.alone else every)
+        used += 10 * seconds[-1]
+        pace.note("loop", seconds[-1])
+    assert np.mean(seconds[28_000:]) <= 1.1 * 5e-5
+
+
+def test_once_nobody_is_busy_all_threads_are_chosen_soon():
+    """Within two seconds, after four in which one was preempted."""
+    now, preempted, late = 0.0, 0.0, []
+    pace = threads.Pace(lambda: (preempted, now))
+    while now < 10.0:
+        took = 2e-3 if pace.alone else 4e-3 if now < 4.0 else 1e-3
+        preempted += took * (140 if now < 4.0 else 3)
+        now += took
+        if now > 6.0:
+            late.append(took)
+        pace.note("loop", took)
+    assert np.mean(late) <= 1.1 * 1e-3
+
+
+@pytest.mark.parametrize("chance", [0.002, 0.01])
+def test_a_stall_now_and_then_does_not_change_the_better_number(chance):
+    """On a machine that has them whatever it plays, and is twice as fast on all threads."""
+    rng = np.random.default_rng(2)
+    pace, alone = threads.Pace(quiet), []
+    for _ in range(40_000):
+        alone.append(pace.alone)
+        stall = 5e-3 if rng.random() < chance else 0.0
+        pace.note("loop", (6e-4 if pace.alone else 3e-4) + stall)
+    assert np.mean(alone[10_000:]) <= 0.02
