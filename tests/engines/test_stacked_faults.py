@@ -119,7 +119,7 @@ def test_many_clients_that_diverge_fill_no_log(engine, caplog):
     """Ten of them in each attempt are named, and the first few in the error."""
     problem = FederatedProblem([LeastSquares(np.eye(2), np.ones(2))] * 40)
     strategy = FedAvg(client_lr=1e200, local_steps=4)
-    with np.errstate(all="ignore"), pytest.raises(RoundError, match="clients 0, 1, .* more: "):
+    with np.errstate(all="ignore"), pytest.raises(RoundError, match=r"clients 0, 1, .* more: "):
         simulate(strategy, problem, 1, engine=engine, evaluate_every=0)
     attempts = caplog.text.count("dropped more, which the history counts")
     assert attempts > 0
