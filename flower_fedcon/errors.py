@@ -90,3 +90,15 @@ def listed(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - _CLIENTS} more" if len(names) > _CLIENTS else ""
     return f"client{'s'[: len(names) - 1]} " + ", ".join(names[:_CLIENTS]) + more
+
+
+def grouped(reasons: Mapping[str, str]) -> list[str]:
+    """Return reasons by client in words, each with the clients that have it.
+
+    >>> grouped({"a": "late", "b": "gone", "c": "late"})
+    ['clients a, c: late', 'client b: gone']
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    return [f"{listed(with_it)}: {reason}" for reason, with_it in names.items()]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon import errors
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.summed import Summed
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
-_LOGGED = 10  # clients whose replies are dropped in one attempt and that are logged
+_LOGGED = 10  # reasons for dropping replies that are logged at a time
 _ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
 _NOBODY: frozenset[int] = frozenset()
 
@@ -189,9 +188,19 @@ class Round:
 
     def take(self, replies: Iterable[Reply]) -> None:
         """Take the usable replies; drop, count and log the others."""
-        for reply in replies:
-            if self._take(reply):
-                return  # the other replies answer a broadcast that no longer counts
+        self._dropped: dict[int, str] = {}
+        try:
+            for reply in replies:
+                if self._take(reply):
+                    return  # the other replies answer a broadcast that no longer counts
+        finally:
+            found = self._server.in_words(self._dropped)
+            for line in found[:_LOGGED]:
+                what = "replies" if line.startswith("clients ") else "reply"
+                _log.warning("round %d: dropped the %s of %s", self.number, what, line)
+            if len(found) > _LOGGED:
+                rest = len(found) - _LOGGED
+                _log.warning("round %d: and more, for %d other reasons", self.number, rest)
 
     def _take(self, reply: Reply) -> bool:
         """Take one reply, or what can be used of a reply of many clients.
@@ -252,14 +261,10 @@ class Round:
     def _drop(self, client: int, error: FedConError) -> None:
         """Count and log a reply that is not used."""
         self._server.counts["dropped"] += 1
-        self._faults[client] = reason = printable(str(error), _REASON)
+        reason = printable(str(error), _REASON)
+        self._faults[client] = self._dropped[client] = reason
         self._server.audit.dropped(client, reason)
         self._refusing.add(client)
-        name, number = self._server.client_name(client), len(self._refusing)
-        if number <= _LOGGED:
-            _log.warning("round %d: dropped the reply of %s: %s", self.number, name, reason)
-        elif number == _LOGGED + 1:
-            _log.warning("round %d: dropped more, which the history counts", self.number)
 
     def _readmit(self, reply: Reply) -> bool:
         """Readmit clients that have lost their state; return whether the round starts over."""
@@ -309,9 +314,10 @@ class Round:
         if not self.lacking:
             return True
         if self._is_hopeless():
+            reasons = "; ".join(self._server.in_words(self.missing()))
             raise RoundError(
                 f"round {self.number}: {self._count} usable replies of {len(self.cohort)}, "
-                f"{self._quorum} needed, after {self._attempt} attempts ({self._reasons()})"
+                f"{self._quorum} needed, after {self._attempt} attempts ({reasons})"
             )
         return False
 
@@ -328,13 +334,6 @@ class Round:
         """
         everyone = 1 < len(self.cohort) == len(self._refusing)
         return everyone and self._attempt >= _ALIKE and len(set(self._faults.values())) == 1
-
-    def _reasons(self) -> str:
-        """Return why clients have no usable reply, each reason once."""
-        by_reason: dict[str, list[str]] = {}
-        for client, reason in self.missing().items():
-            by_reason.setdefault(reason, []).append(self._server.setup.names[client])
-        return "; ".join(f"{errors.listed(names)}: {reason}" for reason, names in by_reason.items())
 
     def uploads(self) -> Uploads:
         """Return the uploads of the phase under way."""

@@ -18,6 +18,7 @@ from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.round import Round
+from flower_fedcon.errors import grouped
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -197,6 +198,14 @@ class Server:
         """Return a client's name, for messages."""
         known = 0 <= client < self.setup.num_clients
         return f"client {self.setup.names[client]}" if known else f"unknown client {client}"
+
+    def in_words(self, reasons: Mapping[int, str]) -> list[str]:
+        """Return reasons by client, each once, with the names of the clients that have it."""
+        names = self.setup.names
+        known = range(self.setup.num_clients)
+        return grouped(
+            {names[c] if c in known else f"{c} (unknown)": why for c, why in reasons.items()}
+        )
 
     def continued(self, strategy: FedConStrategy[Any]) -> Server:
         """Return this run as far as it is, to go on with the same method for another regularizer.

@@ -294,8 +294,8 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
     objective = evaluation.get("objective", 0.0)
     if not math.isfinite(objective):
         raise FedConError(
-            f"round {server.round}: the objective is {objective}: the run diverges, take "
-            "smaller steps"
+            f"round {server.round}: the objective is {objective}: the run diverges. Take smaller "
+            "steps, or drop what is too long (norm_bound)"
         )
     counts, report = server.counts, server.strategy.report(server.state)
     for name in evaluation.keys() & report.keys():

@@ -116,14 +116,24 @@ def test_a_step_that_diverges_ends_the_run_with_the_reasons():
 
 @pytest.mark.parametrize("engine", ["stacked", "local"])
 def test_many_clients_that_diverge_fill_no_log(engine, caplog):
-    """Ten of them in each attempt are named, and the first few in the error."""
+    """What is wrong is said once in each attempt, with the number of clients; and in the error."""
     problem = FederatedProblem([LeastSquares(np.eye(2), np.ones(2))] * 40)
     strategy = FedAvg(client_lr=1e200, local_steps=4)
-    with np.errstate(all="ignore"), pytest.raises(RoundError, match=r"clients 0, 1, .* more: "):
+    words = r"after 4 attempts \(clients 0, 1, 2, 3, 4 and 35 more: 'delta' holds non-finite"
+    with np.errstate(all="ignore"), pytest.raises(RoundError, match=words):
         simulate(strategy, problem, 1, engine=engine, evaluate_every=0)
-    attempts = caplog.text.count("dropped more, which the history counts")
-    assert attempts > 0
-    assert caplog.text.count("dropped the reply") == 10 * attempts
+    lines = [m for m in caplog.messages if m.startswith("round 1: dropped the replies of clients")]
+    assert len(lines) == caplog.text.count("dropped") == 4
+    assert all("0, 1, 2, 3, 4 and 35 more: 'delta' holds non-finite values" in m for m in lines)
+
+
+def test_of_many_reasons_to_drop_replies_ten_are_logged(caplog):
+    problem = FederatedProblem([LeastSquares(np.eye(2), np.full(2, 1.0 + k)) for k in range(40)])
+    strategy = FedAvg(client_lr=1.0, local_steps=1, norm_bound=20.0, min_replies=10)
+    history = simulate(strategy, problem, 1)
+    assert history["dropped"][-1] == caplog.text.count("dropped the reply") + 2 == 12
+    assert "dropped the reply of client 28: 'delta' has norm 20.5, more than 20" in caplog.text
+    assert "round 1: and more, for 2 other reasons" in caplog.text
 
 
 STATEFUL = ["fedfw", "fedfwplus", "scaffold", "scaffnew", "compositefl"]
