@@ -26,7 +26,7 @@ _CALLS, _PART, _SECONDS = 3, 1 / 16, 0.01
 # many seconds, and twice what all of them usually take: the calls are others now.
 _MOST, _LONG = 0.75, 0.25
 _MEMORY = 0.5  # seconds of calls for which it is known what is usual
-_LATE = 0.1  # and in which the faster number shows what it takes, with its stalls
+_LATE = 0.3  # and in which, but for stalls, the faster number shows what it takes, with them
 # The slower number is tried again after so many times what its last trial took, at first; then
 # after twice as long each time that it is slower still: 1.6 % of the time. And once it would have
 # saved as much as its last trial took, as far as is known; of loops new to it, this part is lost.
@@ -35,7 +35,9 @@ _RETRY, _PATIENCE, _NEW = 16, 64, 1 / 16
 # on a core: measured, of two cores, 3 times beside no busy process, 8 beside one, 140 beside two.
 _CROWDED, _OFTEN = 8, 30
 _OTHER = 4  # times its calls' seconds are so many that a trial's process did something else, too
-_STALL = 0.03  # seconds that a call may wait for a core; longer, it waits for something else
+# Seconds that a call may wait for a core, which a quota takes away for 0.1; longer, it waits for
+# something else.
+_STALL = 0.25
 _WAKING = 1e-3  # seconds of a call from which on it is no matter whether it wakes threads
 
 
@@ -95,7 +97,7 @@ class Pace:
         """Note how long calls of a loop took, but for the first ones that `_skips` describes."""
         kept = self._trial.get(loop)
         if kept is None:
-            if self._skips(loop, calls):
+            if calls < 1 or self._skips(loop, calls):
                 return
             kept = self._trial[loop] = [0.0, 0]
         if seconds > _STALL and (known := self._known(loop)):
@@ -159,12 +161,15 @@ class Pace:
         self._total += took
         self._left = min(_SECONDS, _PART * self._total)
         if self._trying:
-            self._trying, self._last, self._since, self._lost = False, took, 0.0, 0.0
+            self._trying, self._last, self._since = False, took, 0.0
             if lost > 0.0 or self._again:
                 self._pause = min(2 * self._pause, _PATIENCE)
             self._doubted = lost <= 0.0 and not self._again
             if lost > 0.0:
                 self._change()
+            else:  # the other number cost this before it was left, and may again
+                self._last += self._lost
+            self._lost = 0.0
         else:
             self._remember(took)
             self._since += took
@@ -185,10 +190,10 @@ class Pace:
         return self._since >= self._pause * last or self._lost >= last
 
     def _count(self, took: float) -> None:
-        """Count how often this process was preempted, if the trial was on one thread."""
+        """Count how often this process was preempted, if it was by these calls on one thread."""
         (preempted, used), self._before = self._before, self._usage()
         used = self._before[1] - used
-        if self.alone and used < _OTHER * took:
+        if self.alone and 0.0 <= used < _OTHER * took:
             kept = max(0.0, 1.0 - took / _MEMORY)
             self._preempted = kept * self._preempted + self._before[0] - preempted
             self._used = kept * self._used + used
@@ -211,7 +216,11 @@ class Pace:
         Or a part of what it took, if most of it is new to that one.
         """
         own, other = self._spent[self.alone], self._spent[not self.alone]
-        kept = 0.0 if self._trying else max(0.0, 1.0 - took / _LATE)
+        usual = sum(
+            min([spent, *(calls * mean for mean in self._known(loop))])
+            for loop, (spent, calls) in self._trial.items()
+        )
+        kept = 0.0 if self._trying else max(0.0, 1.0 - usual / _LATE)
         known = elsewhere = 0.0
         for loop, (seconds, calls) in self._trial.items():
             before = own.get(loop, (0.0, 0.0))
