@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -108,10 +110,13 @@ def test_short_calls_are_timed_while_the_threads_are_awake():
 
 
 def test_blocks_of_rounds_count_as_many_calls():
-    pace = threads.Pace(quiet)
-    for _ in range(8):
-        pace.note("loop", 100 * (1.0 if pace.alone else 3.0), 100)
-    assert pace.alone
+    """A round of the long ones, on one thread, takes a third of one of the short ones, on all."""
+    pace, alone = threads.Pace(quiet), []
+    for _ in range(2_000):
+        alone.append(pace.alone)
+        rounds, each = (100, 1e-4) if pace.alone else (10, 3e-4)
+        pace.note("loop", rounds * each, rounds)
+    assert np.mean(alone) >= 0.9
 
 
 def test_one_thread_is_never_compared_with_itself(monkeypatch):
@@ -125,15 +130,16 @@ def test_one_thread_is_never_compared_with_itself(monkeypatch):
 
 def test_a_call_that_fails_is_no_trial(monkeypatch):
     monkeypatch.setattr(numba, "get_num_threads", lambda: 2)
-    pace = threads.Pace(quiet)
+    pace, called = threads.Pace(quiet), []
 
-    def fails():
+    def fails(alone):
+        called.append(alone)
         raise ValueError("no")
 
     for _ in range(50):
         with pytest.raises(ValueError, match="no"):
-            pace.call("loop", (fails, fails), ())
-    assert pace.alone
+            pace.call("loop", (partial(fails, False), partial(fails, True)), ())
+    assert called == [True] * 50
 
 
 @pytest.mark.parametrize("share", [0.0, 0.04, 0.3])
@@ -221,3 +227,22 @@ def test_a_trial_without_a_stall_is_not_believed_for_long():
         awake += took * (not pace.alone)
         pace.note("loop", took)
     assert np.mean(alone) >= 0.85
+
+
+@pytest.mark.parametrize("loop", [2e-4, 2e-3, 2e-2])
+def test_under_a_quota_on_the_cores_what_is_waited_for_counts(loop):
+    """Two cores' time in each 0.1 s: all of 64 threads have used it up in 3 ms, and wait."""
+    now, seconds, pace = 0.0, {True: 0.0, False: 0.0}, threads.Pace(quiet)
+    left = 0.2
+    for _ in range(int(20.0 / loop)):
+        cores, took = (1, loop) if pace.alone else (64, loop / 16)
+        period = now // 0.1
+        left -= cores * took
+        if left < 0.0 and cores > 1:  # until the next one
+            took += (period + 1) * 0.1 - now
+        if (now + took) // 0.1 > period:
+            left = 0.2
+        now += took
+        seconds[pace.alone] += took
+        pace.note("loop", took)
+    assert now <= 1.1 * 20.0  # on one thread; on all, 40 s
