@@ -232,8 +232,7 @@ def test_a_trial_without_a_stall_is_not_believed_for_long():
 @pytest.mark.parametrize("loop", [2e-4, 2e-3, 2e-2])
 def test_under_a_quota_on_the_cores_what_is_waited_for_counts(loop):
     """Two cores' time in each 0.1 s: all of 64 threads have used it up in 3 ms, and wait."""
-    now, seconds, pace = 0.0, {True: 0.0, False: 0.0}, threads.Pace(quiet)
-    left = 0.2
+    now, left, pace = 0.0, 0.2, threads.Pace(quiet)
     for _ in range(int(20.0 / loop)):
         cores, took = (1, loop) if pace.alone else (64, loop / 16)
         period = now // 0.1
@@ -243,6 +242,5 @@ def test_under_a_quota_on_the_cores_what_is_waited_for_counts(loop):
         if (now + took) // 0.1 > period:
             left = 0.2
         now += took
-        seconds[pace.alone] += took
         pace.note("loop", took)
     assert now <= 1.1 * 20.0  # on one thread; on all, 40 s
