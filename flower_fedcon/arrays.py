@@ -1,9 +1,13 @@
-"""Arrays whose entries are not known yet.
+"""What mathematics says about arrays that may have a client axis in front, or be traced.
 
-The mathematics of this package calls NumPy, and NumPy asks an array that is not its own what a
-function means for it. An engine that compiles rounds passes such arrays through the same lines, and
-notes what is done to them. A condition on their entries is taken to be true, and tested once the
-entries are there. Where either case is usual, a line asks here whether they are known.
+One text serves one client and a cohort. The arrays of a cohort have one axis in front, which counts
+clients; a number of a client is then an array of shape (clients,). Those of one client have no such
+axis, and its numbers are Python's floats, which cost a tenth of an array of length one. `axes` is
+how many axes the model itself has.
+
+An engine that compiles rounds passes traced arrays, whose entries are not known yet, through the
+same lines: NumPy asks an array that is not its own what a function means for it. A condition on
+their entries is taken to be true, and tested once the entries are there.
 """
 
 from __future__ import annotations
@@ -94,3 +98,79 @@ def root(x: Any) -> Any:
     2.0
     """
     return math.sqrt(x) if known(x) else np.sqrt(x)
+
+
+def is_array(x: object) -> bool:
+    """Return whether something is an array with axes, traced or not.
+
+    >>> is_array(np.ones(2)), is_array(1.0)
+    (True, False)
+    """
+    return isinstance(x, np.ndarray | Traced) and x.ndim > 0  # type: ignore[union-attr]
+
+
+def dot(x: Any, y: Any, axes: int) -> Any:
+    """Return each client's inner product, in double precision.
+
+    >>> dot(np.array([1.0, 2.0]), np.ones(2), axes=1)
+    3.0
+    >>> dot(np.array([[1.0, 2.0], [3.0, 4.0]]), np.ones((2, 2)), axes=1)
+    array([3., 7.])
+    """
+    if x.ndim == axes:
+        return float(np.vdot(x, y))
+    n = len(x)
+    found = np.matmul(x.reshape(n, 1, -1), y.reshape(n, -1, 1)).reshape(n)
+    return found.astype(np.float64, copy=False)
+
+
+def length(x: Any, axes: int) -> Any:
+    """Return each client's Euclidean norm, in double precision.
+
+    >>> length(np.array([3.0, 4.0]), axes=1), length(np.array([[3.0, 4.0], [0.0, 2.0]]), axes=1)
+    (5.0, array([5., 2.]))
+    """
+    if x.ndim == axes:
+        return float(np.linalg.norm(x.reshape(-1)))
+    return np.sqrt(dot(x, x, axes))
+
+
+def wide(numbers: Any, x: Any) -> Any:
+    """Return a number of each client in the shape in which it meets models x.
+
+    >>> wide(np.array([1.0, 2.0]), np.ones((2, 3))).shape, wide(0.5, np.ones(3))
+    ((2, 1), 0.5)
+    """
+    return numbers.reshape(-1, *[1] * (x.ndim - 1)) if is_array(numbers) else numbers
+
+
+def pick(flags: Any, a: Any, b: Any) -> Any:
+    """Return for each client the number a where its flag holds, else b.
+
+    >>> pick(True, 1.0, 2.0), pick(np.array([True, False]), 1.0, 2.0)
+    (1.0, array([1., 2.]))
+    """
+    if is_array(flags):
+        return np.where(flags, a, b)
+    return a if flags else b
+
+
+def keep(flags: Any, x: Any, y: Any) -> Any:
+    """Return for each client the model of x where its flag holds, else that of y.
+
+    >>> keep(np.array([True, False]), np.ones((2, 2)), np.zeros((2, 2)))
+    array([[1., 1.],
+           [0., 0.]])
+    """
+    if is_array(flags):
+        return np.where(wide(flags, x), x, y)
+    return x if flags else y
+
+
+def some(flags: Any) -> Any:
+    """Return whether a flag holds for any client.
+
+    >>> some(False), bool(some(np.array([False, True])))
+    (False, True)
+    """
+    return flags.any() if is_array(flags) else flags
