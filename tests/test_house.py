@@ -9,6 +9,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from flower_fedcon import problems
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flower_fedcon"
 
