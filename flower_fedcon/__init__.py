@@ -63,7 +63,7 @@ _HOMES = {
     "regularization_path": "paths.path",
     "server_app": "flower.apps",
     "simulate": "simulation",
-    "train_step": "flower.training",
+    "train_step": "flower.train_functions",
 }
 
 
