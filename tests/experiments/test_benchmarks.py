@@ -20,7 +20,9 @@ from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, Scaffold
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.ray) if name == "flower" else name
+        pytest.param(name, marks=[pytest.mark.ray, pytest.mark.nightly])
+        if name == "flower"
+        else name
         for name in BENCHMARKS
         if name != "ray"
     ],
@@ -35,6 +37,7 @@ def test_bench(name, tmp_path, capsys):
         assert 0 < line["low"] <= line["ratio"] <= line["high"]
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_bench_through_ray(capsys):
     assert main(["bench", "ray", "--quick"]) == 0

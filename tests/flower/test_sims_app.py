@@ -14,6 +14,7 @@ from flower_fedcon.experiments.experiment import Experiment
 SIMS = Path(__file__).parents[2] / "sims"
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread")
 def test_flwr_run_sims(tmp_path):
