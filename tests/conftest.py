@@ -7,8 +7,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
-# Before NumPy, Flower or Ray is imported by any test. With one thread, as on the nodes, sums are the
-# same, bit for bit; and two workers on two cores are not in each other's way.
+# Before NumPy, Flower or Ray is imported by any test. With one thread, as on the nodes, sums are
+# the same, bit for bit; and two workers on two cores are not in each other's way.
 os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -50,7 +50,7 @@ def file_of(case):
 
 
 class Measured:
-    """Writes the durations of the tests that ran, beside what is known of the others."""
+    """Writes how long the tests have taken."""
 
     def __init__(self):
         self.cases = Counter()
@@ -63,10 +63,9 @@ class Measured:
         for case, seconds in self.cases.items():
             files[file_of(case)] += seconds
             longest[test_of(case)] = max(longest[test_of(case)], seconds)
-        known = {name: s for name, s in durations().items() if name not in files | longest}
-        known |= {name: s for name, s in files.items() if s > 1}
-        known |= {name: s for name, s in longest.items() if s > SLOW}
-        DURATIONS.write_text("".join(f"{known[name]:.1f} {name}\n" for name in sorted(known)))
+        listed = {name: s for name, s in files.items() if s > 1}
+        listed |= {name: s for name, s in longest.items() if s > SLOW}
+        DURATIONS.write_text("".join(f"{listed[name]:.1f} {name}\n" for name in sorted(listed)))
 
 
 def pytest_collection_modifyitems(config, items):
