@@ -83,17 +83,15 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
     needs_everyone: ClassVar[str] = ""
     """Why every client must take part in every round; "" where cohorts are allowed."""
 
-    needs_mean: ClassVar[str] = "its class does not declare that a robust rule may replace the mean"
+    needs_mean: ClassVar[str] = "its class declares the plain mean only"
     """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
     needs_exact: ClassVar[str] = "its class does not declare what compression does to it"
     """Why uploads must not be compressed; "" where `compression` is right."""
-    release: ClassVar[Release] = Release(
-        single="its class does not declare that their sum is enough"
-    )
+    release: ClassVar[Release] = Release(single="its class does not declare that the sum is enough")
     """What the server needs of the uploads: whether their sum is enough."""
     takes_sets: ClassVar[bool] = True
     """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
-    needs_convex: ClassVar[str] = "its class does not declare that psi may be nonconvex"
+    needs_convex: ClassVar[str] = "its class declares convex psi only"
     """Why `regularizer` must be convex; "" where a weakly convex one will do."""
     constraints: str = ""
     """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
