@@ -60,7 +60,7 @@ def rounds_of(
         last = server.round + rounds
         while server.round < last:
             if not engine.advances or not engine.advance(server, last - server.round):
-                run.finish_round(server.begin())
+                run.play_round()
             if record:
                 engine.evaluate(server.x)
 

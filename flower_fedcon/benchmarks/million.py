@@ -92,7 +92,7 @@ def _begun(strategy: Any, problem: FederatedProblem) -> Run:
 
 
 def _play(run: Run) -> None:
-    run.finish_round(run.server.begin())
+    run.play_round()
 
 
 def _kept(clients: int, d: int, problem: FederatedProblem, strategy: Any) -> Iterator[Result]:

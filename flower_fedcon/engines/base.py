@@ -50,19 +50,13 @@ class Engine(ABC):
         """Prepare for a run, with what all its requests have in common."""
 
     @abstractmethod
-    def answer(self, request: Request) -> list[Reply]:
+    def answer(self, request: Request) -> Iterable[Reply]:
         """Return the replies to a request: of a round, or for a certificate.
 
-        One reply may hold the answers of many clients, in columns. A client that fails gives a
-        reply with the error; one that is not heard from gives none, or one that is `silent`.
+        One reply may hold the answers of many clients, in columns; replies may be made one by one,
+        each when it is asked for. A client that fails gives a reply with the error; one that is not
+        heard from gives none, or one that is `silent`.
         """
-
-    streams: ClassVar[bool] = False
-    """Whether a run takes `replies`, and not `answer`."""
-
-    def replies(self, request: Request) -> Iterable[Reply]:
-        """Return the same replies as `answer`, each when it is asked for."""
-        return self.answer(request)
 
     @abstractmethod
     def evaluate(self, x: Array) -> Record:

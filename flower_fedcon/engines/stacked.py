@@ -91,8 +91,6 @@ class _Passes(NamedTuple):
 class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
-    streams = True
-
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
@@ -127,11 +125,7 @@ class StackedEngine(InProcess):
 
     # --- a round ---------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> list[Reply]:
-        """Return the replies of the cohort."""
-        return list(self.replies(request))
-
-    def replies(self, request: Request) -> Iterable[Reply]:
+    def answer(self, request: Request) -> Iterable[Reply]:
         """Return the replies of a cohort; of a large one, each pass's when it is asked for.
 
         If a pass fails, its clients are served one by one.
@@ -171,7 +165,7 @@ class StackedEngine(InProcess):
 
     def _one_by_one(self, request: Request, places: Iterable[int]) -> Iterator[Reply]:
         for place in places:
-            yield from self.replies(request.only([place]))
+            yield from self.answer(request.only([place]))
 
     def _passes(self, request: Request) -> _Passes:
         """Cut a cohort into clients whose steps go alike, but for those that lost their state."""

@@ -215,14 +215,14 @@ class GridRun:
             raise FedConError(
                 f"round {server_round} was asked for after round {self._server.round}"
             )
-        self._round = self._server.begin()
+        self._round = Round.begin(self._server)
         request = self._round.next_request()
         return [] if request is None else self._engine.messages(request)
 
     def apply(self, received: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Take the replies of a round, ask again where needed, and apply the round."""
         self._round.take(self._engine.read(received, self._round.number))
-        self._run.finish_round(self._round)
+        self._run.play_round(self._round)
         return self.arrays(), MetricRecord(
             {"replies": self._server.replies, **self._server.spent()}
         )

@@ -181,8 +181,8 @@ class _Legacy(Strategy):
         rule = self._strategy.participation
         setup = Setup.of(known, self._num_rounds, layout, rule, self._seed, self.weighting)
         check_weighting(self._strategy, setup)
-        self._server = Server(self._strategy, setup, start)
-        self._server.max_retries = None  # an attempt is one of Flower's rounds, which it counts
+        # An attempt is one of Flower's rounds, which it counts.
+        self._server = Server(self._strategy, setup, start, max_retries=None)
         self._app: AppSide | None = None
         if form is not None and loops:
             self._server.buffers = buffers
@@ -225,7 +225,7 @@ class _Legacy(Strategy):
         """Return the requests of a round, or what an unfinished round still asks for."""
         self._meet(client_manager)
         if self._round is None:
-            self._round = self._server.begin()
+            self._round = Round.begin(self._server)
         known = client_manager.all().items()
         proxies = {self._names[cid]: proxy for cid, proxy in known if cid in self._names}
         messages = []
@@ -254,7 +254,7 @@ class _Legacy(Strategy):
         if not self._round.is_complete():
             _log.warning("round %d is not complete: asking again", self._server.round)
             return None, {}
-        self._server.finish(self._round)
+        self._round.finish()
         metrics: dict[str, Scalar] = {"replies": self._server.replies, **self._server.spent()}
         if self._app is not None:
             self._app.settle(self._round.uploads().clients)

@@ -269,7 +269,7 @@ class Walk:
 
     def _play(self, rounds: int) -> None:
         for _ in range(rounds):
-            self._run.finish_round(self._run.server.begin())
+            self._run.play_round()
 
     def along(self, grid: Array) -> RegularizationPath:
         """Return the path over these weights."""

@@ -104,15 +104,18 @@ class Run:
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
-            if self._found is None:
-                self.server = Server(strategy, setup, x0)
-            else:
-                snapshot = self._found["server"]
-                run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
-                self.server = Server(strategy, setup, x0, run_id=run_id, incarnation=incarnation)
+            snapshot = {} if self._found is None else self._found["server"]
+            self.server = Server(
+                strategy,
+                setup,
+                x0,
+                run_id=snapshot.get("run_id"),
+                incarnation=snapshot.get("incarnation", 0) + 1,
+                max_retries=engine.max_retries,
+                round_deadline=engine.round_deadline,
+            )
+            if snapshot:
                 self.server.resume(snapshot)
-            self.server.max_retries = engine.max_retries
-            self.server.round_deadline = engine.round_deadline
             engine.open(self.server.info)
         except BaseException:
             self.close()
@@ -184,8 +187,7 @@ class Run:
             began = ended if self._engine.wall_clock else time.perf_counter()
             round_: Round | None = None
             if not self._engine.advances or not self._engine.advance(server, self._ahead()):
-                round_ = server.begin()
-                self.finish_round(round_)
+                round_ = self.play_round()
             server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began
             if plan.after_round is not None and round_ is not None:
@@ -226,13 +228,14 @@ class Run:
                 stops.append(done - done % every + every)
         return min(stops) - done
 
-    def finish_round(self, round_: Round) -> None:
-        """Ask until a round has what it needs, and apply it."""
-        ask = self._engine.replies if self._engine.streams else self._engine.answer
+    def play_round(self, begun: Round | None = None) -> Round:
+        """Play the next round, or the rest of one that has begun: ask until it can be applied."""
+        round_ = Round.begin(self.server) if begun is None else begun
         while (request := round_.next_request()) is not None:
-            round_.take(ask(request))
-        self.server.finish(round_)
+            round_.take(self._engine.answer(request))
+        round_.finish()
         self._engine.observe(round_)
+        return round_
 
     def _begin(self) -> History:
         """Begin or go on with the run directory, and return the history so far."""
