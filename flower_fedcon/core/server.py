@@ -103,6 +103,7 @@ class Server:
             about=known.release.about if known.privacy or rule else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
+            factors=setup.factors,
             preparation=setup.preparation,
         )
         _, arrays = encode(self.info.settings)
@@ -198,6 +199,14 @@ class Server:
         self.count_bytes(up=len(cohorts) * bytes_up, down=len(cohorts) * bytes_down)
         self.work.update({name: number for name, number in work.items() if number})
         self._tell_unconverged()
+
+    def start_buffers(self, buffers: list[Array]) -> None:
+        """Start from these buffers, unless a checkpoint has others."""
+        self.buffers = self.buffers or buffers
+
+    def move_buffers(self, buffers: list[Array]) -> None:
+        """Go on with what the clients have made of the buffers."""
+        self.buffers = buffers
 
     def count_bytes(self, *, up: int = 0, down: int = 0) -> None:
         """Count what clients have sent, or were sent."""

@@ -62,9 +62,6 @@ class Engine(ABC):
     def evaluate(self, x: Array) -> Record:
         """Return the record of a model: "objective" and what else is measured."""
 
-    advances: ClassVar[bool] = False
-    """Whether it may do several rounds at once."""
-
     def advance(self, server: Server, rounds: int) -> int:
         """Do up to so many rounds by itself; return how many, 0 if the next is to be asked for."""
         return 0

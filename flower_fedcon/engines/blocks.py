@@ -78,7 +78,7 @@ class BlockEngine(GridEngine):
         nodes: int,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(strategy, grid, patience, problem.num_clients, problem)
+        super().__init__(strategy, grid, patience, problem)
         self._blocks, self._own, self._folder = nodes, problem, folder
         self._states: dict[int, Versions] = {}
         self._unsaved: set[int] = set()

@@ -65,8 +65,6 @@ class _Block(NamedTuple):
 class JaxEngine(StackedEngine):
     """All clients in arrays, and the rounds between two records compiled by JAX."""
 
-    advances = True
-
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make the client objects."""
         super().open(run)

@@ -19,7 +19,8 @@ from flower_fedcon.paths.grid import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import hold
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.strategies.compositefl import CompositeFL
