@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from flower_fedcon.arrays import anyone
+from flower_fedcon.clients.families.compressing import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
-from flower_fedcon.core.compressing import SETTING, CompressingClient
+from flower_fedcon.core.compressing import SETTING
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo

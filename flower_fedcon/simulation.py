@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.many import representatives

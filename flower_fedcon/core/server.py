@@ -7,7 +7,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.uploads import Uploads
@@ -23,9 +24,6 @@ from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 from flower_fedcon.wire.settings import encode
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 
@@ -39,7 +37,7 @@ class Server:
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
         Bound to `setup` here; the caller's object is not changed.
     setup : Setup
     x0 : array
@@ -80,7 +78,7 @@ class Server:
 
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         setup: Setup,
         x0: Array,
         *,
@@ -256,7 +254,7 @@ class Server:
             {names[c] if c in known else f"{c} (unknown)": why for c, why in reasons.items()}
         )
 
-    def continued(self, strategy: FedConStrategy[Any]) -> Server:
+    def continued(self, strategy: Method[Any]) -> Server:
         """Return this run as far as it is, to go on with the same method for another regularizer.
 
         What clients hold stays theirs: they see the same run.

@@ -12,10 +12,11 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flower_fedcon.core import evaluation
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import CERTIFY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.quarantine import Quarantine
 from flower_fedcon.core.round import Round
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.app_side import AppSide
@@ -89,7 +90,7 @@ class GridEngine(Engine):
         self._encoder = codec.RequestEncoder(run)
         self._nodes.close(self._names, run)
 
-    def check(self, strategy: FedConStrategy[Any], *, certificates: bool) -> None:
+    def check(self, strategy: Method[Any], *, certificates: bool) -> None:
         """Raise unless a run of a strategy, bound to its setup, can be played."""
 
     def serve(self, app: AppSide) -> None:

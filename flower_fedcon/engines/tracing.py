@@ -12,6 +12,7 @@ import numpy as np
 
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
@@ -32,7 +33,6 @@ from flower_fedcon.wire.payloads import payload_bytes
 
 if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient
-    from flower_fedcon.strategies.base import FedConStrategy
 
 
 class GivenRows(Selected):
@@ -138,7 +138,7 @@ class RoundTracer:
 
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         client: FedConClient[Any],
         objective: Any,
         stack: Stack,

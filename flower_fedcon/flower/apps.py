@@ -208,7 +208,8 @@ def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
         if key in _ALWAYS or (key in config and (value or key in _WHERE_GIVEN))
     }
     names = [name for name in _option(config, "allow-changes", "").split(",") if name]
-    return {**found, "num_rounds": found.pop("num_server_rounds"), "allow_changes": names}
+    found["num_rounds"] = found.pop("num_server_rounds")
+    return {**found, "allow_changes": names}
 
 
 def _secure(config: Mapping[str, Any], given: SecAggPlus | None) -> SecAggPlus | None:

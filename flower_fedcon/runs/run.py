@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
@@ -27,10 +29,6 @@ from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.report import Report
 from flower_fedcon.validation import Array
 
-if TYPE_CHECKING:
-    from flower_fedcon.engines.base import Engine
-    from flower_fedcon.strategies.base import FedConStrategy
-
 _log = logging.getLogger("flwr")
 _CHECKPOINT_SECONDS = 10.0
 
@@ -41,7 +39,7 @@ class Run:
     Parameters
     ----------
     plan : Plan
-    strategy : FedConStrategy
+    strategy : Method
     setup : Setup
     x0 : array
         The packed start.
@@ -52,7 +50,7 @@ class Run:
     def __init__(
         self,
         plan: Plan,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         setup: Setup,
         x0: Array,
         engine: Engine,
@@ -84,7 +82,7 @@ class Run:
             raise
 
     def _checkpoint_to_resume(
-        self, strategy: FedConStrategy[Any], setup: Setup, x0: Array
+        self, strategy: Method[Any], setup: Setup, x0: Array
     ) -> dict[str, Any] | None:
         """Return the checkpoint to go on from, if there is one."""
         if self._directory is None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, RecordDict
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Reply, Request, Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.flower import codec, incoming, messages
 from flower_fedcon.flower.incoming import Parts
