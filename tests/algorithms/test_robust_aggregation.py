@@ -204,7 +204,7 @@ def test_a_strategy_of_one_s_own_must_say_so():
         needs_mean = FedConStrategy.needs_mean
 
     with pytest.raises(
-        ConfigError, match="it is not declared to be right with another rule than the mean"
+        ConfigError, match="not declared to be right with another rule than the mean"
     ):
         Silent(client_lr=0.1, local_steps=1, aggregation=CoordinateMedian())
 
