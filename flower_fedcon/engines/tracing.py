@@ -230,7 +230,7 @@ class RoundTracer:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
             mine = client.on_acknowledged(mine, down)
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
-        client._round, client.work = now, {}
+        client.begin_round(now)
         payload, after = client.step(mine, down)
         columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
         if columns.keys() != set(strategy.expects(state)):

@@ -85,9 +85,7 @@ def client_app(
         return kind(objective, context=context, policy=rules, **given)
 
     def fit(context: Context, arrays: list[Any], config: dict[str, Any], summed: int = 1) -> Any:
-        client = build(config, context)
-        client.summed = summed
-        return client.fit(arrays, config)
+        return build(config, context).answer(arrays, config, summed)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
