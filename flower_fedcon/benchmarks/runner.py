@@ -18,7 +18,6 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from flower_fedcon.benchmarks import (
     bandwidth,
-    busy,
     compiled,
     curves,
     device,
@@ -44,7 +43,6 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "path": paths.path,
     "compiled": compiled.compiled,
     "bookkeeping": compiled.bookkeeping,
-    "busy": busy.busy,
     "bandwidth": bandwidth.bandwidth,
     "device": device.device,
     "networks": networks.networks,
@@ -68,7 +66,6 @@ ON_REQUEST = (
     "flower",
     "path",
     "compiled",
-    "busy",
     "bandwidth",
     "device",
     "networks",
@@ -76,7 +73,7 @@ ON_REQUEST = (
 )
 """The benchmarks that take more than a minute, or need an extra.
 
-That is tables for path, fast for busy, jax for compiled and device, and torch for networks.
+That is tables for path, jax for compiled and device, and torch for networks.
 """
 
 
