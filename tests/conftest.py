@@ -15,6 +15,21 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 
+def pytest_collection_modifyitems(config, items):
+    """Mark what is slow, and leave out what is nightly, unless ``-m`` speaks of it."""
+    nightly = []
+    for item in items:
+        names = {mark.name for mark in item.iter_markers()}
+        if names & {"ray", "deployment", "nightly"}:
+            item.add_marker("slow")
+        if "nightly" in names and "nightly" not in config.option.markexpr:
+            nightly.append(item)
+    if nightly:
+        config.hook.pytest_deselected(items=nightly)
+        left_out = set(nightly)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
     """With several workers (-n 2) a test that starts Ray or a deployment runs alone."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flower_fedcon.experiments.console import console, table
+from flower_fedcon.lab.experiments.console import console, table
 
 
 def list_(
@@ -63,7 +63,7 @@ _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
 def _renew(path: Path, text: str) -> None:
     """Replace what stands between the markers of a file."""
     from flower_fedcon.errors import ConfigError
-    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.lab.experiments.folders import write
 
     first, last = _MARKERS
     try:

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.console import InterruptedRunError, say
+from flower_fedcon.lab.experiments.console import InterruptedRunError, say
 
 _ENDS = signal.SIGINT, signal.SIGTERM
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flower_fedcon.cli.options import File, Rounds, Seed, Set
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 if TYPE_CHECKING:
     from flower_fedcon.paths import CrossValidation, RegularizationPath
@@ -47,7 +47,7 @@ def path(
     Weights are multiples of the problem's regularizer. For each there are at most as many rounds as
     the file's table "run" says, by the cohorts of its algorithm.
     """
-    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
     from flower_fedcon.paths.path import default_strategy
     from flower_fedcon.paths.report import coefficients, names_of, to_csv

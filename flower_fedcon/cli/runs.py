@@ -9,18 +9,18 @@ import typer
 
 from flower_fedcon.cli.options import File, Rounds, RunArguments, Seed, Set, spread
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 if TYPE_CHECKING:
-    from flower_fedcon.experiments.experiment import Experiment
-    from flower_fedcon.experiments.options import TuningOptions
-    from flower_fedcon.experiments.tuning import Point
+    from flower_fedcon.lab.experiments.experiment import Experiment
+    from flower_fedcon.lab.experiments.options import TuningOptions
+    from flower_fedcon.lab.experiments.tuning import Point
 
 
 @spread
 def run(arguments: RunArguments) -> None:
     """Run an experiment's algorithm."""
-    from flower_fedcon.experiments.comparison import run_one
+    from flower_fedcon.lab.experiments.comparison import run_one
 
     experiment = arguments.experiment()
     run_one(experiment, arguments.plan(experiment), arguments.tracking)
@@ -35,8 +35,8 @@ def compare(
     ] = None,
 ) -> None:
     """Run every algorithm of an experiment on the same problem."""
-    from flower_fedcon.experiments.comparison import run_all, run_seeds
-    from flower_fedcon.experiments.seed_statistics import parse
+    from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
+    from flower_fedcon.lab.experiments.seed_statistics import parse
 
     experiment = arguments.experiment()
     if seeds is None:
@@ -83,10 +83,10 @@ def tune(
     With the file's grids, the exit code is 1 if a setting in the file is not the best of its grid,
     or lies at an end of it.
     """
-    from flower_fedcon.experiments import tuning
-    from flower_fedcon.experiments.folders import label_slug
-    from flower_fedcon.experiments.options import TuningOptions
-    from flower_fedcon.experiments.seed_statistics import parse
+    from flower_fedcon.lab.experiments import tuning
+    from flower_fedcon.lab.experiments.folders import label_slug
+    from flower_fedcon.lab.experiments.options import TuningOptions
+    from flower_fedcon.lab.experiments.seed_statistics import parse
 
     experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
     options = experiment.tuning
@@ -134,7 +134,7 @@ def _tune(
     seeds: list[int] | None,
 ) -> list[Point]:
     """Tune one algorithm, and show and write what was found."""
-    from flower_fedcon.experiments import tuning
+    from flower_fedcon.lab.experiments import tuning
     from flower_fedcon.wire.files import write_text
 
     found, best = tuning.tune(
@@ -166,8 +166,8 @@ def plot(
     ] = None,
 ) -> None:
     """Draw the histories of runs in one figure, bands over seeds."""
-    from flower_fedcon.experiments.figures import check_figure, plot_histories
-    from flower_fedcon.experiments.histories import histories_of
+    from flower_fedcon.lab.experiments.figures import check_figure, plot_histories
+    from flower_fedcon.lab.experiments.histories import histories_of
 
     for path in output:
         check_figure(path, x)

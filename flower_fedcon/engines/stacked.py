@@ -267,7 +267,7 @@ class StackedEngine(InProcess):
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
         work = work_of_each(client.work, len(numbers))
         everyone = len(clients) == len(self._everyone)
-        left = after if everyone and client.state_follows else None
+        left = after if everyone and client.is_followed(payload, after) else None
         return [Reply(numbers, request.round, columns, work=work, left=left)]
 
     def _spread_state(self, state: Any, count: int) -> Any:

@@ -23,7 +23,8 @@ from flower_fedcon.engines.traced import (
     plain,
 )
 from flower_fedcon.engines.traced_solvers import GivenSolver
-from flower_fedcon.objectives.client_axis import Stack, Steps
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.wire.payloads import payload_bytes
@@ -51,7 +52,7 @@ class GivenRows(Selected):
         super().select(stacked, which, clients, server_round)
         self.asked = 0
 
-    def variate_steps(self, steps: Steps, rate: float) -> None:
+    def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> None:
         """Return None: XLA moves them where they stand, in one pass with what follows."""
 
     def _next_rows(self, size: int) -> Any:

@@ -9,7 +9,8 @@ import numpy as np
 from flower_fedcon.arrays import number
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
-from flower_fedcon.objectives.client_axis import Steps, VertexStep, Which
+from flower_fedcon.objectives.client_axis import VertexStep, Which
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
 
@@ -153,7 +154,7 @@ class CompiledRows:
 
     def walk(
         self,
-        steps: Steps,
+        steps: LocalPass,
         clients: Array,
         rows: Array | None,
         rate: float | None,
@@ -163,12 +164,12 @@ class CompiledRows:
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
         clients : array of int, shape (n,)
         rows : array of int, shape (n, steps, batch size), optional
             The rows of each client that count; all by default.
         rate : float, optional
-            See `StepTaker.variate_steps`; without it, only `models` is found.
+            See `LocalPass`; without it, only `models` is found.
         products : array, shape (clients, rows, rows), optional
             Of the rows with one another, for plain steps to be taken on scores.
 
@@ -184,7 +185,7 @@ class CompiledRows:
         if products is not None:
             shift, step = numbers[:2]
             moved = module.take_steps_by_scores(
-                rate, *data, products, *own, *drift[:3], shift, step, len(steps.points)
+                rate, *data, products, *own, *drift[:3], shift, step, steps.steps
             )
         else:
             chosen = module.ALL_STEPS if rows is None else rows

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
 _SCARCE = 4  # entries of a row for each row, from which on G is kept: a fourth more memory
@@ -45,13 +45,13 @@ def row_products(tables: Array) -> Array:
 
 
 def steps_on_scores(
-    steps: Steps, tables: Array, products: Array, ridge: Any, weigh: Callable[[Array], Array]
+    steps: LocalPass, tables: Array, products: Array, ridge: Any, weigh: Callable[[Array], Array]
 ) -> Array:
     """Return where plain steps lead, shape (clients, d).
 
     Parameters
     ----------
-    steps : Steps
+    steps : LocalPass
     tables : array, shape (clients, rows, d)
         Of the clients that take the steps.
     products : array, shape (clients, rows, rows)
@@ -61,18 +61,18 @@ def steps_on_scores(
         (clients, rows), which it may overwrite.
 
     >>> A, b = np.array([[[1.0, 0.0, 0.0, 0.0]]]), np.array([[2.0]])
-    >>> steps = Steps(np.ones(4), 0.5, [(0.0, 1.0)] * 2)
+    >>> steps = LocalPass(np.ones(4), steps=2, rate=0.5)
     >>> steps_on_scores(steps, A, row_products(A), 0.0, lambda scores: scores - b)
     array([[1.75, 1.  , 1.  , 1.  ]])
     """
-    d, step = tables.shape[2], steps.step
+    d, step = tables.shape[2], steps.rate
     z, drift = steps.start.reshape(-1, d), _drift(steps, d)
     kept = 1.0 - step * (ridge + steps.shift)
     scores = _scores(tables, z)
     drifts = 0.0 if drift is None else _scores(tables, drift)
     weights = total = weigh(scores.copy())
     power, elapsed = kept, 1.0
-    for _ in range(len(steps.points) - 1):
+    for _ in range(steps.steps - 1):
         scores = kept * scores - step * (_sums(weights, products) + drifts)
         weights = weigh(scores.copy())
         total = kept * total + weights
@@ -84,7 +84,7 @@ def steps_on_scores(
     return end.astype(steps.start.dtype, copy=False)
 
 
-def _drift(steps: Steps, d: int) -> Array | None:
+def _drift(steps: LocalPass, d: int) -> Array | None:
     """Return what is added to each gradient and does not follow x; None for nothing."""
     drift = steps.linear
     if drift is not None and steps.less is not None:

@@ -12,8 +12,9 @@ import numpy as np
 
 from flower_fedcon.arrays import in_order
 from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.objectives.client_axis import Steps, Which, chosen, per_client, places
+from flower_fedcon.objectives.client_axis import Which, chosen, per_client, places
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.many import column
 from flower_fedcon.objectives.stacked_rows import CompilableRows, StackedRows
 from flower_fedcon.validation import Array
@@ -102,9 +103,9 @@ class StackedSoftmaxRegression(StackedRows):
 
     _walking: CompiledSoftmax | None = None
 
-    def takes(self, steps: Steps, full: bool = True) -> bool:
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
-        module, l2 = kernels(self.tables, len(steps.points)), self.l2
+        module, l2 = kernels(self.tables, steps.steps), self.l2
         if module is None or np.size(l2) not in (1, len(self.tables)):
             return False
         if self._walking is None:
@@ -112,19 +113,19 @@ class StackedSoftmaxRegression(StackedRows):
             self._walking = CompiledSoftmax(module, self.tables, self.targets, ridges)
         return all(array.dtype == self.tables.dtype for array in steps.arrays)
 
-    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
         """Return where gradient steps of some clients lead."""
         return self._walk(steps, None, which, rows)[0]
 
     def variate_steps(
-        self, steps: Steps, rate: float, which: Which, rows: Array | None
+        self, steps: LocalPass, which: Which, rows: Array | None
     ) -> tuple[Array, Array]:
         """Return how far these lead, and control variates."""
-        moved, variates = self._walk(steps, rate, which, rows)
+        moved, variates = self._walk(steps, steps.variate_rate, which, rows)
         return moved, self._in_shape(variates)
 
     def _walk(
-        self, steps: Steps, rate: float | None, which: Which, rows: Array | None
+        self, steps: LocalPass, rate: float | None, which: Which, rows: Array | None
     ) -> tuple[Array, Array]:
         assert self._walking is not None  # noqa: S101  (see `takes`)
         own = None if rows is None else in_order(rows)

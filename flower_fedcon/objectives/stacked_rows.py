@@ -13,7 +13,6 @@ from flower_fedcon.arrays import in_order, is_array, known
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import (
     Stack,
-    Steps,
     VertexStep,
     Which,
     chosen,
@@ -22,6 +21,7 @@ from flower_fedcon.objectives.client_axis import (
     together,
 )
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.many import column
 from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
 from flower_fedcon.validation import Array
@@ -148,12 +148,12 @@ class StackedRows(Table):
             self._products = found
         return self._products
 
-    def takes(self, steps: Steps, full: bool = True) -> bool:
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
         """Return whether `gradient_steps` can take these: on scores, where that saves work."""
-        several = full and len(steps.points) > 1 and steps.plain
+        several = full and steps.steps > 1 and steps.plain
         return several and few_rows(self.tables) and np.size(self.l2) in (1, len(self.tables))
 
-    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
         """Return where gradient steps of some clients lead."""
         ridge, targets = chosen(self.l2, which), self.targets[which]
         found = steps_on_scores(
@@ -342,11 +342,11 @@ class CompilableRows(StackedRows):
         means: Array = compiled.mean_losses(x)
         return means if self.logistic else compiled.factors * means
 
-    def takes(self, steps: Steps, full: bool = True) -> bool:
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
         """Return whether `gradient_steps` can take these: compiled, or on scores."""
         return self._walker(steps) is not None or super().takes(steps, full)
 
-    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
         """Return where gradient steps of some clients lead."""
         walker = self._walker(steps)
         if walker is None:
@@ -354,19 +354,19 @@ class CompilableRows(StackedRows):
         return self._in_shape(self._walk(walker, steps, None, which, rows)[0])
 
     def variate_steps(
-        self, steps: Steps, rate: float, which: Which, rows: Array | None
+        self, steps: LocalPass, which: Which, rows: Array | None
     ) -> tuple[Array, Array] | None:
         """Return how far these lead, and control variates."""
         walker = self._walker(steps)
         if walker is None:
             return None
-        moved, variates = self._walk(walker, steps, rate, which, rows)
+        moved, variates = self._walk(walker, steps, steps.variate_rate, which, rows)
         return self._in_shape(moved), self._in_shape(variates)
 
-    def _walker(self, steps: Steps) -> CompiledRows | None:
+    def _walker(self, steps: LocalPass) -> CompiledRows | None:
         """Return what takes such steps compiled: of its dtype, and with one l2 a client."""
         if self._compiled is None:
-            count = len(steps.points)
+            count = steps.steps
             if kernels(self.tables, count) is None:
                 return None
             self._walking = self._walking or self._made(count)
@@ -378,7 +378,7 @@ class CompilableRows(StackedRows):
     def _walk(
         self,
         walker: CompiledRows,
-        steps: Steps,
+        steps: LocalPass,
         rate: float | None,
         which: Which,
         rows: Array | None,

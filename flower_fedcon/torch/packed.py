@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flower_fedcon.objectives.client_axis import Steps, StepTaker
+from flower_fedcon.objectives.client_axis import StepTaker
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.torch.training import as_array
 from flower_fedcon.validation import Array
@@ -37,7 +38,7 @@ class PackedTorch(PackedObjective, StepTaker):
         return lambda x, rows: self._value_and_gradient(x, rows)[1]
 
     def gradient_steps(
-        self, steps: Steps, next_rows: Callable[[], Array | None] | None = None
+        self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
     ) -> Array | None:
         """Return where plain steps lead, taken in one piece of memory: the same bits, sooner."""
         objective, start = self._objective, steps.start
@@ -51,12 +52,12 @@ class PackedTorch(PackedObjective, StepTaker):
         if steps.linear is not None:
             linear = steps.linear if steps.less is None else steps.linear - steps.less
             drift = self._layers_of(self._tensor(linear.copy()))
-        for _ in steps.points:
+        for _ in range(steps.steps):
             rows = None if next_rows is None else next_rows()
             _, gradient = objective._value_and_gradient(model, rows)
             for i, (w, change) in enumerate(zip(model, changes, strict=True)):
                 g = gradient[i] if drift is None else gradient[i] + drift[i]
-                torch.mul(g, -steps.step, out=change)
+                torch.mul(g, -steps.rate, out=change)
                 w += change
         return as_array(z)
 

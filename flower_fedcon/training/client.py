@@ -85,11 +85,15 @@ def own_loop(algorithm: str) -> type[Any]:
     'OwnLoopFedProxClient'
     """
     kind = client_class(algorithm)
-    if not issubclass(kind, LocalPassClient):
-        able = sorted(n for n in names() if issubclass(client_class(n), LocalPassClient))
+    if not _in_loops(kind):
+        able = sorted(n for n in names() if _in_loops(client_class(n)))
         raise ConfigError(
             f"{algorithm} is no correction of a train loop: the methods that are, are "
             f"{', '.join(able)}. For the others give flower_fedcon.client_app an objective, such "
             "as flower_fedcon.torch.TorchObjective"
         )
     return type(f"OwnLoop{kind.__name__}", (OwnLoop, kind), {})
+
+
+def _in_loops(kind: type[Any]) -> bool:
+    return issubclass(kind, LocalPassClient) and kind.in_loops

@@ -7,14 +7,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import (
-    LocalPass,
-    LocalPassClient,
-    LocalStepsClient,
-)
+from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
-from flower_fedcon.solvers import Correction
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -43,11 +39,12 @@ class LocalTraining:
         self, client: LocalPassClient[Any], state: Any, down: Payload, layout: Layout
     ) -> None:
         self._client, self._state, self._down, self.layout = client, state, down, layout
-        self._added: Correction = client.correction(state, down).simplified
+        self._declared = client.local_pass(state, down)
+        self._added = self._declared.simplified
         self.steps = 0
         self._correction: LoopCorrection | None = None
         self._z: Array | None = None  # what moves, where the method's own steps are taken
-        self._w = self._point(self._added.start)
+        self._w = self._added.at(self._added.start, 0)
 
     @property
     def name(self) -> str:
@@ -62,7 +59,7 @@ class LocalTraining:
     @property
     def start(self) -> list[Array]:
         """The model that the loop starts from, layer by layer."""
-        return self.layers(self._point(self._added.start, first=True))
+        return self.layers(self._added.at(self._added.start, 0))
 
     def layers(self, packed: Array) -> list[Array]:
         """Return the layers of a packed array, as views."""
@@ -75,7 +72,7 @@ class LocalTraining:
 
     # --- the method as what is added to gradients ------------------------------------------------
 
-    def added(self) -> Correction:
+    def added(self) -> LocalPass:
         """Return what the method adds to each gradient.
 
         Raises
@@ -83,7 +80,7 @@ class LocalTraining:
         ConfigError
             If that is not the method.
         """
-        if self._client.is_the_step():
+        if self._client.own_steps:
             self._refuse(
                 "the step itself is the method, and takes the place of the optimizer's: use "
                 "method.optimizer(parameters, lr), and neither begin nor apply_gradients"
@@ -99,13 +96,13 @@ class LocalTraining:
     def check_optimizer(self, lr: float | None) -> None:
         """Raise unless the method has steps of its own, of this length."""
         client = self._client
-        if not isinstance(client, LocalStepsClient):
+        if self._added.solver is not None:
             self._refuse(
                 "it has no step of its own: use your optimizer, with correction = "
                 "method.begin(model) and correction.apply_gradients(model) before its step"
             )
         known = client.client_lr if "client_lr" in client.fields else None
-        if known is None and not client.is_the_step():
+        if known is None and not client.own_steps:
             self._refuse(
                 "without client_lr it leaves the steps to your optimizer: use "
                 "correction.apply_gradients(model), or give the strategy client_lr"
@@ -116,20 +113,12 @@ class LocalTraining:
 
     def advance(self, gradients: Sequence[Array]) -> list[Array]:
         """Take the method's own step with these gradients at the point; return the next one."""
-        client = self._client
-        assert isinstance(client, LocalStepsClient)  # noqa: S101  (`check_optimizer`)
-        z = self._added.start if self._z is None else self._z
-        g = self._added.add_to(self.packed(gradients), self._w)
-        self._z = client.move(z, self._w, g)
+        added = self._added
+        z = added.start if self._z is None else self._z
+        self._z = added.moved(z, self._w, added.add_to(self.packed(gradients), self._w))
         self.steps += 1
-        self._w = self._point(self._z)
+        self._w = added.at(self._z, self.steps)
         return self.layers(self._w)
-
-    def _point(self, z: Array, *, first: bool = False) -> Array:
-        client = self._client
-        if not isinstance(client, LocalStepsClient):
-            return z
-        return client.point(z, 0 if first else self.steps, self._down)
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -148,17 +137,17 @@ class LocalTraining:
             if self.keeps_gradient and correction.steps:
                 gradient = self.packed(correction.mean_gradient())
         silent = added.linear is None and not added.shift and added.subgradient is None
-        if not self.steps and (client.is_the_step() or not silent):
+        if not self.steps and (client.own_steps or not silent):
             self._refuse(
                 "the train function has taken no step with it: call "
                 + (
                     "method.optimizer(parameters, lr) for your optimizer, and its step()"
-                    if client.is_the_step()
+                    if client.own_steps
                     else "correction = method.begin(model) before the loop, and in it "
                     "correction.apply_gradients(model) between backward() and step()"
                 )
             )
-        known = client.local_steps if isinstance(client, LocalStepsClient) else None
+        known = added.steps or None
         if known is not None and self.steps not in (0, known):
             self._refuse(
                 f"the strategy has local_steps={known}, the train function took {self.steps}: make "
@@ -167,9 +156,8 @@ class LocalTraining:
         z = self._z if self._z is not None else self.packed(end)
         if gradient is not None and known is not None:
             self._check_plain(z - added.start, gradient)
-        return client.upload(
-            self._state, self._down, LocalPass(added.start, z, self.steps, gradient)
-        )
+        done = Done(self._declared, z, self.steps, gradient)
+        return client.upload(self._state, self._down, done)
 
     def _check_plain(self, moved: Array, gradient: Array) -> None:
         """Raise unless the loop took K steps of length client_lr along the corrected gradients."""
@@ -209,7 +197,7 @@ class LoopCorrection:
         self._subgradient = added.subgradient
         columns = [list(self._tensors(a)) for a in (added.start, added.linear, added.center)]
         parts = zip(*columns, strict=True)
-        self._parts = [Correction(s, linear, added.shift, c) for s, linear, c in parts]
+        self._parts = [LocalPass(s, linear, added.shift, c) for s, linear, c in parts]
         self._sums: list[Any] = []
         self.steps = 0
         training.keep(self)

@@ -18,7 +18,7 @@ from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.compressors import EF21, QSGD, Identity, Natural, RandK, Sign, TopK
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class, strategy_class

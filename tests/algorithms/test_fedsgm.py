@@ -18,7 +18,7 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import facility
 from flower_fedcon.strategies import FedAvg, FedSGM

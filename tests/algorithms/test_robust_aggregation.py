@@ -19,7 +19,7 @@ from flower_fedcon.aggregation import (
 )
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import L1

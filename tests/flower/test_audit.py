@@ -10,7 +10,7 @@ from problems import avg, l1ls, q6, q6_limited, q6_objectives
 
 from flower_fedcon import Sample, __version__, simulate
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.runs import audit
 from flower_fedcon.runs.audit import NAME
 from flower_fedcon.strategies import FedFW, FedSGM

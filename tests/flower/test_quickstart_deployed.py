@@ -61,6 +61,7 @@ def assert_same(path, expected):
         np.testing.assert_allclose(found[name].numpy(), array, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_flwr_run_in_simulation(apps, here, tmp_path):
     with Simulation(tmp_path / "flower", CLIENTS) as simulation:
@@ -72,6 +73,7 @@ def test_flwr_run_in_simulation(apps, here, tmp_path):
             assert "eval_acc/2" in output
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 def test_flwr_run_on_supernodes_of_which_one_dies(apps, here, tmp_path):
     nodes = [

@@ -9,7 +9,7 @@ from row_clients import clients
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import HuberRegression, LeastSquares, PoissonRegression
-from flower_fedcon.objectives.client_axis import Steps, Z
+from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.regularizers import L1
 from flower_fedcon.schedules import InverseSqrt
@@ -45,7 +45,7 @@ def test_steps_on_scores_are_those_one_by_one(kind, dtype):
                 {"shift": 0.7, "center": center},
                 {"linear": linear, "shift": 0.7, "center": center[1]},
             ):
-                steps = Steps(first, 0.05, [Z] * 5, **given)
+                steps = LocalPass(first, steps=5, rate=0.05, **given)
                 assert whole.takes(steps)
                 found = whole.gradient_steps(steps, which, None)
                 assert found.dtype == dtype
@@ -67,16 +67,16 @@ def test_who_does_not_step_on_scores():
     few, many = parts("huber"), parts("huber", shape=(27,))
     own = [HuberRegression(f.A, f.targets, l2=0.1, intercept=True) for f in few]
     x = np.zeros(30)
-    whole, plain = stack(few), Steps(x, 0.1, [Z] * 3)
+    whole, plain = stack(few), LocalPass(x, steps=3, rate=0.1)
     assert whole.takes(plain)
     assert not whole.takes(plain, full=False)
-    assert not stack(many).takes(Steps(np.zeros(27), 0.1, [Z] * 3))
-    assert not stack(own).takes(Steps(np.zeros(31), 0.1, [Z] * 3))
+    assert not stack(many).takes(LocalPass(np.zeros(27), steps=3, rate=0.1))
+    assert not stack(own).takes(LocalPass(np.zeros(31), steps=3, rate=0.1))
     for steps in (
-        Steps(x, 0.1, [Z]),
-        Steps(x, 0.1, [(0.1, 1.0)] * 3),
-        Steps(x, 0.1, [Z] * 3, (0.5, 0.25)),
-        Steps(x, 0.1, [Z] * 3, first=x + 1),
+        LocalPass(x, steps=1, rate=0.1),
+        LocalPass(x, steps=3, rate=0.1, point=Prox(L1(0.1), lambda k: 1.0)),
+        LocalPass(x, steps=3, rate=0.1, onward=(0.5, 0.25)),
+        LocalPass(x, steps=3, rate=0.1, first=x + 1),
     ):
         assert not whole.takes(steps)
 
