@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flower_fedcon.flower.legacy import as_legacy_strategy
     from flower_fedcon.flower.local_arrays import keep_local
     from flower_fedcon.flower.policy import Policy
-    from flower_fedcon.flower.training import train_step
+    from flower_fedcon.flower.train_functions import train_step
     from flower_fedcon.paths.folds import cross_validate
     from flower_fedcon.paths.path import regularization_path
     from flower_fedcon.problems.federated import FederatedProblem
@@ -63,7 +63,7 @@ _HOMES = {
     "regularization_path": "paths.path",
     "server_app": "flower.apps",
     "simulate": "simulation",
-    "train_step": "flower.training",
+    "train_step": "flower.train_functions",
 }
 
 

@@ -105,8 +105,8 @@ def simulate(
         see `flower_fedcon.runs.certificates`.
     audit : bool, optional
         Write who was asked in each round, who replied, what was used or dropped and why to
-        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit`. By default where clients are on nodes
-        ("ray"), since it takes a line of text for each exchange.
+        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are on
+        nodes ("ray"), since it takes a line of text for each exchange.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 

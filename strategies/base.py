@@ -10,16 +10,15 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from flower_fedcon.aggregation import Aggregation
-from flower_fedcon.aggregation.base import as_aggregation
+from flower_fedcon.aggregation import Aggregation, as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.participation import Full, Only, Participation
-from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COHORT, stream
+from flower_fedcon.core.server_privacy import check_argument, check_private
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError
 from flower_fedcon.flower.strategy import FlowerStrategy

@@ -190,7 +190,7 @@ def _writable(what: str, folder: Path, remedy: str) -> Finding:
 
 def _locks() -> Iterator[Finding]:
     """Try what keeps two runs out of one folder."""
-    from flower_fedcon.wire.files import FolderLock, in_use
+    from flower_fedcon.wire.whole_files import FolderLock, in_use
 
     with tempfile.TemporaryDirectory(dir=_first_writable()) as name, FolderLock(Path(name)):
         held = in_use(Path(name))

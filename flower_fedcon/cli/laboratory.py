@@ -85,7 +85,7 @@ def bench(
     from flower_fedcon.lab.benchmarks import run as measure
     from flower_fedcon.lab.benchmarks.figure import plot_curves
     from flower_fedcon.lab.experiments.figures import check_figure
-    from flower_fedcon.wire.files import write_text
+    from flower_fedcon.wire.whole_files import write_text
 
     if names_only:
         rows = table("Name", "By default", "What")

@@ -28,7 +28,7 @@ from flower_fedcon.core.protocol import (
 )
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, printable
 from flower_fedcon.flower import codec
-from flower_fedcon.flower.ledger import FileLedger
+from flower_fedcon.flower.node_ledger import FileLedger
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store

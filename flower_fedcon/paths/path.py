@@ -15,7 +15,7 @@ from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Model, array_bytes
-from flower_fedcon.paths.grid import largest_weight, penalised, weights
+from flower_fedcon.paths.weights import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient

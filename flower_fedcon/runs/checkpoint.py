@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions
-from flower_fedcon.core.columns import StateColumns
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import UNIFORM
+from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import versions

@@ -20,12 +20,12 @@ from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.runs import audit, checkpoint, doubts, ledger
-from flower_fedcon.runs.audit import AuditLog
+from flower_fedcon.runs import asked_rounds, audit_log, checkpoint, doubts
+from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import Callback, History, Record
-from flower_fedcon.runs.report import Report
+from flower_fedcon.runs.table_report import Report
 from flower_fedcon.validation import Array, count
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Run:
         plan, server = self.plan, self.server
         private = server.private
         if private is not None and self._directory is not None:
-            ledger.keep(private, self._directory.path)
+            asked_rounds.keep(private, self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
         while server.round < plan.num_rounds:
@@ -260,7 +260,7 @@ class Run:
         wanted = self._engine.clients_keep_states if self.plan.audit is None else self.plan.audit
         if wanted:
             data = self._fingerprint.get("data", {}).get("digest", ())
-            self.server.audit = AuditLog(folder / audit.NAME, self.server, data)
+            self.server.audit = AuditLog(folder / audit_log.NAME, self.server, data)
 
     def _is_due(self, server_round: int) -> bool:
         if self._directory is None:

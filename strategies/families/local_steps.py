@@ -9,8 +9,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.schedules import Schedule
-from flower_fedcon.schedules.base import at, rate_or_schedule
+from flower_fedcon.schedules import Schedule, at, rate_or_schedule
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array, count, positive
 

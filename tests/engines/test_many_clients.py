@@ -10,10 +10,10 @@ import pytest
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
-from flower_fedcon.core.columns import StateColumns
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.local import LocalEngine

@@ -23,7 +23,7 @@ from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
-from flower_fedcon.wire.files import atomic, write_text
+from flower_fedcon.wire.whole_files import atomic, write_text
 
 HALF = {"participation": Sample(count=3)}
 

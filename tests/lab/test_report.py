@@ -18,7 +18,7 @@ from pages import ROOT, blocks
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.schema import check_keys
+from flower_fedcon.lab.experiments.toml_schema import check_keys
 from flower_fedcon.lab.report.contents import Curves, read_folders, read_run
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.exchanges import Map, read_exchanges
@@ -230,7 +230,8 @@ def test_a_run_that_goes_on_is_running(tmp_path):
     folder = run(tmp_path / "run")
     assert read_run(folder, "a").status == "finished"
     code = (
-        "import sys; from pathlib import Path; from flower_fedcon.wire.files import FolderLock\n"
+        "import sys; from pathlib import Path\n"
+        "from flower_fedcon.wire.whole_files import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); print(); sys.stdin.read()"
     )
     process = subprocess.Popen(

@@ -229,7 +229,7 @@ def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
     )
     found = claims.Claims(file).judge({("a", 0): [{"round": 1, "c": math.nan}]})
     assert [v.verdict for v in found] == ["fail", "fail"]
-    text = reproduce.to_json(reproduce.Outcome(found, {}, 0.0, 0))
+    text = reproduce.to_json(reproduce.Reproduction(found, {}, 0.0, 0))
     assert json.loads(text)["claims"][0]["values"] == [None]
 
 

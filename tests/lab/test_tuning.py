@@ -10,7 +10,7 @@ import pytest
 from harness import Command, refusal
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.options import TuningOptions
+from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Played
 from flower_fedcon.lab.experiments.tuning import _score, grid
 from flower_fedcon.runs.history import History

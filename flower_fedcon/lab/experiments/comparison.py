@@ -14,8 +14,8 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
 from flower_fedcon.lab.experiments.folders import label_slug, write
 from flower_fedcon.lab.experiments.runner import play
-from flower_fedcon.lab.experiments.schema import context
 from flower_fedcon.lab.experiments.seed_statistics import mean
+from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record

@@ -54,8 +54,8 @@ from flower_fedcon import registry
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments import overrides as changes
-from flower_fedcon.lab.experiments.options import RunOptions, TuningOptions
-from flower_fedcon.lab.experiments.schema import (
+from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions
+from flower_fedcon.lab.experiments.toml_schema import (
     Table,
     check_keys,
     check_table,

@@ -9,7 +9,7 @@ from pathlib import Path
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.toml import read_toml
-from flower_fedcon.wire.files import storage, write_text
+from flower_fedcon.wire.whole_files import storage, write_text
 
 
 def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:

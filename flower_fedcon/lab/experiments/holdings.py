@@ -13,7 +13,7 @@ from flower_fedcon.lab.experiments.figures import COLOURS, check_figure
 from flower_fedcon.problems.tables import clients_of
 from flower_fedcon.tables import Schema, Table
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.files import atomic
+from flower_fedcon.wire.whole_files import atomic
 
 
 def draw_holdings(arguments: dict[str, object], path: Path) -> list[list[str]]:

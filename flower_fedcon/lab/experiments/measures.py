@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.schema import Table, check_type
 from flower_fedcon.lab.experiments.sweeps import Places, Reader, exponent, listed, quantities
+from flower_fedcon.lab.experiments.toml_schema import Table, check_type
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from flower_fedcon import registry
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.options import RunOptions
-from flower_fedcon.lab.experiments.schema import Table, check_table, context
+from flower_fedcon.lab.experiments.run_tables import RunOptions
+from flower_fedcon.lab.experiments.toml_schema import Table, check_table, context
 from flower_fedcon.problems import builder
 from flower_fedcon.runs.toml import parse_value
 from flower_fedcon.validation import parameters

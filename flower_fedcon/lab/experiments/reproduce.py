@@ -24,7 +24,7 @@ from flower_fedcon.runs.history import Record
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Reproduction:
     """What `reproduce` found.
 
     Attributes
@@ -65,7 +65,7 @@ def reproduce(
     workers: int = 2,
     folder: Path | None = None,
     say: Callable[[str], object] = lambda _: None,
-) -> Outcome:
+) -> Reproduction:
     """Run the experiments that claims files need, and judge the claims.
 
     Parameters
@@ -112,7 +112,7 @@ def reproduce(
     left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
     scalings = {claims.name: claims.scalings(runs[claims.name]) for claims in files}
     drawn = {name: found for name, found in scalings.items() if found}
-    return Outcome(verdicts, seconds, time.perf_counter() - began, left_out, drawn)
+    return Reproduction(verdicts, seconds, time.perf_counter() - began, left_out, drawn)
 
 
 def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> Job:
@@ -156,10 +156,10 @@ def cells(verdict: Verdict) -> list[str]:
     ]
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: Reproduction) -> str:
     """Return how many claims passed, the papers' apart from ours, and the time.
 
-    >>> summary(Outcome([], {"lasso": 4.0}, 3.0, 2)).split("; ")[1:]
+    >>> summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[1:]
     ['ours: 0, 0 pass, 0 explained, 0 fail', '2 not run', '3 s, processors 4 s']
     """
     parts = []
@@ -173,7 +173,7 @@ def summary(outcome: Outcome) -> str:
     return "; ".join([*parts, spent])
 
 
-def to_json(outcome: Outcome) -> str:
+def to_json(outcome: Reproduction) -> str:
     """Return everything as JSON; non-finite numbers, which JSON lacks, are null."""
 
     def plain(value: float) -> float | None:
@@ -189,7 +189,7 @@ def to_json(outcome: Outcome) -> str:
     return json.dumps(tables, indent=2, ensure_ascii=False) + "\n"
 
 
-def to_markdown(outcome: Outcome) -> str:
+def to_markdown(outcome: Reproduction) -> str:
     """Return the table in Markdown."""
     lines = [f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)]
     for verdict in outcome.verdicts:

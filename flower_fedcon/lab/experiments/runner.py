@@ -24,7 +24,7 @@ from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.run import Plan
 from flower_fedcon.validation import count
-from flower_fedcon.wire.files import read_bytes
+from flower_fedcon.wire.whole_files import read_bytes
 
 RESULT = "result.json"
 """In the folder of a job that has ended: how it ended."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import settings_slug
-from flower_fedcon.lab.experiments.options import TuningOptions
+from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
 from flower_fedcon.runs.history import why_not_recorded
 from flower_fedcon.runs.toml import write_value

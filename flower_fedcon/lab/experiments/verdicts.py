@@ -9,8 +9,8 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs, column_of
-from flower_fedcon.lab.experiments.schema import Table
 from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep, listed, quantities
+from flower_fedcon.lab.experiments.toml_schema import Table
 
 
 @dataclass(frozen=True)

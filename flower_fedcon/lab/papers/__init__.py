@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.papers.breast_cancer import neyman_pearson
 from flower_fedcon.lab.papers.chr12a import chr12a
 from flower_fedcon.lab.papers.cifar10 import cifar10
 from flower_fedcon.lab.papers.counterexample import counterexample
@@ -33,7 +34,6 @@ from flower_fedcon.lab.papers.mixture import mixture
 from flower_fedcon.lab.papers.mnist import mnist, mnist_images
 from flower_fedcon.lab.papers.movielens import movielens
 from flower_fedcon.lab.papers.multitask import multitask
-from flower_fedcon.lab.papers.neyman_pearson import neyman_pearson
 from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.lab.papers.six_quadratics import six_quadratics
 from flower_fedcon.lab.papers.sparse_regression import sparse_regression

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.histories import labelled
-from flower_fedcon.lab.experiments.options import RunOptions
+from flower_fedcon.lab.experiments.run_tables import RunOptions
 from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
 from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
 from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.limits import Forecast
-from flower_fedcon.runs.report import COEFFICIENTS
+from flower_fedcon.runs.table_report import COEFFICIENTS
 from flower_fedcon.runs.toml import read_toml, write_value
-from flower_fedcon.wire.files import in_use, read_bytes
+from flower_fedcon.wire.whole_files import in_use, read_bytes
 
 Part = TypeVar("Part")
 FINISHED = "finished"

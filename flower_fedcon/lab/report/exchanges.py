@@ -1,4 +1,4 @@
-"""Who took part in a run, and who failed when, from its audit log (`runs.audit`)."""
+"""Who took part in a run, and who failed when, from its audit log (`runs.audit_log`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import printable
-from flower_fedcon.runs.audit import EARLIER, NAME
+from flower_fedcon.runs.audit_log import EARLIER, NAME
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.files import check_file, storage
+from flower_fedcon.wire.whole_files import check_file, storage
 
 KINDS = ("used", "dropped", "silent", "lost")
 """What becomes of a question to a client; "lost": it came back without its state."""

@@ -17,7 +17,7 @@ from flower_fedcon.lab.report import sections
 from flower_fedcon.lab.report.contents import Curves, read_folders
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.html import embedded
-from flower_fedcon.wire.files import storage, write_text
+from flower_fedcon.wire.whole_files import storage, write_text
 
 
 def write_report(folders: Sequence[Path], path: Path) -> Path:

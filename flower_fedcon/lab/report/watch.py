@@ -13,11 +13,11 @@ from flower_fedcon.errors import ConfigError, printable
 from flower_fedcon.lab.experiments.console import brief, left
 from flower_fedcon.lab.experiments.folders import labels_of, runs_in
 from flower_fedcon.lab.report.contents import RunContents, read_run, run_options
-from flower_fedcon.runs import audit
+from flower_fedcon.runs import audit_log
 from flower_fedcon.runs.directory import HISTORY
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.limits import Forecast
-from flower_fedcon.wire.files import in_use, storage
+from flower_fedcon.wire.whole_files import in_use, storage
 
 _FAILURES = 5  # lines about them at a time
 _QUIET = 2  # how often nothing must be heard of a run until it has ended
@@ -65,7 +65,7 @@ class Watched:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.label = (labels_of(folder) or [folder.name])[0]
-        self._history, self._audit = Tail(folder / HISTORY), Tail(folder / audit.NAME)
+        self._history, self._audit = Tail(folder / HISTORY), Tail(folder / audit_log.NAME)
         self._columns: list[str] = []
         self._round, self.quiet = 0.0, 0
         options = run_options(folder)
@@ -116,7 +116,7 @@ class Watched:
                 told.append(f"{self.label}: a line of its audit log cannot be read")
         yield from told[-_FAILURES:]
         if len(told) > _FAILURES:
-            yield f"{self.label}: and {len(told) - _FAILURES} more, see {audit.NAME}"
+            yield f"{self.label}: and {len(told) - _FAILURES} more, see {audit_log.NAME}"
 
     def _failed(self, line: Any) -> Iterator[str]:
         if line["event"] != "exchange":

@@ -13,7 +13,7 @@ import numpy as np
 
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.history import Record
-from flower_fedcon.wire.files import write_text
+from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server

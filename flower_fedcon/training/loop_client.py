@@ -10,7 +10,7 @@ from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.core.protocol import ClientInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import client_class, names
-from flower_fedcon.training.local import LocalTraining
+from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.training.local import LocalTraining, LoopCorrection
+from flower_fedcon.training.local_round import LocalTraining, LoopCorrection
 from flower_fedcon.validation import Array
 
 

@@ -18,8 +18,7 @@ from flower_fedcon.regularizers.base import (
     soft,
     weight_or_weights,
 )
-from flower_fedcon.sets.arrays import ByValue, each, expect_floats, ordinary, size_of, square_norms
-from flower_fedcon.sets.grouped import (
+from flower_fedcon.sets.groups import (
     Groups,
     check_groups,
     group_norms,
@@ -27,6 +26,7 @@ from flower_fedcon.sets.grouped import (
     labels_for,
     rescale_groups,
 )
+from flower_fedcon.sets.shapes import ByValue, each, expect_floats, ordinary, size_of, square_norms
 from flower_fedcon.validation import Array, nonnegative
 
 _NO_LABELS = np.empty(0, np.int64)

@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import ByValue, each, expect_finite, expect_unit
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import GroupAtom
+from flower_fedcon.sets.shapes import ByValue, each, expect_finite, expect_unit
 from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, expect_array, expect_names, positive
 

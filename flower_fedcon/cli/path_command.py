@@ -50,8 +50,8 @@ def path(
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
     from flower_fedcon.paths.path import default_strategy
-    from flower_fedcon.paths.report import coefficients, names_of, to_csv
-    from flower_fedcon.wire.files import write_text
+    from flower_fedcon.paths.path_report import coefficients, names_of, to_csv
+    from flower_fedcon.wire.whole_files import write_text
 
     experiment = Experiment.load(file, set_ or ())
     problem, run = experiment.problem(), experiment.run_options

@@ -11,9 +11,9 @@ from flwr.app import Context, Message
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach
-from flower_fedcon.training.arrays import ArrayTraining
-from flower_fedcon.training.client import own_loop
-from flower_fedcon.training.local import LocalTraining
+from flower_fedcon.training.local_round import LocalTraining
+from flower_fedcon.training.loop_client import own_loop
+from flower_fedcon.training.numpy_loop import ArrayTraining
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import Reply, Request, entry
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import printable
-from flower_fedcon.wire.files import storage
+from flower_fedcon.wire.whole_files import storage
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server

@@ -13,7 +13,7 @@ from flower_fedcon.lab.experiments.console import console, say, table
 
 if TYPE_CHECKING:
     from flower_fedcon.lab.experiments.experiment import Experiment
-    from flower_fedcon.lab.experiments.options import TuningOptions
+    from flower_fedcon.lab.experiments.run_tables import TuningOptions
     from flower_fedcon.lab.experiments.tuning import Point
 
 
@@ -85,7 +85,7 @@ def tune(
     """
     from flower_fedcon.lab.experiments import tuning
     from flower_fedcon.lab.experiments.folders import label_slug
-    from flower_fedcon.lab.experiments.options import TuningOptions
+    from flower_fedcon.lab.experiments.run_tables import TuningOptions
     from flower_fedcon.lab.experiments.seed_statistics import parse
 
     experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
@@ -135,7 +135,7 @@ def _tune(
 ) -> list[Point]:
     """Tune one algorithm, and show and write what was found."""
     from flower_fedcon.lab.experiments import tuning
-    from flower_fedcon.wire.files import write_text
+    from flower_fedcon.wire.whole_files import write_text
 
     found, best = tuning.tune(
         experiment, points, folder, options=options, seeds=seeds, workers=workers, say=say

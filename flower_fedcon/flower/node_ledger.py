@@ -12,7 +12,7 @@ from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.validation import count, positive
-from flower_fedcon.wire.files import FolderLock, atomic, read_bytes, storage
+from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, storage
 
 _log = logging.getLogger("flwr")
 _FILE = "spent.json"

@@ -11,7 +11,7 @@ from torch import Tensor
 from flower_fedcon.objectives.client_axis import StepTaker
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.packed import PackedObjective
-from flower_fedcon.torch.training import as_array
+from flower_fedcon.torch.local_loop import as_array
 from flower_fedcon.validation import Array
 
 

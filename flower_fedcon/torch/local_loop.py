@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.training.arrays import NOT_LOADED
-from flower_fedcon.training.local import LocalTraining, LoopCorrection
+from flower_fedcon.training.local_round import LocalTraining, LoopCorrection
+from flower_fedcon.training.numpy_loop import NOT_LOADED
 from flower_fedcon.validation import Array
 
 

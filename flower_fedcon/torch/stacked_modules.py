@@ -16,7 +16,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import Stack, Which, places
 from flower_fedcon.torch.content import Untrained
-from flower_fedcon.torch.training import as_array
+from flower_fedcon.torch.local_loop import as_array
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
