@@ -133,7 +133,7 @@ main(["list"])
         ("strategies/fedavgm.py", 'name = "fedavgm"', 'name = "avgm"', 'name = "fedavgm"'),
         ("clients/fedavgm.py", '"fedavgm"', '"avgm"', 'algorithm = "fedavgm"'),
         ("clients/fedavgm.py", "client_lr: float", "client_rl: float", "'client_rl', which is no"),
-        ("clients/fedavgm.py", '{"delta": v', '{"dleta": v', "uploads ['dleta'], and FedAvgM"),
+        ("clients/fedavgm.py", '{"delta": done', '{"dleta": done', "uploads ['dleta'], and FedAvgM"),
         ("strategies/fedavgm.py", "\nWire: ", "\nCost: ", "has no Wire"),
     ],
     ids=["no case", "no line", "another name", "another algorithm", "no such field",
