@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from flower_fedcon.arrays import anyone
+from flower_fedcon.clients.families.compressing import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
-from flower_fedcon.core.compressing import SETTING, CompressingClient
+from flower_fedcon.core.compressing import SETTING
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
@@ -244,6 +245,10 @@ class FedConClient(FlowerClient, Generic[State]):
 
     # --- plumbing: one request, whatever carried it --------------------------------------------
 
+    def begin_round(self, server_round: int, client: int = 0) -> None:
+        """Go to a round: its batches and its work begin; `client` is this client's number."""
+        self._round, self._index, self._batches, self.work = server_round, client, None, {}
+
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
         return info_of(self._own_objective, self.name or "")
@@ -352,7 +357,7 @@ class FedConClient(FlowerClient, Generic[State]):
             if versions.held_round != server_round:
                 return None
             down = {**versions.held, **down}
-        self._round, self._index, self._batches, self.work = server_round, client, None, {}
+        self.begin_round(server_round, client)
         if not self.remembers and phase != QUERY:
             return acting.step(None, down)[0]  # type: ignore[no-any-return]
         before: Any = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flower_fedcon.core.participation import Bernoulli, Full, Only, Sample
+    from flower_fedcon.engines.patience import Patience
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
     from flower_fedcon.flower.legacy import as_legacy_strategy
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
     from flower_fedcon.runs.history import EarlyStopping, History
+    from flower_fedcon.runs.plan import Plan
     from flower_fedcon.simulation import simulate
 
 __version__ = "0.1.0"
@@ -30,6 +32,8 @@ __all__ = [
     "Full",
     "History",
     "Only",
+    "Patience",
+    "Plan",
     "Policy",
     "Sample",
     "as_legacy_strategy",
@@ -53,6 +57,8 @@ _HOMES = {
     "Full": "core.participation",
     "History": "runs.history",
     "Only": "core.participation",
+    "Patience": "engines.patience",
+    "Plan": "runs.plan",
     "Policy": "flower.policy",
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",

@@ -14,7 +14,7 @@ import typer
 if TYPE_CHECKING:
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.lab.experiments.tracking import Tracking
-    from flower_fedcon.runs.run import Plan
+    from flower_fedcon.runs.plan import Plan
 
 File = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]

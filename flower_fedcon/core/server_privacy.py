@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli, Participation, Sample
 from flower_fedcon.core.protocol import UNIFORM, Reply
 from flower_fedcon.core.summed import Summed
@@ -22,16 +23,13 @@ from flower_fedcon.privacy.noise import normal
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
-
 
 class Private:
     """What makes the rounds of one run private.
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
         Bound to the run's setup, with `privacy`.
 
     Attributes
@@ -44,7 +42,7 @@ class Private:
         Told of `spent` before a round is asked for, to write it down.
     """
 
-    def __init__(self, strategy: FedConStrategy[Any]) -> None:
+    def __init__(self, strategy: Method[Any]) -> None:
         assert strategy.privacy is not None  # noqa: S101  (the caller's case)
         self._rule: GaussianDP = strategy.privacy
         self._participation, self._about = strategy.participation, strategy.release.about
@@ -206,7 +204,7 @@ def sampling_of(participation: Participation, num_clients: int) -> Sampling:
     )
 
 
-def check_argument(strategy: FedConStrategy[Any]) -> None:
+def check_argument(strategy: Method[Any]) -> None:
     """Raise unless `privacy` is a rule, for a method that may be private at all.
 
     Raises
@@ -233,7 +231,7 @@ def check_argument(strategy: FedConStrategy[Any]) -> None:
         )  # fmt: skip
 
 
-def check_private(strategy: FedConStrategy[Any]) -> None:
+def check_private(strategy: Method[Any]) -> None:
     """Raise unless a strategy that is bound to a run can be private in it.
 
     Raises

@@ -12,6 +12,7 @@ import numpy as np
 
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
@@ -33,7 +34,6 @@ from flower_fedcon.wire.payloads import payload_bytes
 
 if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient
-    from flower_fedcon.strategies.base import FedConStrategy
 
 
 class GivenRows(Selected):
@@ -139,7 +139,7 @@ class RoundTracer:
 
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         client: FedConClient[Any],
         objective: Any,
         stack: Stack,
@@ -230,7 +230,7 @@ class RoundTracer:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
             mine = client.on_acknowledged(mine, down)
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
-        client._round, client.work = now, {}
+        client.begin_round(now)
         payload, after = client.step(mine, down)
         columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
         if columns.keys() != set(strategy.expects(state)):

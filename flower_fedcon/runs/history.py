@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.core.evaluation import Record as Record
 from flower_fedcon.errors import ConfigError, StorageError, nearest
 from flower_fedcon.layout import Model
 from flower_fedcon.validation import Array, nonnegative
@@ -21,7 +22,6 @@ from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, stora
 if TYPE_CHECKING:
     from flower_fedcon.runs.table_report import Report
 
-Record: TypeAlias = dict[str, float]
 Callback: TypeAlias = Callable[[Record], Any]
 """Sees the record of a round; a true return value stops the run after it."""
 

@@ -255,7 +255,7 @@ def test_a_strategy_of_one_s_own_must_say_so():
     class Silent(FedAvg):
         needs_exact = FedConStrategy.needs_exact
 
-    with pytest.raises(ConfigError, match="its author has not said what compression does to it"):
+    with pytest.raises(ConfigError, match="it is not declared to be right with compressed uploads"):
         Silent(client_lr=0.1, local_steps=1, compression=RULES[0])
 
 

@@ -31,7 +31,8 @@ from flower_fedcon.objectives import (
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs import checkpoint
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import DualFL, FedAvg, FedDualAvg, FedFW, Scaffold
 from flower_fedcon.wire import state_files

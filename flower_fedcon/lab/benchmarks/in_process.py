@@ -27,7 +27,8 @@ from flower_fedcon.objectives import LeastSquares, LogisticRegression, SoftmaxRe
 from flower_fedcon.problems import lasso, sparse_regression
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Zero
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import simulate
 from flower_fedcon.solvers import AOGM
 from flower_fedcon.strategies import DualFL, FastFedDA, FedDR, FedDyn, FedFW
@@ -59,8 +60,8 @@ def rounds_of(
     def play(rounds: int) -> None:
         last = server.round + rounds
         while server.round < last:
-            if not engine.advances or not engine.advance(server, last - server.round):
-                run.finish_round(server.begin())
+            if not engine.advance(server, last - server.round):
+                run.play_round()
             if record:
                 engine.evaluate(server.x)
 

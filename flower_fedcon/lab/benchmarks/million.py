@@ -22,7 +22,8 @@ from flower_fedcon.problems import many_clients
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.history import History
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.simulation import simulate
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW
@@ -92,7 +93,7 @@ def _begun(strategy: Any, problem: FederatedProblem) -> Run:
 
 
 def _play(run: Run) -> None:
-    run.finish_round(run.server.begin())
+    run.play_round()
 
 
 def _kept(clients: int, d: int, problem: FederatedProblem, strategy: Any) -> Iterator[Result]:

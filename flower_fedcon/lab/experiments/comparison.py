@@ -19,7 +19,7 @@ from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.simulation import jax_engine
 
 _NO = Tracking()

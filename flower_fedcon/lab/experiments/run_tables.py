@@ -11,7 +11,7 @@ from flower_fedcon.problems.mismatch import ON_MISMATCH
 from flower_fedcon.runs.certificates import CERTIFICATES
 from flower_fedcon.runs.history import Callback, EarlyStopping
 from flower_fedcon.runs.limits import Budget
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.simulation import ENGINES
 from flower_fedcon.validation import choice, count, optional, positive
 

@@ -22,7 +22,7 @@ from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import count
 from flower_fedcon.wire.whole_files import read_bytes
 

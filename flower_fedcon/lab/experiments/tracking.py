@@ -10,7 +10,7 @@ from typing import Any
 
 from flower_fedcon.runs.history import Callback
 from flower_fedcon.runs.json_log import JsonLog
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.toml import parse_toml
 from flower_fedcon.runs.trackers import TensorBoard, WeightsAndBiases
 from flower_fedcon.validation import choice
