@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from deployment import Deployment
+from nightly import nightly
 from own_algorithm import PAIR
 from own_package import install
 from problems import l1ls, l1ls_data
@@ -118,7 +119,15 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("algorithm", "block"), list(zip(RUNS, [3, 1, None, 2, 4, 1], strict=True))
+    ("algorithm", "block"),
+    [
+        ("own_momentum", None),
+        nightly("FedFW", 3),
+        nightly("FedDualAvg", 1),
+        nightly("FedMiD", 2),
+        nightly("TAMUNA", 4),
+        nightly("FedExProx", 1),
+    ],
 )
 def test_ray_finds_the_local_iterates(algorithm, block):
     local, ray = run(algorithm, "local"), run(algorithm, "ray", clients_per_message=block)
