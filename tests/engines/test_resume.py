@@ -228,7 +228,6 @@ def test_state_files_hold_no_foreign_objects(tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", ["Scaffold", nightly("FedFW")])
 def test_resume_in_ray(name, tmp_path):
     problem = l1ls(4)
