@@ -21,8 +21,7 @@ from jax import lax
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
-from flower_fedcon.engines.joined import Joined
-from flower_fedcon.engines.parts import (
+from flower_fedcon.engines.jax.parts import (
     Rebuild,
     fixed_parts,
     numbers_that_change,
@@ -31,10 +30,11 @@ from flower_fedcon.engines.parts import (
     place,
     traced_or_number,
 )
+from flower_fedcon.engines.jax.traced import TracedArray
+from flower_fedcon.engines.jax.traced_solvers import traced
+from flower_fedcon.engines.jax.tracer import GivenRows, RoundTracer
+from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.traced_solvers import traced
-from flower_fedcon.engines.tracing import GivenRows, RoundTracer
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
 
