@@ -34,6 +34,7 @@ def test_heads_are_solved_and_spare_what_they_are_to_spare(tmp_path, monkeypatch
     assert (tmp_path / "heads.png").stat().st_size > 10_000
 
 
+@pytest.mark.nightly
 @needs_mnist
 def test_a_bounded_layer_stays_in_its_ball():
     import lenet
@@ -44,6 +45,7 @@ def test_a_bounded_layer_stays_in_its_ball():
     assert history["accuracy"][-1] > 0.7  # 0.95 in 1000 rounds
 
 
+@pytest.mark.nightly
 @needs_mnist
 @pytest.mark.parametrize("method", ["feddualavg", "compositefl"])
 def test_a_sparse_layer_has_zeros(method):
