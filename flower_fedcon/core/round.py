@@ -199,7 +199,7 @@ class Round:
                 if self._take(reply):
                     return  # the other replies answer a broadcast that no longer counts
         finally:
-            found = self._server.in_words(self._dropped)
+            found = self._server.in_words(self._dropped) if self._dropped else []
             for line in found[:_LOGGED]:
                 what = "replies" if line.startswith("clients ") else "reply"
                 _log.warning("round %d: dropped the %s of %s", self.number, what, line)

@@ -7,7 +7,7 @@ by rounding. Clients that differ in type or shape are taken in groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -125,11 +125,13 @@ class StackedEngine(InProcess):
 
     # --- a round ---------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Iterator[Reply]:
-        """Yield the replies of a cohort, each pass's when it is asked for.
+    def answer(self, request: Request) -> Iterable[Reply]:
+        """Return the replies of a cohort; of a large one, each pass's when it is asked for."""
+        replies = self._replies(request)
+        return replies if len(request.clients) > self._models else list(replies)
 
-        If a pass fails, the clients that are not served yet are served one by one.
-        """
+    def _replies(self, request: Request) -> Iterator[Reply]:
+        """Yield them; if a pass fails, the clients that are not served yet are served singly."""
         if request.phase == CERTIFY:
             yield from self._certificates(request)
             return
@@ -149,7 +151,7 @@ class StackedEngine(InProcess):
             served = {client for clients in done for client in clients}
             for place, client in enumerate(request.clients):
                 if client not in served:
-                    yield from self.answer(request.only([place]))
+                    yield from self._replies(request.only([place]))
         else:
             yield from self._after(request, passes)
 

@@ -76,7 +76,7 @@ def test_mirror_returns_the_very_state(rule, form):
         assert np.array_equal(run.x, calm.x)
     else:  # only the local solver's start differs
         assert run.x == pytest.approx(calm.x, abs=1e-13)
-    assert np.array_equal(states(run), run.state.mirror["z"])
+    assert np.array_equal(states(run), run.state.mirror.rows["z"])
     assert run.server.counts["lost"] == 1
 
 

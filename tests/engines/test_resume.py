@@ -115,9 +115,9 @@ def test_damaged_and_newer_checkpoints(tmp_path):
     refused(whole[:-1], "truncated or altered")
     refused(whole[:500] + b"x" + whole[501:], "truncated or altered")
     refused(b"", "not a state file")
-    assert whole.startswith(b"fedcon state 2 ")
-    refused(whole.replace(b"state 2 ", b"state 3 ", 1), "has format 3, .*the newer version")
-    refused(whole.replace(b"state 2 ", b"state 1 ", 1), "has format 1, .*the earlier version")
+    assert whole.startswith(b"fedcon state 3 ")
+    refused(whole.replace(b"state 3 ", b"state 3 ", 1), "has format 3, .*the newer version")
+    refused(whole.replace(b"state 3 ", b"state 1 ", 1), "has format 1, .*the earlier version")
     file.write_bytes(whole)
     (tmp_path / "history.csv").write_text("round\n1\n")
     with pytest.raises(FedConError, match=r"holds 1 rows, its checkpoint was written after 5"):
