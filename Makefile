@@ -2,7 +2,7 @@
 BIN = .venv/bin
 CASES = 100000
 
-.PHONY: help setup lint test quick nightly fuzz algorithm table docs
+.PHONY: help setup lint test quick durations nightly fuzz algorithm table docs
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ test:  ## all tests but the nightly ones
 
 quick:  ## the fast tests
 	$(BIN)/pytest -n 2 -m "not slow"
+
+durations:  ## measure anew which tests are fast, on a quiet machine
+	$(BIN)/pytest -n 2 --measure
 
 nightly:  ## the long tests, and fuzzing with many cases: hours
 	$(BIN)/pytest -n 2 -m nightly

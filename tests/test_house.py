@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,14 @@ def test_a_pair_has_two_files_of_one_name():
 
 def test_the_root_is_small():
     assert len(list(PACKAGE.glob("*.py"))) <= 8
+
+
+def test_the_map_has_every_room():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    rows = "".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    rooms = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    modules = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
+    assert sorted(re.findall(r"`(.*?)`", rows)) == sorted(rooms | modules)
 
 
 def test_only_the_command_imports_the_laboratory(graph):

@@ -11,18 +11,48 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.problems.digits import digits as digits
-from flower_fedcon.problems.files import files as files
-from flower_fedcon.problems.heart import heart as heart
-from flower_fedcon.problems.tables import tables as tables
+from flower_fedcon.problems.digits import digits
+from flower_fedcon.problems.files import files
+from flower_fedcon.problems.heart import heart
+from flower_fedcon.problems.tables import tables
 
 if TYPE_CHECKING:
     from flower_fedcon.lab.papers import *  # noqa: F403
 
+__all__ = [  # noqa: F405
+    "BUILDERS",
+    "Builder",
+    "builder",
+    "chr12a",
+    "cifar10",
+    "counterexample",
+    "digits",
+    "digits_network",
+    "emnist",
+    "facility",
+    "fair_digits",
+    "fair_heart",
+    "files",
+    "fmri",
+    "heart",
+    "l1_logistic",
+    "lasso",
+    "low_rank",
+    "many_clients",
+    "mixture",
+    "mnist",
+    "mnist_images",
+    "movielens",
+    "multitask",
+    "neyman_pearson",
+    "quadratics",
+    "six_quadratics",
+    "sparse_regression",
+    "tables",
+]
+
 
 def __getattr__(name: str) -> Any:
-    if not name.startswith("_"):
-        laboratory = import_module("flower_fedcon.lab.papers")
-        if name in laboratory.__all__:
-            return getattr(laboratory, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("flower_fedcon.lab.papers"), name)

@@ -89,7 +89,7 @@ def _folder(plan: Plan) -> Path:
 
 
 def _figures(folder: Path) -> list[Path]:
-    """Return the files of a comparison's figure, which is also drawn in vectors, for papers."""
+    """Return the files of a comparison's figure: a bitmap, and vectors for papers."""
     figure = folder / FIGURE
     return [figure, figure.with_suffix(".pdf")]
 

@@ -75,7 +75,7 @@ def settings_slug(settings: Mapping[str, str]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file in one step, with the folders above it."""
+    """Write a text file in one step, and make the folders above it."""
     with storage(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
