@@ -36,7 +36,7 @@ def c_is_the_mean(run: OpenRun) -> None:
     for j in range(run.problem.num_clients):
         state = latest(run, j)
         c = np.zeros_like(run.state.c) if state is None else state.c
-        assert c.tobytes() == mirror.rows[j].tobytes()
+        assert c.tobytes() == mirror[j].tobytes()
     assert np.allclose(run.state.c, mirror.mean(0), rtol=0, atol=1e-13)
 
 
