@@ -82,10 +82,10 @@ class Plan:
         if self.audit and self.run_dir is None:
             raise ConfigError("audit=True needs a run_dir for its audit.jsonl")
 
-    def rounds_to_next_stop(self, done: int) -> int:
-        """Return how many rounds there are from one to the next that is looked at."""
+    def next_stop(self, done: int) -> int:
+        """Return the next round after one that is recorded, or saved."""
         stops = [self.num_rounds]
         for every in (self.evaluate_every, self.checkpoint_every):
             if every:
                 stops.append(done - done % every + every)
-        return min(stops) - done
+        return min(stops)

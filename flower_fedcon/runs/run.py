@@ -158,13 +158,16 @@ class Run:
             asked_rounds.keep(private, self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
+        stop_at = server.round
         while server.round < plan.num_rounds:
             if private is not None and private.exhausted and history.rows:
                 history.stopped = True
                 break
             began = ended if self._engine.wall_clock else time.perf_counter()
             round_: Round | None = None
-            if not self._engine.advance(server, plan.rounds_to_next_stop(server.round)):
+            if server.round >= stop_at:
+                stop_at = plan.next_stop(server.round)
+            if not self._engine.advance(server, stop_at - server.round):
                 round_ = self.play_round()
             server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began

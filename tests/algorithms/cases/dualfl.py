@@ -145,9 +145,9 @@ def pairs(run):
 def invariant(run):
     """theta = mean z_j (so that sum zeta_j = sum c_j = 0), and the mirror is the clients'."""
     z, state, form = states(run), run.state, run.server.strategy.constants.form
-    mirror = state.mirror.to_tree()
+    mirror = state.mirror
     second = {"paper": {"c"}, "block": set(), "accelerated": {"e"}}
-    assert mirror.keys() == {"z"} | second[form]
+    assert mirror.rows.keys() == {"z"} | second[form]
     assert np.array_equal(z, mirror.rows["z"])
     if form == "accelerated":
         return accelerated_invariant(run)
