@@ -70,7 +70,7 @@ class Round:
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
         self._count, self._heard = 0, set[int]()
-        self._unheard: list[list[int]] = []  # whose replies are used, too, and not yet among these
+        self._unheard: list[list[int]] = []  # more clients whose replies are used: see `_answered`
 
     def _rebroadcast(self) -> None:
         """Broadcast the current state; replies to an earlier broadcast no longer count."""
