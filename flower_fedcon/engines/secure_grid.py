@@ -30,8 +30,8 @@ class SecureGridEngine(GridEngine):
     """Clients on nodes, of whose uploads in a round the server sees the sum alone.
 
     A round plays the protocol, and again without the nodes that have gone, until those that it asks
-    are there. It ends with a sum of enough uploads, or with none, and is then asked again as a whole. Exactly those clients are
-    acknowledged whose uploads are in the sum.
+    are there. It ends with a sum of enough uploads, or with none, and is then asked again as a
+    whole. Exactly those clients are acknowledged whose uploads are in the sum.
 
     Parameters
     ----------
