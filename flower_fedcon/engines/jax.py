@@ -33,7 +33,7 @@ from flower_fedcon.engines.parts import (
 )
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.traced_solvers import traced
+from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.engines.tracing import GivenRows, RoundTracer
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
@@ -77,7 +77,7 @@ class JaxEngine(StackedEngine):
         solver = run.settings.get("local_solver")
         if solver is not None:
             own = self._problem.objectives
-            self._tracing_client.local_solver = traced(solver, self._stack, own)
+            self._tracing_client.local_solver = GivenSolver(solver, self._stack, own)
         self._block: _Block | None = None
         self._length, self._refused = _FIRST, False
         self._skips, self._failed = False, 0  # the next round; how many have just failed
