@@ -29,7 +29,7 @@ class Traced:
         raise NotImplementedError
 
 
-_ARRAYS = (np.ndarray, Traced)
+_ARRAYS: tuple[Any, ...] = (np.ndarray, Traced)  # Any: not looked into by type
 
 
 def known(value: object) -> bool:
@@ -104,7 +104,7 @@ def is_array(x: object) -> bool:
     >>> is_array(np.ones(2)), is_array(1.0)
     (True, False)
     """
-    return isinstance(x, _ARRAYS) and x.ndim > 0  # type: ignore[union-attr]
+    return isinstance(x, _ARRAYS) and x.ndim > 0
 
 
 def dot(x: Any, y: Any, axes: int) -> Any:
@@ -116,7 +116,7 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     array([3., 7.])
     """
     if x.ndim == axes:
-        return float(np.vdot(x, y))
+        return float(x.dot(y) if axes == 1 else np.vdot(x, y))
     n = len(x)
     found = np.matmul(x.reshape(n, 1, -1), y.reshape(n, -1, 1)).reshape(n)
     return found.astype(np.float64, copy=False)
@@ -128,7 +128,8 @@ def length(x: Any, axes: int) -> Any:
     >>> length(np.array([3.0, 4.0]), axes=1), length(np.array([[3.0, 4.0], [0.0, 2.0]]), axes=1)
     (5.0, array([5., 2.]))
     """
-    return root(dot(x, x, axes))
+    square = dot(x, x, axes)
+    return math.sqrt(square) if type(square) is float else np.sqrt(square)
 
 
 def times(matrices: Any, x: Any) -> Any:
@@ -146,6 +147,8 @@ def wide(numbers: Any, x: Any) -> Any:
     >>> wide(np.array([1.0, 2.0]), np.ones((2, 3))).shape, wide(0.5, np.ones(3))
     ((2, 1), 0.5)
     """
+    if type(numbers) is float:
+        return numbers
     return as_column(numbers, x.ndim - 1, x.dtype) if is_array(numbers) else numbers
 
 
@@ -164,9 +167,9 @@ def pick(flags: Any, a: Any, b: Any) -> Any:
     >>> pick(True, 1.0, 2.0), pick(np.array([True, False]), 1.0, 2.0)
     (1.0, array([1., 2.]))
     """
-    if isinstance(flags, _ARRAYS):
-        return np.where(flags, a, b)
-    return a if flags else b
+    if flags is True:
+        return a
+    return np.where(flags, a, b) if isinstance(flags, _ARRAYS) else b
 
 
 def keep(flags: Any, x: Any, y: Any) -> Any:
@@ -220,6 +223,8 @@ def some(flags: Any) -> bool:
     >>> some(False), some(np.array([False, True]))
     (False, True)
     """
+    if flags is False or flags is True:
+        return flags
     if isinstance(flags, _ARRAYS):
         return not known(flags) or bool(flags.any())
     return bool(flags)
@@ -251,6 +256,7 @@ def repeat(advance: Callable[[_State], _State], state: _State) -> _State:
 
     An array that is traced knows how loops over it are noted; the first one of the state is asked.
 
+    >>> from typing import NamedTuple
     >>> class Count(NamedTuple):
     ...     number: float
     ...     going: bool

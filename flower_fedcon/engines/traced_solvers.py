@@ -16,7 +16,8 @@ import numpy as np
 from flower_fedcon.arrays import over
 from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.traced import NotTraceableError, TracedArray
-from flower_fedcon.objectives.client_axis import Stack, Steps
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.cohort import Cohort
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.factors import Inverses, Spectra, inverses, spectra
@@ -89,7 +90,7 @@ class TracedCohort(Cohort):
         """As of a `Cohort`."""
         return self.known.cohort.states_smoothness
 
-    def gradient_steps(self, steps: Steps) -> None:
+    def gradient_steps(self, steps: LocalPass) -> None:
         """Return None: they are taken one by one."""
 
     def inverse_hessian(self, shift: Any) -> Inverses | None:

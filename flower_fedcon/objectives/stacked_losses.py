@@ -11,8 +11,9 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.objectives.client_axis import Steps, Which, chosen, per_client
+from flower_fedcon.objectives.client_axis import Which, chosen, per_client
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.many import column
 from flower_fedcon.objectives.stacked_rows import CompilableRows, StackedRows
 from flower_fedcon.validation import Array
@@ -99,11 +100,11 @@ class StackedScoreLoss(StackedRows):
 class StackedSoftmaxRegression(StackedRows):
     """A stack of `SoftmaxRegression`."""
 
-    def takes(self, steps: Steps) -> bool:
+    def takes(self, steps: LocalPass) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
         if self._module is not None:
             return self._takes_traced(steps)
-        module, l2 = kernels(self.tables, len(steps.points)), self.l2
+        module, l2 = kernels(self.tables, steps.steps), self.l2
         if module is None or np.size(l2) not in (1, len(self.tables)):
             return False
         if self._walking is None:

@@ -13,7 +13,6 @@ from flower_fedcon.arrays import in_order
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import (
     Stack,
-    Steps,
     VertexStep,
     Which,
     chosen,
@@ -22,6 +21,7 @@ from flower_fedcon.objectives.client_axis import (
     together,
 )
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.many import column
 from flower_fedcon.validation import Array
 
@@ -65,7 +65,7 @@ class Table(Stack):
         self._source, self._module = source, module
         self._walking = None
 
-    def _takes_traced(self, steps: Steps) -> bool:
+    def _takes_traced(self, steps: LocalPass) -> bool:
         """Return whether `source` takes steps, and prepare to take these."""
         takes: bool = self._source.takes(steps)
         if takes:
@@ -326,12 +326,12 @@ class CompilableRows(StackedRows):
         means: Array = compiled.mean_losses(x)
         return means if self.logistic else compiled.factors * means
 
-    def takes(self, steps: Steps) -> bool:
+    def takes(self, steps: LocalPass) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
         if self._module is not None:
             return self._takes_traced(steps)
         if self._compiled is None:
-            count = len(steps.points)
+            count = steps.steps
             if kernels(self.tables, count) is None:
                 return False
             self._walking = self._walking or self._made(count)

@@ -13,7 +13,8 @@ import numpy as np
 
 from flower_fedcon.arrays import as_column, known, over
 from flower_fedcon.errors import AlgorithmError, FedConError
-from flower_fedcon.objectives.client_axis import Stack, Steps, Which, places
+from flower_fedcon.objectives.client_axis import Stack, Which, places
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers.base import soft
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.exact import Exact
@@ -81,7 +82,7 @@ class Cohort:
         """Return the map v -> H_i v_i, for v in the shape of x; None where there is none."""
         return self.own.hessian_products(x)
 
-    def gradient_steps(self, steps: Steps) -> Array | None:
+    def gradient_steps(self, steps: LocalPass) -> Array | None:
         """Return where gradient steps lead; None where they have to be taken one by one."""
         taken = self.own.takes(steps)
         return self.own.gradient_steps(steps, slice(0, len(self)), None) if taken else None

@@ -17,11 +17,9 @@ import numpy as np
 
 from flower_fedcon.arrays import (
     dot,
-    is_finite,
     keep,
     larger,
     length,
-    no,
     over,
     pick,
     repeat,
@@ -30,7 +28,7 @@ from flower_fedcon.arrays import (
     wide,
 )
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives.client_axis import Steps, Z
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.loop import ended, holds, is_good, play, put, some_of, taken, told
 from flower_fedcon.solvers.problem import ClientsError, LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
@@ -80,8 +78,10 @@ class Descent(NamedTuple):
         Where the next gradient is taken, and where the last step led.
     k : int
         Shared by all clients; what follows is a number of each.
-    a, t : float
-        The last step size, and the momentum.
+    a, last : float
+        The next step size to be tried, and the last one.
+    t : float
+        The momentum.
     goal : float
         The norm of the gradient, or of the proximal step divided by its size, to be reached.
     best, best_at : float
@@ -101,6 +101,7 @@ class Descent(NamedTuple):
     y: Any
     k: Any
     a: Any
+    last: Any
     t: Any
     goal: Any
     best: Any
@@ -157,7 +158,8 @@ def finish(
     FedConError
         If a solve diverges.
     """
-    problem, part, places = problem.started_at(found.x), found, None
+    problem, part = problem.started_at(found.x), found
+    places: Any = None
     if problem.many:
         places = np.flatnonzero(who)
         problem, stop = problem.only(places), some_of(stop, places)
@@ -184,7 +186,7 @@ def diverged(k: int) -> FedConError:
 
 
 def _begin(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Descent:
-    each, x, done = problem.each, problem.start, 0
+    each, x, done, a = problem.each, problem.start, 0, _first_step(problem, rules)
     ahead = _ahead(problem, rules, stop)
     if ahead is not None:
         x, done = ahead, rules.max_iterations - 1
@@ -192,7 +194,8 @@ def _begin(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Descent:
         x=x,
         y=x,
         k=done,
-        a=_first_step(problem, rules),
+        a=a,
+        last=a,
         t=each(1.0),
         goal=each(-math.inf),
         best=each(math.inf),
@@ -220,15 +223,18 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
 
 
 def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | None:
-    """Return where all steps but the last lead, if a cohort can take them in one go."""
+    """Return where all steps but the last lead, where nobody looks at them."""
     counted = rules.tolerance is None and stop is None and problem.regularizer is None
     plain = not (rules.backtracking or rules.momentum or rules.need_values)
-    if not (problem.many and counted and plain) or rules.step is None or rules.max_iterations < 2:
+    if not (counted and plain) or rules.step is None or rules.max_iterations < 2:
         return None
-    points = [Z] * (rules.max_iterations - 1)
-    onward: dict[str, Any] = {"shift": problem.shift, "center": problem.center}
-    steps = Steps(problem.start, rules.step, points, linear=problem.linear, **onward)
-    found: Array | None = problem.objective.gradient_steps(steps)
+    steps = LocalPass(problem.start, steps=rules.max_iterations - 1, rate=rules.step)
+    found: Array | None
+    if problem.many:
+        added = steps._replace(linear=problem.linear, shift=problem.shift, center=problem.center)
+        found = problem.objective.gradient_steps(added)
+    else:
+        found = steps.play(problem.gradient)
     if found is None or not np.isfinite(found).all():
         return None  # one by one: so it shows when a solve diverges
     return found
@@ -236,53 +242,68 @@ def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | No
 
 def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent) -> Descent:
     """Do an iteration."""
-    axes, psi, x, k = problem.axes, problem.regularizer, s.x, s.k
-    goal, going, lost, found, energy = s.goal, s.going, s.lost, s.found, s.energy
-    first, evaluations = k == 0, s.evaluations + going
+    axes, eps, psi, tolerance = problem.axes, problem.eps, problem.regularizer, rules.tolerance
+    x, k, a, t, goal, energy, going, found = s.x, s.k, s.a, s.t, s.goal, s.energy, s.going, s.found
+    need_values, first, lost = rules.need_values, k == 0, s.lost
+    evaluations, trials = s.evaluations + going, s.trials
     value: Any = math.nan
     size: Any = math.nan
-    if rules.backtracking or rules.need_values:
+    if rules.backtracking or need_values:
         value, g, size = problem.evaluate(x)
     else:
         g = problem.gradient(x)
     if psi is None:
         norm = length(g, axes)
-        goal, lost = _goal(problem, rules, s, norm), lost | (going & no(is_finite(norm)))
-        good = is_good(problem, stop, going, x, g, norm, goal)
-        found, going = ended(found, going, good | lost, x, norm, k, good)
-        if not some(going):
-            return s._replace(going=going, lost=lost, evaluations=evaluations, found=found)
-    if rules.need_values and some(first):
+        if tolerance is not None and some(first):
+            goal = pick(first, target(tolerance, norm, eps), goal)
+        finite = going & (norm < math.inf)
+        good = is_good(problem, stop, finite, x, g, norm, goal)
+        end = good | (going ^ finite)
+        if some(end):
+            lost = lost | (going ^ finite)
+            found, going = ended(found, going, end, x, norm, k, good)
+            if not some(going):
+                return s._replace(going=going, lost=lost, evaluations=evaluations, found=found)
+    if need_values and some(first):
         energy = pick(first, value + problem.penalty(x), energy)
 
-    a = pick(first, s.a, s.a / GROW) if rules.backtracking else s.a
-    attempt = partial(_attempt, problem, rules, x, value, g, size)
-    search = Search(x, a, problem.each(math.nan), going, evaluations, s.trials)
-    search = repeat(attempt, search) if rules.backtracking else attempt(search)
-    new, a, new_value, _, evaluations, trials = search
+    new_value = a * math.nan
+    if rules.backtracking:
+        attempt = partial(_attempt, problem, x, value, g, size)
+        search = repeat(attempt, Search(x, a, new_value, going, evaluations, trials))
+        new, a, new_value, _, evaluations, trials = search
+    else:
+        new = _moved(problem, x, g, a, going)
 
-    best, best_at = s.best, s.best_at
     if psi is not None:
         step = (x - new) / wide(a, x)
         norm = length(step, axes)
-        goal, lost = _goal(problem, rules, s, norm), lost | (going & no(is_finite(norm)))
-        good = norm <= goal
-        if rules.tolerance is not None:
-            good = good | (a * norm <= 50 * problem.eps * length(new, axes))
-        maybe = holds(stop, going & no(good | lost), new, step)
+        if tolerance is not None and some(first):
+            goal = pick(first, target(tolerance, norm, eps), goal)
+        finite = going & (norm < math.inf)
+        good = finite & (norm <= goal)
+        if tolerance is not None:
+            good = good | (finite & (a * norm <= 50 * eps * length(new, axes)))
+        maybe = holds(stop, finite ^ good, new, step)
         if some(maybe):
             evaluations = evaluations + maybe
-            good = good | holds(stop, maybe, new, step + (problem.gradient(new) - g))
-        found, going = ended(found, going, good | lost, new, norm, pick(lost, k, k + 1), good)
-    if rules.tolerance is not None:
+            subgradient = step + (problem.gradient(new) - g)
+            good = good | holds(stop, maybe, new, subgradient)
+        end = good | (going ^ finite)
+        if some(end):
+            lost = lost | (going ^ finite)
+            found, going = ended(found, going, end, new, norm, pick(good, k + 1, k), good)
+    best, best_at = s.best, s.best_at
+    if tolerance is not None:
         better = norm < best
         best, best_at = pick(better, norm, best), pick(better, k, best_at)
         # Steps are below the rounding of x, or the gradient no longer shrinks.
-        stuck = (a * norm <= 0.5 * problem.eps * length(x, axes)) | (k - best_at > PATIENCE)
-        found, going = ended(found, going, stuck, x if psi is None else new, norm, k + 1, False)
-
+        stuck = (a * norm <= 0.5 * eps * length(x, axes)) | (k - best_at > PATIENCE)
+        if some(stuck):
+            at = x if psi is None else new
+            found, going = ended(found, going, stuck, at, norm, k + 1, False)
     before = energy
-    if rules.need_values and some(going):
+    if need_values and some(going):
         unknown = new_value != new_value  # NaN
         if some(unknown):
             new_value = pick(unknown, problem.value(new), new_value)
@@ -290,73 +311,62 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
     if rules.energy is not None:
         change = abs(energy - before) / larger(abs(energy), 1e-300)
         settled = going & (change < rules.energy)
-        if psi is None and some(settled):
-            evaluations = evaluations + settled
-            norm = pick(settled, length(problem.gradient(new), axes), norm)
-        found, going = ended(found, going, settled, new, norm, k + 1, True)
-    counted = rules.tolerance is None
-    found, going = ended(found, going, k + 1 >= s.most, new, norm, k + 1, counted)
+        if some(settled):
+            if psi is None:
+                evaluations = evaluations + settled
+                norm = pick(settled, length(problem.gradient(new), axes), norm)
+            found, going = ended(found, going, settled, new, norm, k + 1, True)
+    over = k + 1 >= s.most
+    if some(over):
+        found, going = ended(found, going, over, new, norm, k + 1, tolerance is None)
 
-    following, t = new, s.t
+    following = new
     if rules.momentum:
-        move, back = new - s.y, going & False
+        move, moved = new - s.y, new - x
         if rules.restart == "function":
-            back = energy > before
+            t = pick(energy > before, 1.0, t)
         elif rules.restart:
-            back = dot(new - x, move, axes) < 0
-        last = pick(back, 1.0, t)
+            t = pick(dot(moved, move, axes) < 0, 1.0, t)
         # a_k / a_{k+1} keeps the bound of the accelerated method when step sizes vary.
-        t = (1 + root(1 + 4 * (s.a / a) * last * last)) / 2
-        following = new + wide((last - 1) / t, x) * move
+        t_new = (1 + root(1 + 4 * (s.last / a) * t * t)) / 2
+        following = new + wide((t - 1) / t_new, x) * move
         if rules.over_step and psi is None:
-            following = following + wide(last / t, x) * (new - x)
+            following = following + wide(t / t_new, x) * moved
+        t = t_new
+    longer = a / GROW if rules.backtracking else a
     return Descent(
-        following, new, k + 1, a, t, goal, best, best_at, energy, s.most, going, lost, evaluations,
-        trials, found,
+        following, new, k + 1, longer, a, t, goal, best, best_at, energy, s.most, going, lost,
+        evaluations, trials, found,
     )  # fmt: skip
 
 
-def _goal(problem: LocalProblem, rules: Rules, s: Descent, norm: Any) -> Any:
-    """Return the norm to reach, which follows from the first one."""
-    first = s.k == 0
-    if rules.tolerance is None or not some(first):
-        return s.goal
-    return pick(first, target(rules.tolerance, norm, problem.eps), s.goal)
+def _moved(problem: LocalProblem, x: Array, g: Array, a: Any, going: Any) -> Array:
+    """Return x - a g, or its prox."""
+    new = x - wide(a, x) * g
+    return new if problem.regularizer is None else problem.prox(new, a, going)
 
 
-def _attempt(
-    problem: LocalProblem, rules: Rules, x: Array, value: Any, g: Array, size: Any, s: Search
-) -> Search:
-    """Try x - a g, or its prox, and shorten the steps a that lead too far."""
-    axes, a = problem.axes, s.a
-    trial = x - wide(a, x) * g
-    if problem.regularizer is not None:
-        trial = problem.prox(trial, a, s.going)
-    if not rules.backtracking:
-        return s._replace(new=trial)
-    move, evaluations, new_value = trial - x, s.evaluations, s.value
+def _attempt(problem: LocalProblem, x: Array, value: Any, g: Array, size: Any, s: Search) -> Search:
+    """Try steps of size a, and shorten what leads too far."""
+    a, new_value, going, evaluations = s.a, s.value, s.going, s.evaluations
+    axes, eps = problem.axes, problem.eps
+    trial = _moved(problem, x, g, a, going)
+    move = trial - x
     square = dot(move, move, axes)
-    good = no(square > 0)
-    clear = square / (2 * a) > CLEAR * problem.eps * size
-    by_value, by_gradient = s.going & clear & no(good), s.going & no(clear | good)
+    left = going & (square > 0)
+    by_value = left & (square / (2 * a) > CLEAR * eps * size)
+    by_gradient = left ^ by_value
     # h has to lie below its quadratic model of curvature 1/a.
     if some(by_value):
         found = problem.value(trial)
         model = value + dot(g, move, axes) + square / (2 * a)
-        below = by_value & (found <= model + 4.5 * problem.eps * size)
-        good, new_value = good | below, pick(below, found, new_value)
+        below = by_value & (found <= model + 4.5 * eps * size)
+        left, new_value = left ^ below, pick(below, found, new_value)
     if some(by_gradient):
         # Near the minimiser a difference of values is mere rounding error. For a quadratic this
         # test of the gradients is equivalent.
         evaluations = evaluations + by_gradient
         change = problem.gradient(trial) - g
-        good = good | (by_gradient & (dot(change, move, axes) <= square / a))
-    left = s.going & no(good)
-    return Search(
-        new=keep(s.going & good, trial, s.new),
-        a=pick(left, a * SHRINK, a),
-        value=new_value,
-        going=left,
-        evaluations=evaluations,
-        trials=s.trials + s.going,
-    )
+        left = left ^ (by_gradient & (dot(change, move, axes) <= square / a))
+    new, a = keep(going ^ left, trial, s.new), pick(left, a * SHRINK, a)
+    return Search(new, a, new_value, left, evaluations, s.trials + going)

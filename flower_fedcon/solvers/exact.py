@@ -40,7 +40,7 @@ class Exact(LocalSolver):
     @property
     def most_iterations(self) -> int:
         """The most iterations of a call."""
-        return RULES.max_iterations
+        return int(RULES.max_iterations)
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return the minimiser; see `LocalSolver.solve`."""
@@ -103,7 +103,8 @@ def _by_products(problem: LocalProblem, stop: Stop | None) -> Solution:
     found, unsolved = newton(problem, TIGHT, stop)
     if nobody(unsolved):
         return found
-    first = length(problem.gradient(problem.start), problem.axes)
+    with np.errstate(over="ignore", invalid="ignore"):  # `finish` tells
+        first = length(problem.gradient(problem.start), problem.axes)
     goal = target(TIGHT, first, problem.eps)
     rest = replace(RULES, tolerance=goal / larger(1.0, found.gradient_norm))
     found = found._replace(evaluations=found.evaluations + unsolved)

@@ -10,7 +10,6 @@ import numpy as np
 
 from flower_fedcon.arrays import (
     is_array,
-    is_finite,
     keep,
     known,
     no,
@@ -98,12 +97,10 @@ def is_good(
 
     A gradient that is mere rounding error of its terms reaches any goal > 0.
     """
-    going = going & is_finite(norm)
-    good = going & (norm <= goal)
-    small = going & (norm <= 1e6 * problem.eps) & (goal > 0)
+    good, small = going & (norm <= goal), norm <= 1e6 * problem.eps
     if some(small):
-        good = good | (small & (norm <= problem.rounding(x)))
-    return good | holds(stop, going & no(good), x, g)
+        good = good | (going & small & (goal > 0) & (norm <= problem.rounding(x)))
+    return good if stop is None else good | holds(stop, going ^ good, x, g)
 
 
 def told(
@@ -130,7 +127,7 @@ def told(
 def some_of(stop: Stop | None, places: Array) -> Stop | None:
     """Return a stopping rule of many clients as that of some of them."""
     only = getattr(stop, "only", None)
-    return stop if only is None else only(places)  # type: ignore[no-any-return]
+    return stop if only is None else only(places)
 
 
 def holds(stop: Stop | None, who: Any, x: Array, gradient: Array) -> Any:

@@ -7,6 +7,7 @@ and Walker, SIAM J. Sci. Comput. 17 (1996), (2.6); steps are halved until values
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ import numpy as np
 
 from flower_fedcon.arrays import (
     dot,
-    is_finite,
     keep,
     larger,
     length,
@@ -166,9 +166,10 @@ def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton
 
 def _look(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
     """End the solves of those that are good, and of those that are lost."""
-    good = is_good(problem, stop, s.going, s.x, s.g, s.norm, s.goal)
+    finite = s.going & (s.norm < math.inf)
+    good = is_good(problem, stop, finite, s.x, s.g, s.norm, s.goal)
     found, going = ended(s.found, s.going, good, s.x, s.norm, s.k, True)
-    lost = going & (no(is_finite(s.norm)) | (s.k >= _MOST))
+    lost = going & (no(finite) | (s.k >= _MOST))
     found, going = ended(found, going, lost, s.x, s.norm, s.k, False)
     return s._replace(going=going, unsolved=s.unsolved | lost, found=found)
 
@@ -227,7 +228,7 @@ def _attempt(
     clear = -s.share * slope > _CLEAR * problem.eps * before.size
     rounding = 4.5 * problem.eps * before.size
     lower = value <= before.value + _DECREASE * s.share * slope + rounding
-    good = s.going & pick(clear, lower, norm <= before.norm) & is_finite(norm)
+    good = s.going & pick(clear, lower, norm <= before.norm) & (norm < math.inf)
     ratio = norm / before.norm
     forcing = smaller(_LOOSEST, 0.9 * (ratio * ratio))
     left = s.going & no(good) & (clear | (s.halvings < _UNCLEAR)) & (s.halvings + 1 < _HALVINGS)

@@ -10,77 +10,15 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.arrays import dot, known, larger, length
+from flower_fedcon.arrays import dot, is_array, known, larger, length
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives import SmoothFunction
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.regularizers.batched import BatchedRegularizer
 from flower_fedcon.validation import Array, nonnegative
 
 Stop: TypeAlias = Callable[[Array, Array], Any]
 """(x, gradient at x) -> bool; of many clients an array of their answers."""
-
-
-class Correction(NamedTuple):
-    """What a method adds to f_j, and where a client starts.
-
-    It adds <linear - less, x> + shift/2 ||x - center||^2.
-
-    Attributes
-    ----------
-    start : array
-    linear, center : array, optional
-        Shape of `start`; the origin if None.
-    shift : float
-        >= 0.
-    subgradient : Regularizer, optional
-        psi, whose subgradient is added as well.
-    less : array, optional
-        What is taken off `linear`, if that is given.
-
-    Examples
-    --------
-    >>> pulled = Correction(np.zeros(2), linear=np.ones(2), shift=3.0)
-    >>> pulled.add_to(np.array([4.0, 8.0]), x=np.array([1.0, 0.0]))
-    array([8., 9.])
-    >>> drifting = Correction(np.zeros(2), linear=np.ones(2), less=np.array([1.0, 3.0]))
-    >>> drifting.add_to(np.array([4.0, 8.0]), x=np.zeros(2))
-    array([4., 6.])
-    """
-
-    start: Any
-    linear: Any = None
-    shift: float = 0.0
-    center: Any = None
-    subgradient: Regularizer | None = None
-    less: Any = None
-
-    @property
-    def simplified(self) -> Correction:
-        """The same with one linear term: without `less`."""
-        if self.less is None:
-            return self
-        return self._replace(linear=self.linear - self.less, less=None)
-
-    @property
-    def corrects(self) -> bool:
-        """Whether anything is added."""
-        return not (self.subgradient is None and self.linear is None and not self.shift)
-
-    def add_to(self, gradient: Any, x: Any) -> Any:
-        """Return a gradient of f_j at x with those of the added terms, as a new array.
-
-        Of operators only, so that it serves the tensors of any framework. `simplified` is faster.
-        """
-        if self.less is not None:
-            return self.simplified.add_to(gradient, x)
-        if self.subgradient is not None:
-            gradient = gradient + self.subgradient.subgradient(x)
-        if self.linear is not None:
-            gradient = gradient + self.linear
-        if self.shift:
-            gradient = gradient + self.shift * (x if self.center is None else x - self.center)
-        return gradient
 
 
 class LocalProblem:
@@ -127,7 +65,7 @@ class LocalProblem:
 
     def __init__(
         self,
-        objective: SmoothFunction,
+        objective: Any,
         start: Array,
         *,
         linear: Array | None = None,
@@ -135,14 +73,13 @@ class LocalProblem:
         center: Array | None = None,
         regularizer: Regularizer | None = None,
     ) -> None:
-        cohort: Any = getattr(objective, "served", None)
-        self.many = cohort is not None
-        if cohort is not None:
-            objective, shape = cohort, (len(cohort), *cohort.shape)
-            start, linear, center = (
-                array if array is None or array.shape == shape else np.broadcast_to(array, shape)
-                for array in (start, linear, center)
-            )
+        served: Any = getattr(objective, "served", None)
+        self.many = served is not None
+        if self.many:
+            objective, shape = served, (len(served), *served.shape)
+            start = _in_shape(start, shape)
+            linear = None if linear is None else _in_shape(linear, shape)
+            center = None if center is None else _in_shape(center, shape)
         for name, array in (("linear", linear), ("center", center)):
             if array is not None and array.shape != start.shape:
                 raise ConfigError(
@@ -154,12 +91,13 @@ class LocalProblem:
         self.linear = linear
         self.shift = nonnegative("LocalProblem(shift)", shift) if known(shift) else shift
         self.center = center
-        if isinstance(regularizer, BatchedRegularizer):
-            regularizer = regularizer.inner
-        self.regularizer = None if isinstance(regularizer, Zero) else regularizer
+        psi: Any = regularizer
+        if isinstance(psi, BatchedRegularizer):
+            psi = psi.inner
+        self.regularizer = None if isinstance(psi, Zero) else psi
         self.axes = start.ndim - self.many
         self.eps = float(np.finfo(start.dtype).eps)
-        self._added = Correction(start, linear, self.shift, center)
+        self._added = LocalPass(start, linear, self.shift, center)
         self._both = getattr(objective, "value_and_gradient", None)
 
     def value(self, x: Array) -> Any:
@@ -187,7 +125,7 @@ class LocalProblem:
         products = getattr(self.objective, "hessian_products", None)
         product = None if products is None else products(x)
         if product is None or not self.shift:
-            return product  # type: ignore[no-any-return]
+            return product
         return lambda v: product(v) + self.shift * v
 
     @property
@@ -199,7 +137,8 @@ class LocalProblem:
     def prox(self, v: Array, steps: Any, going: Any) -> Array:
         """Return prox of psi at v, of those who are going."""
         psi: Any = self.regularizer
-        return self.objective.prox(psi, v, steps, going) if self.many else psi.prox(v, steps)
+        new: Array = self.objective.prox(psi, v, steps, going) if self.many else psi.prox(v, steps)
+        return new
 
     def penalty(self, x: Array) -> Any:
         """Return psi(x)."""
@@ -235,11 +174,10 @@ class LocalProblem:
         """Return the problems of some clients of a cohort."""
         other = copy(self)
         other.objective = self.objective.only(places)
-        other.start, other.linear, other.center = (
-            None if array is None else array[places]
-            for array in (self.start, self.linear, self.center)
-        )
-        other._added = Correction(other.start, other.linear, self.shift, other.center)
+        other.start = self.start[places]
+        other.linear = None if self.linear is None else self.linear[places]
+        other.center = None if self.center is None else self.center[places]
+        other._added = LocalPass(other.start, other.linear, self.shift, other.center)
         other._both = other.objective.value_and_gradient
         return other
 
@@ -266,10 +204,10 @@ class LocalProblem:
 
     def _add(self, x: Array, gradient: Array) -> Array:
         # Never in place: the array may be the objective's own.
-        if not self.many:
-            gradient = np.asarray(gradient, dtype=x.dtype)
-        corrected: Array = self._added.add_to(gradient, x)
-        return corrected.astype(x.dtype, copy=False)
+        if not is_array(gradient):
+            gradient = np.asarray(gradient)
+        added: Array = self._added.add_to(gradient, x)
+        return added if added.dtype == x.dtype else added.astype(x.dtype)
 
     def _shifted(self, name: str) -> Any:
         constant = getattr(self.objective, name, None)
@@ -357,3 +295,8 @@ class ClientsError(FedConError):
 def target(tolerance: Any, start: Any, eps: float) -> Any:
     """Return the gradient norm to reach: relative to max(1, start), and not below rounding."""
     return larger(tolerance, 50 * eps) * larger(1.0, start)
+
+
+def _in_shape(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return each client's array of a cohort, where all may have the same."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)

@@ -170,9 +170,10 @@ def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None
 
 def _look(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
     """End the solves of those that are good, diverge, or go in circles."""
-    good = is_good(problem, stop, s.going, s.x, s.g, s.norm, s.goal)
+    finite = s.going & (s.norm < np.inf)
+    good = is_good(problem, stop, finite, s.x, s.g, s.norm, s.goal)
     found, going = ended(s.found, s.going, good, s.x, s.norm, s.k, True)
-    lost = going & ~np.isfinite(s.norm)
+    lost = going & ~finite
     idle = going & ~lost & (s.idle > _IDLE)
     found, going = ended(found, going, lost | idle | (s.k >= most), s.x, s.norm, s.k, False)
     return s._replace(going=going, unsolved=s.unsolved | idle, lost=s.lost | lost, found=found)

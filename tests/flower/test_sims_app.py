@@ -9,7 +9,7 @@ import pytest
 from deployment import run_simulation_app
 
 from flower_fedcon import simulate
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 
 SIMS = Path(__file__).parents[2] / "sims"
 
