@@ -126,6 +126,7 @@ def html(tmp_path_factory):
     return {path.resolve(): Links(path.read_text("utf-8")) for path in built.rglob("*.html")}
 
 
+@pytest.mark.nightly
 def test_it_builds_without_a_warning_and_links_lead_somewhere(html):
     assert len(html) > 200
     for page, links in html.items():
@@ -140,12 +141,14 @@ def test_it_builds_without_a_warning_and_links_lead_somewhere(html):
                 assert unquote(parts.fragment) in places, f"{page.name} refers to {target}"
 
 
+@pytest.mark.nightly
 def test_a_built_page_names_no_address_that_is_not_listed(html):
     known = set((ROOT / "docs" / "external_links.txt").read_text("utf-8").split())
     named = {t for links in html.values() for t in links.targets if t.startswith(("http", "//"))}
     assert {link for link in named if not link.startswith(OF_THE_THEME)} <= known
 
 
+@pytest.mark.nightly
 def test_every_method_has_its_page(html):
     from flower_fedcon.registry import algorithms
 

@@ -23,13 +23,6 @@ class CompiledSoftmax:
     def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array) -> None:
         self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
 
-    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
-        """Return the same where a round is traced, as `CompiledRows.traced`."""
-        return CompiledSoftmax(module, tables, targets, module.held(self.ridges))
-
-    def taken_ahead(self, steps: LocalPass, clients: Array, rows: Array | None) -> None:
-        """Return None: no evaluation takes steps."""
-
     def walk(
         self, steps: LocalPass, clients: Array, rows: Array | None, rate: float | None
     ) -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from nightly import at_night
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.cli import main
@@ -16,17 +17,12 @@ from flower_fedcon.problems import digits, lasso
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, Scaffold
 
+THROUGH_RAY = {"flower", "ray"}
+LONG = {"bandwidth", "compiled", "curves", "device", "networks", "solves"}
+SHORT = BENCHMARKS.keys() - THROUGH_RAY - LONG
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.ray, pytest.mark.nightly])
-        if name == "flower"
-        else name
-        for name in BENCHMARKS
-        if name != "ray"
-    ],
-)
+
+@pytest.mark.parametrize("name", at_night(sorted(SHORT | LONG), but=SHORT))
 def test_bench(name, tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert main(["bench", name, "--quick", "--output", str(path)]) == 0
@@ -39,8 +35,9 @@ def test_bench(name, tmp_path, capsys):
 
 @pytest.mark.nightly
 @pytest.mark.ray
-def test_bench_through_ray(capsys):
-    assert main(["bench", "ray", "--quick"]) == 0
+@pytest.mark.parametrize("name", sorted(THROUGH_RAY))
+def test_bench_through_ray(name, capsys):
+    assert main(["bench", name, "--quick"]) == 0
     assert "Ray" in capsys.readouterr().out
 
 

@@ -70,14 +70,14 @@ def rounds_of(
 
 def _engine(problem: FederatedProblem, kind: str) -> InProcess:
     if kind == "jax":
-        from flower_fedcon.engines.jax import JaxEngine
+        from flower_fedcon.engines.jax.engine import JaxEngine
 
         return JaxEngine(problem)
     return (StackedEngine if kind == "stacked" else LocalEngine)(problem)
 
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
-    """Return work: a number of rounds of the stacked engine without compiled kernels."""
+    """Return a function that plays rounds of the stacked engine without compiled kernels."""
     with dispatch.numpy_only():
         play = rounds_of(strategy, problem, "stacked")
 

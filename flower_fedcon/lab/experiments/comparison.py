@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from flower_fedcon.engines.jax import jax_engine
 from flower_fedcon.errors import FedConError
 from flower_fedcon.lab.experiments.console import console, results, say
 from flower_fedcon.lab.experiments.experiment import Experiment
@@ -20,7 +21,6 @@ from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.simulation import jax_engine
 
 _NO = Tracking()
 
@@ -84,12 +84,16 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Track
     say(f"directory: {folder}")
 
 
+def _title(experiment: Experiment) -> str:
+    return experiment.title or Path(experiment.source).stem
+
+
 def _folder(plan: Plan) -> Path:
     return Path(plan.run_dir or "")
 
 
 def _figures(folder: Path) -> list[Path]:
-    """Return the files of a comparison's figure, which is also drawn in vectors, for papers."""
+    """Return the files of a comparison's figure: a bitmap, and vectors for papers."""
     figure = folder / FIGURE
     return [figure, figure.with_suffix(".pdf")]
 
@@ -131,9 +135,8 @@ def _play(
 ) -> History:
     """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
     plan = replace(plan, run_dir=folder, config=experiment.to_toml(index))
-    title = experiment.title or Path(experiment.source).stem
     where = context(label) if named else nullcontext()
-    with where, tracking.callbacks(label, title, plan) as more:
+    with where, tracking.callbacks(label, _title(experiment), plan) as more:
         plan = replace(plan, callbacks=(*plan.callbacks, *more))
         return play(experiment, index, plan, label=label)
 
@@ -153,6 +156,5 @@ def _show(
         for label, records in rows.items():
             if dropped := records[-1]["dropped"]:
                 say(f"{label}: {dropped:g} replies were dropped, see history.csv")
-    title = experiment.title or Path(experiment.source).stem
-    figure = plot_histories(rows, figures, title=title, seeds=seeds, say=say)
+    figure = plot_histories(rows, figures, title=_title(experiment), seeds=seeds, say=say)
     say(f"figure:    {figure}")

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from flower_fedcon.arrays import over
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
 from flower_fedcon.engines.joined import Joined
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.cohort import Cohort
