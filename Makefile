@@ -2,7 +2,7 @@
 BIN = .venv/bin
 CASES = 100000
 
-.PHONY: help setup lint test quick nightly fuzz algorithm table docs
+.PHONY: help setup lint test quick durations nightly fuzz algorithm table docs
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,13 +22,15 @@ test:  ## all tests but the nightly ones
 quick:  ## the fast tests
 	$(BIN)/pytest -n 2 -m "not slow"
 
+durations:  ## measure anew which tests are fast, on a quiet machine
+	$(BIN)/pytest -n 2 --measure
+
 nightly:  ## the long tests, and fuzzing with many cases: hours
 	$(BIN)/pytest -n 2 -m nightly
 	$(MAKE) fuzz BIN=$(BIN) CASES=20000
 
-fuzz:  ## 100,000 hostile messages of nodes and servers, and damaged files of each kind
-	FEDCON_FUZZ=$(CASES) $(BIN)/pytest tests/flower/test_fuzz_nodes.py \
-		tests/flower/test_mutated_requests.py tests/test_fuzz_disk.py
+fuzz:  ## all that draws its cases: 100,000 hostile messages, damaged files of each kind, ...
+	FEDCON_FUZZ=$(CASES) $(BIN)/pytest -n 2 -m fuzz
 
 algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.kernels.threads import VARIABLE, using
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import Callback, EarlyStopping, History
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, count, positive
 
@@ -31,6 +34,7 @@ def simulate(
     *,
     engine: str = "local",
     workers: int | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     clients_per_message: int | None = None,
     on_mismatch: str = "error",
@@ -65,6 +69,11 @@ def simulate(
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.
+    threads : int, optional
+        How many threads the compiled loops of the extra `fast` may use in this process, at most as
+        many as it has cores; by default what the environment variable FEDCON_THREADS says, else all
+        cores. Loops over less than 2**17 multiply-adds have one. The number changes no bit. On a
+        machine that others use, too, one thread may be faster. JAX's threads are its own.
     timeout : float, optional
         With "ray", seconds that a client may take for one answer; by default an hour. One that
         takes longer is stopped, named, and asked again as one that fails.
@@ -97,8 +106,8 @@ def simulate(
         see `flower_fedcon.runs.certificates`.
     audit : bool, optional
         Write who was asked in each round, who replied, what was used or dropped and why to
-        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit`. By default where clients are on nodes
-        ("ray"), since it takes a line of text for each exchange.
+        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are on
+        nodes ("ray"), since it takes a line of text for each exchange.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 
@@ -139,6 +148,7 @@ def simulate(
         plan,
         engine=engine,
         workers=workers,
+        threads=threads,
         timeout=timeout,
         clients_per_message=clients_per_message,
         on_mismatch=on_mismatch,
@@ -152,6 +162,7 @@ def play(
     *,
     engine: str = "local",
     workers: int | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     clients_per_message: int | None = None,
     on_mismatch: str = "error",
@@ -174,6 +185,11 @@ def play(
         count("workers", workers)
         if engine != "local":
             raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
+    if threads is not None and (engine == "ray" or workers is not None):
+        raise ConfigError(
+            f"threads={threads} is for clients in this process: other processes have what the "
+            f"environment variable {VARIABLE} says, at most their part of the cores"
+        )
     if timeout is not None:
         positive("timeout", timeout)
         if engine != "ray":
@@ -188,14 +204,11 @@ def play(
         from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, plan, timeout, clients_per_message)
-    clients = hold(engine, workers, strategy, problem)
-    try:
+    with using(threads), closing(hold(engine, workers, strategy, problem)) as clients:
         rule = strategy.participation
         infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
         setup = Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
         return Run(plan, strategy, setup, problem.start, clients).play()
-    finally:
-        clients.close()
 
 
 def hold(
@@ -203,7 +216,8 @@ def hold(
 ) -> Engine:
     """Return what holds the clients on this machine."""
     if engine in ("stacked", "jax"):
-        from flower_fedcon.engines import stacked, traceable
+        from flower_fedcon.engines import stacked
+        from flower_fedcon.engines.jax import jax_engine, traceable
 
         reason, traced = stacked.why_not_stackable(strategy, problem), None
         if engine == "jax":
@@ -211,7 +225,7 @@ def hold(
             apart = reason and stacked.why_not_stackable(strategy, problem, traceable.KINDS)
             traced = apart or traceable.why_not_traceable(strategy, problem)
             if traced is None:
-                return kind.JaxEngine(problem)  # type: ignore[no-any-return]
+                return kind(problem)  # type: ignore[no-any-return]
         if reason is None:
             if traced is not None:
                 _log.warning('engine="jax": %s; running on the stacked engine', traced)
@@ -227,23 +241,3 @@ def hold(
 
         return WorkersEngine(problem, workers)
     return LocalEngine(problem)
-
-
-def jax_engine() -> Any:
-    """Return the module of the engine that compiles rounds.
-
-    Raises
-    ------
-    ConfigError
-        If JAX is not installed.
-    """
-    try:
-        import jax  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            'engine="jax" needs JAX: pip install "flower-fedcon[jax]", or take engine="stacked", '
-            "which finds the same iterates"
-        ) from None
-    from flower_fedcon.engines import jax as module
-
-    return module

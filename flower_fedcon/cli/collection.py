@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flower_fedcon.experiments.console import console, table
+from flower_fedcon.lab.experiments.console import console, table
 
 
 def list_(
@@ -63,7 +63,7 @@ _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
 def _renew(path: Path, text: str) -> None:
     """Replace what stands between the markers of a file."""
     from flower_fedcon.errors import ConfigError
-    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.lab.experiments.folders import write
 
     first, last = _MARKERS
     try:
@@ -99,7 +99,7 @@ def info(
     ] = None,
 ) -> None:
     """Show one algorithm's card, a problem's arguments, or which algorithms take a part."""
-    from flower_fedcon.cli.parts import parts
+    from flower_fedcon.cli.parts_by_name import parts
     from flower_fedcon.errors import ConfigError, nearest
     from flower_fedcon.problems import BUILDERS
     from flower_fedcon.registry import accepted, algorithms
@@ -124,7 +124,7 @@ def info(
 
 def _part_info(kind: type[Any]) -> None:
     """Show what a part is, its arguments, and which algorithms take it."""
-    from flower_fedcon.cli.parts import takers
+    from flower_fedcon.cli.parts_by_name import takers
 
     screen, docstring = console(), inspect.getdoc(kind) or ""
     screen.print(kind.__name__, style="bold")
@@ -175,15 +175,17 @@ def _problem_info(name: str) -> None:
     build, screen = builder(name), console()
     docstring = inspect.getdoc(build) or ""
     screen.print(name, style="bold")
+    seen = re.findall(r" : see `flower_fedcon\.problems\.(\w+)`", docstring)
+    docstrings = [docstring, *(inspect.getdoc(builder(other)) or "" for other in seen)]
     said, _, rest = docstring.partition(_PARAMETERS)
     screen.print(said.strip())
     screen.print("\nArguments: the keys of [problem]", style="bold")
-    _show_parameters(build, [docstring])
+    _show_parameters(build, docstrings)
     if notes := _after_parameters(rest):
         screen.print(notes)
     screen.print("\nIn an experiment file", style="bold")
     screen.print(f'[problem]\nname = "{name}"')
-    texts = _parameter_texts([docstring])
+    texts = _parameter_texts(docstrings)
     for key, parameter in parameters(build).items():
         if parameter.default is parameter.empty:  # with the docstring's own example of a value
             quoted = re.search(r'"[^"]+"', texts.get(key, ""))
@@ -211,7 +213,7 @@ def _after_parameters(text: str) -> str:
     >>> print(_after_parameters("n : int\n    Rows.\n\nRaises\n------\nE\n    If.\n\nUnits."))
     Units.
     """
-    entries = r"(?:\S.* : .*|\S+)\n(?: +.*\n?|\n(?= ))+\n?"
+    entries = r"(?:\S.* : see .*\n|(?:\S.* : .*|\S+)\n(?: +.*\n?|\n(?= ))+)\n?"
     text = re.sub(rf"\A(?:{entries})+", "", text)
     return re.sub(rf"^Raises\n-+\n(?:{entries})+", "", text, flags=re.MULTILINE).strip()
 

@@ -20,7 +20,7 @@ import typer
 from packaging.requirements import Requirement
 
 from flower_fedcon.errors import FedConError, printable
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 GOOD, NOTED, BAD = "ok", "note", "FAILS"
 _PORTS = {9091: "ServerAppIo", 9092: "Fleet, for SuperNodes", 9093: "Control, for `flwr run`",
@@ -117,13 +117,13 @@ def _compiler() -> Iterator[Finding]:
     """Run a compiled kernel, where there are any."""
     import numpy as np
 
-    from flower_fedcon.kernels import dispatch, passes
+    from flower_fedcon.kernels import dispatch
 
     x = np.linspace(-1.0, 1.0, dispatch.WORTHWHILE).reshape(-1, 2)
-    if dispatch.kernels(x) is None:
+    if (compiled := dispatch.kernels(x)) is None:
         yield Finding("kernels", NOTED, "NumPy's: with numba, long passes are compiled")
         return
-    same = np.array_equal(passes.pulled(x, x[::-1].copy(), 0.5), 0.5 * (x - x[::-1]))
+    same = np.allclose(compiled.squares(x), (x * x).sum(axis=1), rtol=1e-12)
     yield Finding(
         "kernels", GOOD if same else BAD,
         "compiled by numba, and right" if same else "compiled ones differ from NumPy's: reinstall "
@@ -190,7 +190,7 @@ def _writable(what: str, folder: Path, remedy: str) -> Finding:
 
 def _locks() -> Iterator[Finding]:
     """Try what keeps two runs out of one folder."""
-    from flower_fedcon.wire.files import FolderLock, in_use
+    from flower_fedcon.wire.whole_files import FolderLock, in_use
 
     with tempfile.TemporaryDirectory(dir=_first_writable()) as name, FolderLock(Path(name)):
         held = in_use(Path(name))

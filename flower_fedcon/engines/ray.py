@@ -23,10 +23,11 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
+from flower_fedcon.kernels.threads import VARIABLE, chosen
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.strategies.base import FedConStrategy
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def simulate(
     # Clients share the processors: the last one's turn may come after all the others'. Whom a
     # round asks, and how often, is as on the local engine.
     patience = Patience(
+        num_clients=problem.num_clients,
         timeout=seconds * problem.num_clients + _HOUR,
         round_deadline=_FOREVER,
         max_retries=GridEngine.max_retries,
@@ -89,7 +91,7 @@ def simulate(
 
         def engine(grid: Grid) -> GridEngine:
             if clients_per_message == 1:
-                return GridEngine(strategy, grid, patience, nodes, problem)
+                return GridEngine(strategy, grid, patience, problem)
             return BlockEngine(strategy, grid, patience, problem, nodes, kept)
 
         histories: list[History] = []
@@ -125,7 +127,9 @@ def _workers() -> tuple[int, int]:
     if not ray.is_initialized():
         # As Flower does: what this process can import, its workers can.
         path = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
-        ray.init(runtime_env={"env_vars": {"PYTHONPATH": path}}, **BACKEND["init_args"])
+        threads = str(chosen() or 1)  # of each worker, whose processor is one
+        own = {"PYTHONPATH": path, VARIABLE: threads}
+        ray.init(runtime_env={"env_vars": own}, **BACKEND["init_args"])
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = [node["Resources"] for node in found if node["Alive"]]
     each = [int(resources.get("CPU", 0)) for resources in nodes]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions, are_in_one_round, confirms, stands
-from flower_fedcon.core.columns import ARRAY, StateColumns
+from flower_fedcon.core.state_columns import ARRAY, StateColumns
 from flower_fedcon.objectives.stacked import Which
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.validation import Array
@@ -158,7 +158,7 @@ class States:
         pairs = zip(first, second, strict=True)
         return self._type(*(_chosen(slot, a, b) for a, b in pairs))
 
-    def settle(self, state: Any, acknowledged: Array) -> None:
+    def hold(self, state: Any, acknowledged: Array) -> None:
         """Hold all clients' states, stacked, as acknowledged in these rounds."""
         self._note_each()
         self._awaited = 0

@@ -1,7 +1,6 @@
 """Gradients and Frank-Wolfe steps of many clients, compiled by numba.
 
-The clients are spread over numba's threads (at most NUMBA_NUM_THREADS, by default one for each
-core), or left to one where others are busy with the cores (see `threads`), or the work is too
+The clients are spread over as many threads as `threads` says, or left to one where the work is too
 little to share. A client's data are read once; NumPy reads them twice, copies each minibatch, and
 works on one core. One thread takes all of a client's sums, so that the number of threads changes no
 bit.
@@ -16,11 +15,11 @@ import os
 import threading
 from typing import Any
 
+import numba
 import numpy as np
 
-from flower_fedcon.kernels import models, rows, steps, vertices
+from flower_fedcon.kernels import models, rows, steps, threads, vertices
 from flower_fedcon.kernels.jit import jit, renamed
-from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
 
 FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
@@ -31,11 +30,9 @@ ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 _PARALLEL = (
     rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
     steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
-    vertices.take_vertex_steps, models.pulled, models.pulled_twice, models.mix_outer,
-    models.changes, models.squares, models.variate_change, models.sum_parts,
+    vertices.take_vertex_steps, models.mix_outer, models.squares, models.sum_parts,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
-pace = Pace()
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False
 
@@ -60,13 +57,24 @@ for _loop in _PARALLEL:
 
 
 def call(loop: str, work: int, *arguments: Any) -> None:
-    """Call a loop, on as many threads as are fastest for so many multiply-adds."""
-    both = forms[loop]
+    """Call a loop: on one thread, or from `FEW` multiply-adds on as many as are set, else all."""
+    parallel, alone = forms[loop]
     if work < FEW or forked:
-        both[True](*arguments)
+        alone(*arguments)
+        return
+    before = numba.get_num_threads()
+    number = min(threads.chosen() or before, vars(numba.config)["NUMBA_NUM_THREADS"])
+    if number == 1:
+        alone(*arguments)
         return
     with lock:
-        pace.call((loop, work.bit_length()), both, arguments)
+        if number != before:
+            numba.set_num_threads(number)
+        try:
+            parallel(*arguments)
+        finally:
+            if number != before:
+                numba.set_num_threads(before)
 
 
 def add_gradients(*arguments: Any) -> None:
@@ -100,7 +108,7 @@ def take_steps(rate: float | None, *given: Any) -> Moved:
 
 def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
     """Return what `steps.take_steps_by_scores` finds, which describes the arguments."""
-    tables, places = given[0], given[4]
+    tables, places = given[0], given[3]
     return _stepped("take_steps_by_scores", 2, (len(places), tables.shape[2]), rate, *given)
 
 
@@ -166,33 +174,6 @@ def take_vertex_steps(
     return codes, tops, out
 
 
-def pulled(x: Array, center: Array, pull: float) -> Array:
-    """Return pull (x - center), for matrices."""
-    out = np.empty(x.shape, x.dtype)
-    call("pulled", _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
-    return out
-
-
-def pulled_twice(
-    x: Array, center: Array, pull: float, y: Array, step: float
-) -> tuple[Array, Array]:
-    """Return pull (x - center) and y + step (x - center), for matrices."""
-    out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
-    strength, step = number(pull), number(step)
-    call(
-        "pulled_twice",
-        _MOVE * x.size,
-        read_only(x),
-        read_only(center),
-        strength,
-        read_only(y),
-        step,
-        out,
-        moved,
-    )
-    return out, moved
-
-
 def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     """Return rest x + u v'.
 
@@ -212,27 +193,6 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
         read_only(v),
         out,
     )
-    return out
-
-
-def variate_change(c: Array, delta: Array, rate: float) -> Array:
-    """Return rate delta - c, for matrices `delta` and a vector c."""
-    out = np.empty(delta.shape, delta.dtype)
-    call(
-        "variate_change",
-        _MOVE * delta.size,
-        read_only(c),
-        read_only(delta),
-        delta.dtype.type(rate),
-        out,
-    )
-    return out
-
-
-def changes(x: Array, start: Array) -> Array:
-    """Return x - start, for a matrix x and a vector."""
-    out = np.empty(x.shape, x.dtype)
-    call("changes", _MOVE * x.size, read_only(x), read_only(start), out)
     return out
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.arrays import in_order
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
 _LINE = 64  # bytes of a cache line
@@ -86,56 +86,6 @@ def _empty_at_a_line(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-class Steps(NamedTuple):
-    """Steps z := a z + b w - step g, with g = grad h(w) at a point w that follows from z.
-
-    h(x) = f_j(x) + <linear - less, x> + shift/2 ||x - center||^2.
-
-    Attributes
-    ----------
-    start : array, shape (clients, *shape), or of `shape` for all
-        Of z.
-    step : float
-    points : list of (threshold, divisor)
-        For each step: w is z, soft-thresholded and divided; `Z` itself where it is z.
-    onward : (float, float)
-        a and b.
-    linear, center : array, optional
-        Shape of `start`; the origin if None.
-    less : array, shape (clients, *shape), optional
-        Given only with `linear`.
-    shift : float
-    first : array, optional
-        The point of the first step, of `shape`, in place of the one that follows from z.
-    """
-
-    start: Array
-    step: float
-    points: Sequence[tuple[float, float]]
-    onward: tuple[float, float] = (1.0, 0.0)
-    linear: Array | None = None
-    shift: float = 0.0
-    center: Array | None = None
-    first: Array | None = None
-    less: Array | None = None
-
-    @property
-    def arrays(self) -> list[Array]:
-        """Those that there are."""
-        given = self.start, self.linear, self.center, self.first, self.less
-        return [array for array in given if array is not None]
-
-    @property
-    def plain(self) -> bool:
-        """Whether they are z := z - step grad h(z)."""
-        plain = self.onward in ((1.0, 0.0), (0.0, 1.0)) and self.first is None
-        return plain and all(point is Z for point in self.points)
-
-
-Z = (0.0, 1.0)
-"""The point of a step that is z itself."""
-
-
 class VertexStep(NamedTuple):
     """A Frank-Wolfe step over an l1 ball, x := (1 - step) x + step s.
 
@@ -170,23 +120,26 @@ class StepTaker:
         return None
 
     def gradient_steps(
-        self, steps: Steps, next_rows: Callable[[], Array | None] | None = None
+        self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
     ) -> Array | None:
         """Return where a client's next gradient steps lead; None to take them one by one.
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
+            Steps that are `in_numbers`.
         next_rows : callable, optional
             Returns the rows that count in the next step, None for all, as they always do without
             it; an engine's own objective knows them.
         """
         return None
 
-    def variate_steps(self, steps: Steps, rate: float) -> tuple[Array, Array] | None:
-        """Return how far these lead, z - start, and control variates that move with them.
+    def variate_steps(
+        self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
+    ) -> tuple[Array, Array] | None:
+        """Return how far these lead, and the control variates that follow by their rate.
 
-        These are less + (rate (z - start) - linear). None to find them after the steps.
+        None to find them after the steps.
         """
         return None
 
@@ -222,13 +175,16 @@ class Stack(ABC):
         Numbers in the data of each client.
     models_at_once : int
         Entries of the models that one pass works on, so that they stay in the cache.
+    whole : (Stack, slice or array of int), optional
+        The stack that this is a part of, and who of it; so that what is found once, such as
+        products of rows, is found there.
     """
 
     shape: tuple[int, ...]
     num_examples: int = 1
     entries: int = 1
     models_at_once: int = 2**18
-    _walking: Any = None  # the compiled form that takes gradient steps, where `takes` made one
+    whole: tuple[Any, Which] | None = None
 
     @abstractmethod
     def gradient(self, x: Array, which: Which) -> Array:
@@ -288,43 +244,28 @@ class Stack(ABC):
         """Return the vertices and where the step of some clients leads, as `StepTaker` does."""
         return None
 
-    def traced(self, source: Stack, module: Any) -> None:
-        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`.
-
-        This is a copy of `source` whose arrays are traced; without module there are no kernels.
-        """
-        return
-
-    def takes(self, steps: Steps) -> bool:
-        """Return whether `gradient_steps` can take these."""
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
+        """Return whether `gradient_steps` can take these, of all rows or of batches."""
         return False
 
-    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
         """Return where gradient steps of some clients lead, all of one client's in one go.
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
         which : slice, or array of int
             The clients.
         rows : array of int, shape (clients, steps, batch size), optional
             The rows of each client that count in each step; all by default.
         """
-        clients, own = places(which), None if rows is None else in_order(rows)
-        assert self._walking is not None  # noqa: S101  (see `takes`)
-        models: Array | None = self._walking.taken_ahead(steps, clients, own)
-        if models is None:
-            models, _ = self._walking.walk(steps, clients, own, None)
-        return self._in_shape(models)
+        raise NotImplementedError
 
     def variate_steps(
-        self, steps: Steps, rate: float, which: Which, rows: Array | None
-    ) -> tuple[Array, Array]:
+        self, steps: LocalPass, which: Which, rows: Array | None
+    ) -> tuple[Array, Array] | None:
         """Return how far these lead, and control variates, as `StepTaker` does."""
-        clients, own = places(which), None if rows is None else in_order(rows)
-        assert self._walking is not None  # noqa: S101  (see `takes`)
-        moved, variates = self._walking.walk(steps, clients, own, rate)
-        return self._in_shape(moved), self._in_shape(variates)
+        return None
 
     def _in_shape(self, models: Array) -> Array:
         """Return models in their shape; as they are where that is theirs, which is no view then."""

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import number, of_type
+from flower_fedcon.arrays import number
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
-from flower_fedcon.objectives.client_axis import Steps, VertexStep, Which
+from flower_fedcon.objectives.client_axis import VertexStep, Which
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
-
-
-class _Plain(NamedTuple):
-    """Plain gradient steps, all rows in each."""
-
-    shift: Any
-    step: Any
-    times: int
-
-
-class _Ahead(NamedTuple):
-    """Where everyone's plain steps lead from one point."""
-
-    start: bytes
-    steps: Steps
-    models: Array
 
 
 class CompiledRows:
@@ -38,7 +21,7 @@ class CompiledRows:
     Parameters
     ----------
     module : module
-        `flower_fedcon.kernels.compiled`, or what stands for it where a round is traced.
+        `flower_fedcon.kernels.compiled`.
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
     factors : array, shape (clients,)
@@ -61,32 +44,13 @@ class CompiledRows:
         self.module, self.tables, self.targets = module, tables, targets
         self.factors, self.logistic, self.ridges = factors, logistic, ridges
         self._none = module.read_only(np.empty((0, 0), tables.dtype))
-        self._products: Array | None = None
-        self._find_products: Callable[[], Array] = lambda: np.matmul(
-            self.tables, self.tables.swapaxes(1, 2)
-        )
-        self._habit: Steps | None = None  # everyone's last ones; None if these are hard to guess
-        self._guessing = True
-        self._ahead: _Ahead | None = None
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
         """Return the same for some of the clients, whose tables and targets these are."""
         ridges = None if self.ridges is None else self.ridges[which]
-        part = CompiledRows(
+        return CompiledRows(
             self.module, tables, targets, self.factors[which], self.logistic, ridges
         )
-        part._find_products = lambda: self._row_products()[which]
-        return part
-
-    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledRows:
-        """Return the same where a round is traced, with the data as `module` takes them."""
-        ridges = None if self.ridges is None else module.held(self.ridges)
-        made = CompiledRows(
-            module, tables, targets, module.held(self.factors), self.logistic, ridges
-        )
-        made._find_products = lambda: module.held(self._row_products())
-        made._guessing = False  # a guess would ask for entries
-        return made
 
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""
@@ -184,132 +148,50 @@ class CompiledRows:
     def mean_losses(self, x: Array) -> Array:
         """Return each client's mean loss at x, without its factor."""
         module, means = self.module, np.empty(len(self.tables), x.dtype)
-        at = x.reshape(-1)
-        habit = self._habit
-        plain = None if habit is None else self._plain(habit)
-        if habit is None or plain is None or not self._is_cheap(plain):
-            at = module.read_only(at)
-            module.find_losses(self.tables, self.targets, at, self.logistic, means)
-            return means
-        # The pass over the rows that finds the losses takes the steps that follow them, too: those
-        # of the last round, from here.
-        start = module.read_only(at[None])
-        models, _ = self._take_plain(start, plain, self._everyone, (self._none,) * 3, losses=means)
-        self._ahead = _Ahead(at.tobytes(), habit, models)
+        at = module.read_only(x.reshape(-1))
+        module.find_losses(self.tables, self.targets, at, self.logistic, means)
         return means
 
     def walk(
-        self, steps: Steps, clients: Array, rows: Array | None, rate: float | None
+        self,
+        steps: LocalPass,
+        clients: Array,
+        rows: Array | None,
+        rate: float | None,
+        products: Array | None = None,
     ) -> tuple[Array, Array]:
         """Return where gradient steps of some clients lead, or how far, and their variates.
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
         clients : array of int, shape (n,)
         rows : array of int, shape (n, steps, batch size), optional
             The rows of each client that count; all by default.
         rate : float, optional
-            See `StepTaker.variate_steps`; without it, only `models` is found.
+            See `LocalPass`; without it, only `models` is found.
+        products : array, shape (clients, rows, rows), optional
+            Of the rows with one another, for plain steps to be taken on scores.
 
         Returns
         -------
         models, variates : array, shape (n, d)
         """
-        module = self.module
+        module, moved = self.module, None
         start = module.read_only(steps.start.reshape(-1, self.tables.shape[-1]))
-        drift = drift_of(module, steps, start)
-        plain = self._plain(steps) if rows is None else None
-        if plain is not None:
-            return self._take_plain(start, plain, clients, drift, rate)
-        moved: tuple[Array, Array] = module.take_steps(
-            rate,
-            self.tables,
-            self.targets,
-            clients,
-            module.ALL_STEPS if rows is None else rows,
-            start,
-            self.factors,
-            self.ridges,
-            self.logistic,
-            *drift,
-            *numbers_of(steps),
-        )
-        return moved
-
-    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> Array | None:
-        """Return where these steps lead if an evaluation has taken them, shape (clients, d).
-
-        After a wrong guess there is no other.
-        """
-        alike = steps.start.size == self.tables.shape[-1] and len(clients) == len(self.tables)
-        alike = alike and rows is None and steps.linear is None and not steps.shift
-        ahead, self._ahead = self._ahead, None
-        self._habit = steps if alike and self._guessing else None
-        if ahead is None:
-            return None
-        if alike and _are_alike(steps, ahead.steps) and ahead.start == steps.start.tobytes():
-            return ahead.models
-        self._guessing, self._habit = False, None
-        return None
-
-    def _plain(self, steps: Steps) -> _Plain | None:
-        """Return steps on all rows as plain ones, if the rows' products save work."""
-        count = len(steps.points)
-        if count < 2 or not (self._few_rows and steps.plain):
-            return None
-        shift, step = (of_type(x, steps.start.dtype) for x in (steps.shift, steps.step))
-        return _Plain(shift, step, count)
-
-    def _is_cheap(self, plain: _Plain) -> bool:
-        """Return whether such steps take no longer than a few passes, should nobody want them."""
-        _, rows, d = self.tables.shape
-        return bool(plain.times * rows <= 2 * d)
-
-    def _take_plain(
-        self,
-        start: Array,
-        plain: _Plain,
-        clients: Array,
-        drift: tuple[Array, ...],
-        rate: float | None = None,
-        losses: Array | None = None,
-    ) -> tuple[Array, Array]:
-        """Take steps by the rows' products; write the losses at the start, if these are wanted."""
-        moved: tuple[Array, Array] = self.module.take_steps_by_scores(
-            rate,
-            self.tables,
-            self.targets,
-            self._row_products(),
-            np.empty(0, start.dtype) if losses is None else losses,
-            clients,
-            start,
-            self.factors,
-            self.ridges,
-            self.logistic,
-            *drift[:3],
-            *plain,
-        )
-        return moved
-
-    @cached_property
-    def _everyone(self) -> Array:
-        return np.arange(len(self.tables))
-
-    @property
-    def _few_rows(self) -> bool:
-        """Whether the rows' products with one another are few beside the rows' entries."""
-        _, rows, d = self.tables.shape
-        return bool(_SCARCE * rows <= d)
-
-    def _row_products(self) -> Array:
-        """Return A A' of all clients, shape (clients, rows, rows), which are kept."""
-        if self._products is None:
-            self._products = self._find_products()
-        return self._products
-
-
-_SCARCE = 4  # entries of a row for each row, from which on their products are kept: a fourth more
+        drift, numbers = drift_of(module, steps, start), numbers_of(steps)
+        data = self.tables, self.targets
+        own = clients, start, self.factors, self.ridges, self.logistic
+        if products is not None:
+            shift, step = numbers[:2]
+            moved = module.take_steps_by_scores(
+                rate, *data, products, *own, *drift[:3], shift, step, steps.steps
+            )
+        else:
+            chosen = module.ALL_STEPS if rows is None else rows
+            clients, *rest = own
+            moved = module.take_steps(rate, *data, clients, chosen, *rest, *drift, *numbers)
+        return moved  # type: ignore[no-any-return]
 
 
 def compiled_rows(
@@ -339,9 +221,3 @@ def compiled_rows(
     if np.size(l2) in (1, len(tables)):
         ridges = np.full(len(tables), np.reshape(l2, -1), tables.dtype)
     return CompiledRows(module, tables, targets, factors, logistic, ridges)
-
-
-def _are_alike(steps: Steps, others: Steps) -> bool:
-    """Return whether plain steps are those that others are, of an objective alone."""
-    numbers = steps.step == others.step and steps.onward == others.onward
-    return numbers and steps.first is None and steps.points == others.points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
 
@@ -23,15 +23,8 @@ class CompiledSoftmax:
     def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array) -> None:
         self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
 
-    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
-        """Return the same where a round is traced, as `CompiledRows.traced`."""
-        return CompiledSoftmax(module, tables, targets, module.held(self.ridges))
-
-    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> None:
-        """Return None: no evaluation takes steps."""
-
     def walk(
-        self, steps: Steps, clients: Array, rows: Array | None, rate: float | None
+        self, steps: LocalPass, clients: Array, rows: Array | None, rate: float | None
     ) -> tuple[Array, Array]:
         """Return what `CompiledRows.walk` does; models of shape (n, d, classes)."""
         module, shape = self.module, steps.start.shape[-2:]

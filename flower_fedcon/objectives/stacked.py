@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.client_axis import Stack, Stackable, Which, chosen, per_client
 from flower_fedcon.objectives.linear import LeastSquares, Quadratic
 from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
 from flower_fedcon.objectives.many import ManyClients, column
+from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment
 from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression, ScoreLoss
 from flower_fedcon.objectives.stacked_losses import (
     StackedLeastSquares,

@@ -10,9 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from flower_fedcon.arrays import in_order
 from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.objectives.client_axis import Steps, Which, chosen, per_client
+from flower_fedcon.objectives.client_axis import Which, chosen, per_client, places
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.many import column
 from flower_fedcon.objectives.stacked_rows import CompilableRows, StackedRows
 from flower_fedcon.validation import Array
@@ -99,11 +101,11 @@ class StackedScoreLoss(StackedRows):
 class StackedSoftmaxRegression(StackedRows):
     """A stack of `SoftmaxRegression`."""
 
-    def takes(self, steps: Steps) -> bool:
+    _walking: CompiledSoftmax | None = None
+
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
-        if self._module is not None:
-            return self._takes_traced(steps)
-        module, l2 = kernels(self.tables, len(steps.points)), self.l2
+        module, l2 = kernels(self.tables, steps.steps), self.l2
         if module is None or np.size(l2) not in (1, len(self.tables)):
             return False
         if self._walking is None:
@@ -111,10 +113,28 @@ class StackedSoftmaxRegression(StackedRows):
             self._walking = CompiledSoftmax(module, self.tables, self.targets, ridges)
         return all(array.dtype == self.tables.dtype for array in steps.arrays)
 
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead."""
+        return self._walk(steps, None, which, rows)[0]
+
+    def variate_steps(
+        self, steps: LocalPass, which: Which, rows: Array | None
+    ) -> tuple[Array, Array]:
+        """Return how far these lead, and control variates."""
+        moved, variates = self._walk(steps, steps.variate_rate, which, rows)
+        return moved, self._in_shape(variates)
+
+    def _walk(
+        self, steps: LocalPass, rate: float | None, which: Which, rows: Array | None
+    ) -> tuple[Array, Array]:
+        assert self._walking is not None  # noqa: S101  (see `takes`)
+        own = None if rows is None else in_order(rows)
+        return self._walking.walk(steps, places(which), own, rate)
+
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
         part = super().only(which)
-        part._walking = part._module = None
+        part._walking = None
         return part
 
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:

@@ -9,11 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.arrays import in_order
+from flower_fedcon.arrays import in_order, is_array, known
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.objectives.client_axis import (
     Stack,
-    Steps,
     VertexStep,
     Which,
     chosen,
@@ -22,7 +21,9 @@ from flower_fedcon.objectives.client_axis import (
     together,
 )
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_rows
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.many import column
+from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
 from flower_fedcon.validation import Array
 
 # Data are read twice, and should still be in the cache the second time.
@@ -34,8 +35,6 @@ class Table(Stack):
     """A stack of objectives whose data are a table of numbers for each client."""
 
     l2: Any = 0.0
-    _source: Any = None  # where this is traced: the stack that it is a copy of
-    _module: Any = None  # and what calls the kernels
 
     def __init__(self, tables: Sequence[Array] | Array, targets: Sequence[Array] | Array) -> None:
         self._hold(together(tables), together(targets))
@@ -50,7 +49,7 @@ class Table(Stack):
         """Return a stack of some of the clients."""
         part = copy.copy(self)
         part._hold(self.tables[which], self.targets[which])
-        part.l2 = chosen(self.l2, which)
+        part.l2, part.whole = chosen(self.l2, which), (self, which)
         return part
 
     @abstractmethod
@@ -58,20 +57,6 @@ class Table(Stack):
         self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
     ) -> Array:
         """Return scale times the gradients of these clients without l2, in the model's shape."""
-
-    def traced(self, source: Stack, module: Any) -> None:
-        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`."""
-        self.entries = 1
-        self._source, self._module = source, module
-        self._walking = None
-
-    def _takes_traced(self, steps: Steps) -> bool:
-        """Return whether `source` takes steps, and prepare to take these."""
-        takes: bool = self._source.takes(steps)
-        if takes:
-            source = self._source._walking
-            self._walking = source.traced(self._module, self.tables, self.targets)
-        return takes
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
@@ -133,6 +118,8 @@ class Table(Stack):
 class StackedRows(Table):
     """A stack of means over rows a_i of a loss of the score <a_i, x>."""
 
+    _products: Array | None = None
+
     def __init__(self, objectives: Sequence[Any]) -> None:
         super().__init__(column(objectives, "rows"), column(objectives, "targets"))
         self._first = first = objectives[0]
@@ -145,6 +132,38 @@ class StackedRows(Table):
     @abstractmethod
     def _residuals(self, scores: Array, targets: Array, which: Which, scale: float) -> Array:
         """Return scale times the rows' weights in the gradient; overwrites the scores."""
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part = super().only(which)
+        part._products = None
+        return part
+
+    @property
+    def products(self) -> Array:
+        """The products of each client's rows with one another, which are kept."""
+        if self._products is None:
+            whole, which = self.whole or (None, None)
+            found = row_products(self.tables) if whole is None else whole.products[which]
+            self._products = found
+        return self._products
+
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
+        """Return whether `gradient_steps` can take these: on scores, where that saves work."""
+        several = full and steps.steps > 1 and steps.plain
+        return several and few_rows(self.tables) and np.size(self.l2) in (1, len(self.tables))
+
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead."""
+        ridge, targets = chosen(self.l2, which), self.targets[which]
+        found = steps_on_scores(
+            steps,
+            self.tables[which],
+            self.products[which],
+            ridge.reshape(-1, 1) if is_array(ridge) else ridge,
+            lambda scores: self._residuals(scores, targets, which, 1.0),
+        )
+        return self._in_shape(found)
 
     def _piece(
         self, x: Array, tables: Array, targets: Array, which: Which, scale: float = 1.0
@@ -252,27 +271,24 @@ class CompilableRows(StackedRows):
         """Prepare the compiled form, in which `factors` multiply the clients' gradients."""
         same = isinstance(factors, float)
         self._factors = factors if same else per_client(factors, self.tables.dtype, 0)
-        self._compiled = self._made()
-        self._walking = self._compiled  # what takes steps, of small data too if they are many
+        self._gradients = self._made()
+        self._walking = self._gradients  # what takes steps, of small data too if they are many
+
+    @property
+    def _compiled(self) -> CompiledRows | None:
+        """The compiled form of gradients; None where NumPy, or a tracer, is to find them."""
+        return self._gradients if known(self.tables) else None
 
     def _made(self, steps: int = 1) -> CompiledRows | None:
         data = self.tables, self.targets
         return compiled_rows(*data, self._factors, self.logistic, self.l2, steps)
 
-    def traced(self, source: Stack, module: Any) -> None:
-        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`."""
-        super().traced(source, module)
-        if self._compiled is not None and module is not None:
-            self._compiled = self._compiled.traced(module, self.tables, self.targets)
-        else:
-            self._compiled = None
-
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
         part = super().only(which)
-        if self._compiled is not None:
-            part._compiled = self._compiled.of(part.tables, part.targets, which)
-        part._walking, part._module = part._compiled, None
+        compiled = self._compiled
+        part._gradients = compiled and compiled.of(part.tables, part.targets, which)
+        part._walking = part._gradients
         part._factors = chosen(self._factors, which)
         return part
 
@@ -326,19 +342,50 @@ class CompilableRows(StackedRows):
         means: Array = compiled.mean_losses(x)
         return means if self.logistic else compiled.factors * means
 
-    def takes(self, steps: Steps) -> bool:
-        """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
-        if self._module is not None:
-            return self._takes_traced(steps)
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
+        """Return whether `gradient_steps` can take these: compiled, or on scores."""
+        return self._walker(steps) is not None or super().takes(steps, full)
+
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead."""
+        walker = self._walker(steps)
+        if walker is None:
+            return super().gradient_steps(steps, which, rows)
+        return self._in_shape(self._walk(walker, steps, None, which, rows)[0])
+
+    def variate_steps(
+        self, steps: LocalPass, which: Which, rows: Array | None
+    ) -> tuple[Array, Array] | None:
+        """Return how far these lead, and control variates."""
+        walker = self._walker(steps)
+        if walker is None:
+            return None
+        moved, variates = self._walk(walker, steps, steps.variate_rate, which, rows)
+        return self._in_shape(moved), self._in_shape(variates)
+
+    def _walker(self, steps: LocalPass) -> CompiledRows | None:
+        """Return what takes such steps compiled: of its dtype, and with one l2 a client."""
         if self._compiled is None:
-            count = len(steps.points)
+            count = steps.steps
             if kernels(self.tables, count) is None:
-                return False
+                return None
             self._walking = self._walking or self._made(count)
         walking = self._walking
-        if walking is None or walking.ridges is None:
-            return False
-        return bool(walking.takes(*steps.arrays))
+        if walking is None or walking.ridges is None or not walking.takes(*steps.arrays):
+            return None
+        return walking
+
+    def _walk(
+        self,
+        walker: CompiledRows,
+        steps: LocalPass,
+        rate: float | None,
+        which: Which,
+        rows: Array | None,
+    ) -> tuple[Array, Array]:
+        products = self.products if super().takes(steps, rows is None) else None
+        own = None if rows is None else in_order(rows)
+        return walker.walk(steps, places(which), own, rate, products)
 
     def _new(
         self, compiled: CompiledRows, x: Array, which: Which, rows: Array | None = None

@@ -30,20 +30,12 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch
 from torch import nn  # noqa: E402
 
 from flower_fedcon.torch import TorchObjective, TorchTraining  # noqa: E402
-from flower_fedcon.torch.packed import PackedTorch  # noqa: E402
+from flower_fedcon.torch.packed_modules import PackedTorch  # noqa: E402
 
 LR, K = 0.1, 3
 STEPS = {"client_lr": LR, "local_steps": K}
 SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
 LOSS = nn.CrossEntropyLoss()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def network(dtype=torch.float32):

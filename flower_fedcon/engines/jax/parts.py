@@ -1,0 +1,104 @@
+"""What a server's or a client's state is made of: arrays and numbers, on the host or traced."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
+
+Rebuild = Callable[[Iterator[Any]], Any]
+_OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__) if file)
+
+
+def parts(tree: Any) -> tuple[list[Any], Rebuild]:
+    """Return the arrays and numbers that a state is made of, and what makes a state of such ones.
+
+    Raises
+    ------
+    NotTraceableError
+        If it holds anything else.
+    """
+    if tree is None or isinstance(tree, bool | str):
+        return [], lambda _: tree
+    if isinstance(tree, np.ndarray | float | int | np.number):
+        return [tree], next
+    if isinstance(tree, Mirror):
+        found, rebuild = parts(tree.to_tree())
+        return found, lambda values: Mirror(**rebuild(values))
+    if isinstance(tree, tuple | list):
+        each = [parts(value) for value in tree]
+        make = type(tree)._make if hasattr(tree, "_make") else type(tree)
+        return [p for found, _ in each for p in found], lambda v: make([r(v) for _, r in each])
+    if isinstance(tree, dict):
+        found, rebuild = parts(list(tree.values()))
+        return found, lambda values: dict(zip(tree, rebuild(values), strict=True))
+    raise NotTraceableError(f"its state holds a {type(tree).__name__}")
+
+
+def numbers_that_change(
+    trace: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any]
+) -> list[bool]:
+    """Return which parts of the server's state have to be traced: arrays, and numbers that change.
+
+    Parameters
+    ----------
+    trace : callable
+        From the parts of a state, those that are not traced as Python numbers, to the next.
+    values : sequence
+        The parts of a state.
+    """
+    varies = [isinstance(value, np.ndarray) for value in values]
+    while True:
+        found: list[Any] = []
+
+        def once(given: list[Any], varies: Sequence[bool] = varies, out: Any = found) -> Any:
+            left = iter(given)
+            out[:] = trace([next(left) if v else x for v, x in zip(varies, values, strict=True)])
+            return 0
+
+        jax.eval_shape(once, [x for v, x in zip(varies, values, strict=True) if v])
+        if len(found) != len(values):
+            raise NotTraceableError("its state has another form after a round")
+        more = [
+            v or isinstance(new, jax.Array) or new != old
+            for v, old, new in zip(varies, values, found, strict=True)
+        ]
+        if more == varies:
+            return varies
+        varies = more
+
+
+def traced_or_number(value: Any) -> Any:
+    """Return an array as a traced one, or a number that does not change."""
+    arrays = isinstance(value, jax.Array | np.ndarray)
+    return TracedArray(jnp.asarray(value)) if arrays else value
+
+
+def on_host(value: Any, axes: int) -> Any:
+    """Return an array of NumPy, or a number; what has more axes than a model is to be read."""
+    if value.ndim:
+        return np.asarray(value) if value.ndim > axes else np.array(value)
+    return float(value) if value.dtype.kind == "f" else int(value)
+
+
+def fixed_parts(state: Any) -> list[Any]:
+    """Return what of a client's state is no array, and of the arrays their types."""
+    return [(v.shape, v.dtype) if isinstance(v, np.ndarray) else v for v in state]
+
+
+def place(error: BaseException) -> str:
+    """Return which line of a strategy, client or of its mathematics an error comes from."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OTHERS)
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

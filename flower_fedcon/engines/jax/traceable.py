@@ -1,0 +1,81 @@
+"""Which runs the compiled engine takes, as far as that shows before a round is traced."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.objectives.client_axis import Stackable
+from flower_fedcon.objectives.many import representatives
+from flower_fedcon.objectives.stacked import key
+from flower_fedcon.registry import client_class
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.gradient import AOGM, GradientDescent
+from flower_fedcon.solvers.lbfgs import LBFGS
+
+if TYPE_CHECKING:
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.strategies.base import FedConStrategy
+
+_SOLVERS = Exact, AOGM, GradientDescent, LBFGS
+KINDS = 16
+"""Of objectives, each of which a round traces on its own."""
+
+
+_forked = False  # from a process where JAX had threads, which a fork leaves behind
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = f"{__package__}.engine" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
+    """Return why the rounds of a run that can be stacked cannot be compiled; None if they may.
+
+    What only tracing a round can show, the engine says in its first block.
+    """
+    if _forked:
+        return "this process was forked from one that uses JAX, whose threads it lacks"
+    title = strategy.title
+    solver = getattr(strategy, "local_solver", None)
+    if "local_solver" in strategy.client_settings and type(solver) not in _SOLVERS:
+        return f"{title} has the local solver {solver!r}, whose lines JAX cannot trace"
+    other = _of_others((strategy, client_class(strategy.name)))
+    if other is not None:
+        return f"{other} is of another package, whose lines may mean something else when traced"
+    if isinstance(strategy.participation, Bernoulli):
+        return "cohorts of Bernoulli(p) differ in size from round to round"
+    if strategy.privacy is not None:
+        return f"{title} with privacy adds noise to each sum"
+    standing = representatives(problem.objectives)
+    for other in standing:
+        if isinstance(other, Stackable):
+            return f"an objective is a {type(other).__name__}, whose lines JAX cannot trace"
+    kinds = len({key(objective) for objective in standing})
+    if kinds > 1 and not strategy.participation.is_full(len(standing)):
+        return "the clients' objectives differ in type or shape, and each round samples others"
+    if kinds > KINDS:
+        return f"the clients' objectives are of {kinds} types and shapes, more than {KINDS}"
+    return None
+
+
+def _of_others(value: Any) -> str | None:
+    """Return the name of a type, in a value or its parts, that is defined elsewhere."""
+    kind = value if isinstance(value, type) else type(value)
+    root = kind.__module__.partition(".")[0]
+    if root not in ("builtins", "numpy", __name__.partition(".")[0]):
+        return kind.__name__
+    parts: Iterable[Any] = ()
+    if isinstance(value, list | tuple):
+        parts = value
+    elif root not in ("builtins", "numpy") and kind is not value:
+        parts = getattr(value, "__dict__", {}).values()
+    return next(filter(None, map(_of_others, parts)), None)

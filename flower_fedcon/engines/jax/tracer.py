@@ -1,0 +1,330 @@
+"""One round as a function of arrays: the strategy's and the client's own lines, traced by JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from flower_fedcon.arrays import as_column
+from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.engines.jax.parts import parts
+from flower_fedcon.engines.jax.traced import (
+    NotTraceableError,
+    TracedArray,
+    conditions,
+    one_at_a_time,
+    plain,
+)
+from flower_fedcon.engines.jax.traced_solvers import GivenSolver
+from flower_fedcon.engines.selected import Selected
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.schedules import Schedule
+from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.wire.payloads import payload_bytes
+
+if TYPE_CHECKING:
+    from flower_fedcon.clients.base import FedConClient
+
+
+class GivenRows(Selected):
+    """The objective of a traced round: its rows are given, or counted where they are not yet."""
+
+    rows: TracedArray | None = None
+    asked = 0  # how many batches a round takes
+    size = 0
+    stacked_clients: Any = None  # the terms of local problems have a leading axis, as in a stack
+
+    @property
+    def served(self) -> tuple[Stack, Any, int]:
+        """The stack, who of it is served, and how many these are."""
+        return self._stack, self._which, len(self._clients)
+
+    def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
+        """Choose the clients to serve."""
+        super().select(stacked, which, clients, server_round)
+        self.asked = 0
+
+    def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> None:
+        """Return None: XLA moves them where they stand, in one pass with what follows."""
+
+    def _next_rows(self, size: int) -> Any:
+        self.asked, self.size = self.asked + 1, size
+        if self.rows is None:  # the number of batches is still to be found
+            return TracedArray(jnp.zeros((len(self._clients), size), int))
+        return self.rows[self.asked - 1]
+
+
+class GivenRate(Schedule):
+    """The schedule of a traced round, whose step is given."""
+
+    value: Any = None
+
+    def at(self, server_round: int) -> Any:
+        """Return the step."""
+        return self.value
+
+    @property
+    def longest(self) -> float:
+        """Raise: it knows its round's alone."""
+        raise NotTraceableError("the mathematics asks for the longest step of a schedule")
+
+
+class Round(NamedTuple):
+    """What tracing a round has shown.
+
+    Attributes
+    ----------
+    state : list
+        The parts of the server's next state: JAX arrays, and numbers that do not change.
+    clients : dict of array
+        All clients' next states, by field.
+    holds : jax.Array
+        Whether everything in the round is finite, and what was assumed is true.
+    up, down : int
+        Bytes.
+    work : dict of jax.Array
+        What the clients' steps have cost together.
+    """
+
+    state: list[Any]
+    clients: dict[str, Any]
+    holds: Any
+    up: int
+    down: int
+    work: dict[str, Any]
+
+
+class _AtLeast:
+    """The round of each client's last reply that was used: this one, or a later one."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def __le__(self, other: Any) -> bool:
+        if type(other) is TracedArray or self._least <= other:
+            raise NotTraceableError("it asks which round was a client's last")
+        return False
+
+
+class RoundTracer:
+    """The round of one run, for cohorts of one size.
+
+    Parameters
+    ----------
+    strategy : FedConStrategy
+        Bound.
+    client : FedConClient
+        Serves all clients, with `objective`.
+    objective : object
+        What `client` takes gradients of; with `rows` to set before a round.
+    stack : Stack
+        The clients' objectives.
+    form : (int, dtype)
+        Number of axes of the model, and its type.
+    setting_bytes : int
+        What each client is sent beside the broadcast.
+    since : int
+        A round that no client's last reply that was used is older than.
+    """
+
+    def __init__(
+        self,
+        strategy: Method[Any],
+        client: FedConClient[Any],
+        objective: Any,
+        stack: Stack,
+        form: tuple[int, Any],
+        setting_bytes: int,
+        since: int,
+    ) -> None:
+        self.rate: GivenRate | None = None
+        if isinstance(getattr(strategy, "client_lr", None), Schedule):
+            self.rate, strategy = GivenRate(), copy(strategy)
+            strategy.client_lr = client._schedule = self.rate  # type: ignore[attr-defined]
+        self._strategy, self._client, self._objective = strategy, client, objective
+        self._form, self._axes = form, form[0]
+        self._setting_bytes, self._since = setting_bytes, since
+        self._num_clients = strategy.setup.num_clients
+        self._stack = stack
+        solver = getattr(client, "local_solver", None)
+        self._solver = solver if isinstance(solver, GivenSolver) else None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The arrays that a round takes; once it has been traced, all that it asked for."""
+        return _arrays(self._stack) | (self._solver.data if self._solver is not None else {})
+
+    @one_at_a_time
+    def __call__(
+        self,
+        state: Any,
+        client_state: Any,
+        data: Mapping[str, Any],
+        number: Any,
+        cohort: Any,
+        rows: Any,
+        rate: Any,
+    ) -> Round:
+        """Trace a round from a state of traced arrays.
+
+        Parameters
+        ----------
+        state : NamedTuple
+            The server's.
+        client_state : NamedTuple or None
+            All clients', its arrays stacked.
+        data : dict of jax.Array
+            In place of `self.data`.
+        number : jax.Array
+            The round's.
+        cohort : jax.Array of int, or None for everyone
+        rows : jax.Array of int, shape (gradients, cohort, batch size), or None
+        rate : jax.Array
+            The step of a schedule, where there is one.
+        """
+        strategy, client, n = self._strategy, self._client, self._num_clients
+        conditions()
+        if self.rate is not None:
+            self.rate.value = TracedArray(rate)
+        clients: Any = list(range(n)) if cohort is None else TracedArray(cohort)
+        which = slice(0, n) if cohort is None else clients
+        now: Any = TracedArray(number)
+        self._objective.select(_with(self._stack, data), which, clients, now)
+        self._objective.rows = None if rows is None else TracedArray(rows)
+        if self._solver is not None:
+            self._solver.given = data
+        down = strategy.broadcast(state)
+        sent = len(clients) * (payload_bytes(down) + self._setting_bytes)
+        if strategy.says("personal"):
+            # Of the whole cohort at once.
+            everyone: Any = np.arange(n) if cohort is None else clients
+            last: Any = _AtLeast(self._since)
+            own = strategy.personal(state, everyone, last)
+            for name in client.own_numbers & own.keys():
+                sent += len(clients) * payload_bytes({name: 0.0})
+                down = down | {name: as_column(own.pop(name), *self._form)}
+            sent += sum(self._own_bytes(value, len(clients)) for value in own.values())
+            down = down | own
+        mine: Any = None
+        if client_state is not None:
+            mine = _map(client_state, lambda value: value if cohort is None else value[clients])
+            mine = client.on_acknowledged(mine, down)
+            mine = _map(mine, lambda value: self._spread(value, len(clients)))
+        client.begin_round(now)
+        payload, after = client.step(mine, down)
+        columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
+        if columns.keys() != set(strategy.expects(state)):
+            raise NotTraceableError(f"its clients upload {sorted(columns)}")
+        self._admit(columns)
+        up = sum(map(column_bytes, columns.values()))
+        uploads = Uploads([Reply(clients, now, columns)], n, strategy.aggregation)
+        found, _ = parts(strategy.aggregate(state, uploads))
+        for value in found:
+            _assume_finite(value)
+        kept = {}
+        if client_state is not None:
+            kept = self._kept(client_state, after, cohort, len(clients))
+        holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
+        state_parts = [v.value if type(v) is TracedArray else v for v in found]
+        work = {name: _total(value, len(clients)) for name, value in client.work.items()}
+        return Round(state_parts, kept, holds, up, sent, work)
+
+    def _own_bytes(self, value: Any, count: int) -> int:
+        """Return the bytes of a value that each client is sent, its own."""
+        if isinstance(value, np.ndarray) and value.ndim > self._axes:
+            return count * payload_bytes({"": value[0]})
+        return count * payload_bytes({"": value})
+
+    def _spread(self, value: Any, count: int) -> Any:
+        """Return a value of one model's shape repeated for each client."""
+        if isinstance(value, np.ndarray) and value.ndim == self._axes:
+            return np.broadcast_to(value, (count, *value.shape))
+        return value
+
+    def _admit(self, columns: Mapping[str, Any]) -> None:
+        """Assume of the uploads what the gate asks of them."""
+        bound = self._strategy.norm_bound
+        for name, column in columns.items():
+            if isinstance(column, Atom):
+                continue
+            if type(column) is not TracedArray or not column.ndim:
+                raise NotTraceableError(f"its clients upload {name!r}, which is no array")
+            _assume_finite(column)
+            if bound is not None:  # close to it the gate decides
+                axes = tuple(range(1, column.ndim))
+                squares = (column * column).sum(axis=axes)
+                (squares < bound * bound * (1 - 1e-6)).assume()
+
+    def _kept(self, before: Any, after: Any, cohort: Any, count: int) -> dict[str, Any]:
+        """Return all clients' states, by field, after those of the cohort have changed."""
+        kept = {}
+        for name, old, new in zip(before._fields, before, after, strict=True):
+            if type(old) is not TracedArray:
+                if type(new) is TracedArray or new != old:
+                    raise NotTraceableError(f"its clients' {name!r} changes and is no array")
+                continue
+            value = self._spread(new, count)
+            if type(value) is not TracedArray or value.dtype != old.dtype:
+                raise NotTraceableError(f"its clients' {name!r} is an array in some rounds only")
+            kept[name] = value.value if cohort is None else old.value.at[cohort].set(value.value)
+        return kept
+
+
+def _map(state: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a NamedTuple with a function of each array."""
+    return state._make([function(v) if isinstance(v, np.ndarray) else v for v in state])
+
+
+def _total(value: Any, count: int) -> Any:
+    """Return the sum of a number of each client, or of one that is the same for all."""
+    return jnp.broadcast_to(jnp.asarray(plain(value)), (count,)).sum()
+
+
+def _assume_finite(value: Any) -> None:
+    """Assume that a traced array is finite; its sum is not if an entry is not.
+
+    The sum over the clients comes first: usually the server takes it, too, and it is taken once.
+    """
+    if type(value) is TracedArray and value.ndim and value.dtype.kind == "f":
+        TracedArray(jnp.isfinite(value.value.sum(axis=0))).assume()
+
+
+def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the arrays of a stack of objectives, by name."""
+    found = {}
+    for name, value in vars(stack).items():
+        if isinstance(value, np.ndarray):
+            found[prefix + name] = value
+        for part, inner in _inner(name, value):
+            found |= _arrays(inner, f"{prefix}{part}.")
+    return found
+
+
+def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
+    """Return the stacks that an attribute holds, with a name for each."""
+    if isinstance(value, Stack):
+        return [(name, value)]
+    whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)
+    return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
+
+
+def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
+    """Return a stack with traced arrays in the place of its own, of which a pass takes all."""
+    new = copy(stack)
+    new.entries, new.whole = 1, (stack, slice(None))
+    for name, value in vars(stack).items():
+        if prefix + name in data:
+            setattr(new, name, TracedArray(data[prefix + name]))
+        found = _inner(name, value)
+        inner = [_with(part, data, f"{prefix}{own}.") for own, part in found]
+        if inner:
+            setattr(new, name, inner[0] if isinstance(value, Stack) else tuple(inner))
+    return new

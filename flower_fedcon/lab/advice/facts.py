@@ -1,0 +1,151 @@
+"""What is known of a problem before any run: the questions that a choice of method turns on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.protocol import ClientInfo, Setup
+from flower_fedcon.engines.local import LocalEngine
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.mismatch import is_zero
+from flower_fedcon.validation import Array
+
+_PAIRS, _CLIENTS, _POWER = 8, 5, 10  # how much is probed
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a choice of method turns on.
+
+    Attributes
+    ----------
+    clients, size, layers : int
+        N, the entries of the model, and its arrays.
+    rate : float
+        The share of the clients that is in a round on average.
+    smoothness, strong_convexity : float, optional
+        L, the largest, and mu, the smallest of the clients'; None where they are not known.
+    stated : bool
+        Whether the clients state L, or it is estimated.
+    convex : bool
+        False where two points show that an objective is not.
+    term : str
+        What is added: the type of the set or regularizer, "functional" for a constraint g(x) <= 0
+        of the objectives' own, "each" for one of each client's, "" for nothing.
+    constrained : bool
+        Whether the term is a set.
+    """
+
+    clients: int
+    size: int
+    layers: int
+    rate: float
+    smoothness: float | None
+    strong_convexity: float | None
+    stated: bool
+    convex: bool
+    term: str
+    constrained: bool
+
+    @property
+    def sampled(self) -> bool:
+        """Whether rounds leave clients out."""
+        return self.rate < 1
+
+    @property
+    def strongly_convex(self) -> bool:
+        """Whether mu is known to be > 0."""
+        return bool(self.strong_convexity)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return what is known, for people."""
+        said = "" if self.stated else " (estimated)"
+        curve = "convex, as far as a few points show" if self.convex else "not convex"
+        if self.strongly_convex:
+            curve = "strongly convex"
+        bounds = [f"L = {self.smoothness:.3g}{said}" if self.smoothness else "L not known"]
+        if self.strongly_convex:
+            bounds.append(f"mu = {self.strong_convexity:.3g}")
+        kind = "constraint set" if self.constrained else "regularizer"
+        term = {"": "nothing added", "functional": "a functional constraint, on average",
+                "each": "a functional constraint of each client",
+                "groups": "functional constraints of groups of rows"}  # fmt: skip
+        arrays = f" in {self.layers} arrays" if self.layers > 1 else ""
+        return [
+            f"objectives: {curve}; {', '.join(bounds)}",
+            f"added: {term.get(self.term, f'{kind} {self.term}')}",
+            f"clients: {self.clients}, {100 * self.rate:.3g} % of them in a round on average",
+            f"model: {self.size:,} entries{arrays}",
+        ]
+
+
+def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
+    """Return what is known of a problem, and of who takes part.
+
+    L is estimated from gradients where clients do not state it.
+    """
+    setup = setup_of(problem, participation)
+    mus = [info.strong_convexity for info in setup.clients]
+    known = [mu for mu in mus if mu is not None]
+    L, convex = setup.smoothness, True
+    slopes, monotone = _probe(problem.clients[:_CLIENTS], problem.start)
+    if L is None and slopes > 0:
+        L = slopes
+    mu = min(known) if len(known) == len(mus) else None
+    if not mu:
+        convex = monotone
+    constraint = problem.constraint
+    psi = problem.regularizer
+    none = psi is None or is_zero(psi, problem.layout)
+    term = "" if none else type(psi).__name__
+    if problem.has_functional_constraint:
+        term = {"mean": "functional"}.get(problem.constraints, problem.constraints)
+    elif constraint is not None:
+        term = type(constraint).__name__
+    return Facts(
+        clients=problem.num_clients,
+        size=problem.layout.size,
+        layers=len(problem.x0) if problem.layout.layered else 1,
+        rate=setup.rate,
+        smoothness=L,
+        strong_convexity=mu,
+        stated=setup.smoothness is not None,
+        convex=convex,
+        term=term,
+        constrained=constraint is not None,
+    )
+
+
+def setup_of(problem: FederatedProblem, participation: Participation, rounds: int = 100) -> Setup:
+    """Return what a strategy is told before a run."""
+    infos: Sequence[ClientInfo] = LocalEngine(problem).describe()
+    return Setup.of(
+        infos, rounds, problem.layout, participation, 0, preparation=problem.preparation
+    )
+
+
+def _probe(clients: Sequence[Any], start: Array) -> tuple[float, bool]:
+    """Return an estimate of L from some clients' gradients, and whether those are monotone."""
+    rng = np.random.default_rng(0)
+    largest, monotone = 0.0, True
+    for client in clients:
+        at_start = client.gradient(start)
+        direction = rng.standard_normal(start.shape)
+        for _ in range(_POWER):  # the power method on the Hessian near the start
+            step = direction * (1e-3 / max(float(np.linalg.norm(direction)), 1e-30))
+            direction = (client.gradient(start + step) - at_start) / 1e-3
+            largest = max(largest, float(np.linalg.norm(direction)))
+        for _ in range(_PAIRS):
+            x, y = (start + rng.standard_normal(start.shape) for _ in range(2))
+            turn = float(np.vdot(client.gradient(x) - client.gradient(y), x - y))
+            monotone &= turn >= -1e-9 * max(1.0, largest) * float(np.vdot(x - y, x - y))
+    return largest, monotone
