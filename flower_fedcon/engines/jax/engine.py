@@ -89,12 +89,12 @@ class JaxEngine(StackedEngine):
 
     def answer(self, request: Request) -> Iterator[Reply]:
         """Return the replies of the cohort."""
-        self._settle()
+        self._hold_states()
         return super().answer(request)
 
     def save(self) -> Sequence[Versions] | None:
         """Return the clients' states, for a checkpoint."""
-        self._settle()
+        self._hold_states()
         return super().save()
 
     def load(self, states: Sequence[Versions]) -> None:
@@ -102,12 +102,12 @@ class JaxEngine(StackedEngine):
         self._client_arrays = None
         super().load(states)
 
-    def _settle(self) -> None:
+    def _hold_states(self) -> None:
         """Give the stacked states what the last block has left."""
         if self._client_arrays is None or self._states is None:
             return
         arrays = {name: np.asarray(value) for name, value in self._client_arrays.items()}
-        self._states.settle(self._client_form._replace(**arrays), self._rounds)
+        self._states.hold(self._client_form._replace(**arrays), self._rounds)
         self._client_arrays = None
 
     # --- blocks of rounds ------------------------------------------------------------------------
