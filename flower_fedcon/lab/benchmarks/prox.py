@@ -118,7 +118,7 @@ def prox(quick: bool = False) -> Iterator[Result]:
                 calls = _calls(size)
                 yield ratio(
                     f"{name}, {size:,} entries", rival, times["own"], times["other"],
-                    steps=calls, unit="us", target="<= 1.2",
+                    steps=calls, unit="us",
                 )  # fmt: skip
     yield from _lasso(quick)
 
