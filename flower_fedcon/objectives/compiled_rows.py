@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import number
-from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
+from flower_fedcon.compiled import loops
+from flower_fedcon.compiled.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.objectives.client_axis import VertexStep, Which
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
@@ -21,7 +21,7 @@ class CompiledRows:
     Parameters
     ----------
     module : module
-        `flower_fedcon.kernels.compiled`.
+        `flower_fedcon.compiled.calls`.
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
     factors : array, shape (clients,)
@@ -213,7 +213,7 @@ def compiled_rows(
     steps : int
         How often a call goes over the tables.
     """
-    module = kernels(tables, steps)
+    module = loops(tables, steps)
     if module is None:
         return None
     factors = np.full(len(tables), factors, tables.dtype)

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.arrays import in_order
-from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.compiled import loops
 from flower_fedcon.objectives.client_axis import Which, chosen, per_client, places
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
@@ -105,7 +105,7 @@ class StackedSoftmaxRegression(StackedRows):
 
     def takes(self, steps: LocalPass, full: bool = True) -> bool:
         """Return whether the compiled kernel does: of its dtype, and with one l2 a client."""
-        module, l2 = kernels(self.tables, steps.steps), self.l2
+        module, l2 = loops(self.tables, steps.steps), self.l2
         if module is None or np.size(l2) not in (1, len(self.tables)):
             return False
         if self._walking is None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.arrays import in_order, is_array, known
-from flower_fedcon.kernels.dispatch import kernels
+from flower_fedcon.compiled import loops
 from flower_fedcon.objectives.client_axis import (
     Stack,
     VertexStep,
@@ -367,7 +367,7 @@ class CompilableRows(StackedRows):
         """Return what takes such steps compiled: of its dtype, and with one l2 a client."""
         if self._compiled is None:
             count = steps.steps
-            if kernels(self.tables, count) is None:
+            if loops(self.tables, count) is None:
                 return None
             self._walking = self._walking or self._made(count)
         walking = self._walking
