@@ -25,7 +25,7 @@ from flower_fedcon.engines.traced import (
 )
 from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.kernels import dispatch
-from flower_fedcon.objectives.client_axis import Stack, Steps
+from flower_fedcon.objectives.client_axis import Stack, Stackable, Steps
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.wire.payloads import payload_bytes
@@ -330,7 +330,7 @@ def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
 
 def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
     """Return the stacks that an attribute holds, with a name for each."""
-    if isinstance(value, Stack):
+    if isinstance(value, Stack | Stackable):  # its objective is one of all clients
         return [(name, value)]
     whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)
     return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
@@ -345,6 +345,7 @@ def _with(stack: Any, data: Mapping[str, Any], kernels: Any, prefix: str = "") -
         found = _inner(name, value)
         inner = [_with(part, data, kernels, f"{prefix}{own}.") for own, part in found]
         if inner:
-            setattr(new, name, inner[0] if isinstance(value, Stack) else tuple(inner))
-    new.traced(stack, kernels)
+            setattr(new, name, inner[0] if isinstance(value, Stack | Stackable) else tuple(inner))
+    if isinstance(new, Stack):
+        new.traced(stack, kernels)
     return new

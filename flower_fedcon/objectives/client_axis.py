@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,19 @@ def chosen(constant: Any, which: Which) -> Any:
     (2.0, array([[2.]]))
     """
     return constant[which] if isinstance(constant, np.ndarray) else constant
+
+
+def scaled_together(arrays: Sequence[Array], factors: Sequence[float]) -> Array:
+    """Return arrays of one shape, each times its factor, along a new leading axis.
+
+    >>> scaled_together([np.ones(2), np.ones(2)], [1.0, 2.0])
+    array([[1., 1.],
+           [2., 2.]])
+    """
+    found = together(arrays)
+    if all(factor == 1.0 for factor in factors):
+        return found
+    return found * np.array(factors, found.dtype).reshape(-1, *[1] * (found.ndim - 1))
 
 
 def together(arrays: Sequence[Array] | Array) -> Array:
@@ -192,7 +205,10 @@ class StepTaker:
 
 
 class Stackable(ABC):
-    """An objective that knows how those of its kind become a stack."""
+    """An objective that knows how those of its kind become one of many clients."""
+
+    traceable: ClassVar[bool] = True
+    """Whether its lines are NumPy's alone, so that rounds with it can be compiled."""
 
     @abstractmethod
     def stack_key(self) -> Hashable | None:
@@ -200,8 +216,11 @@ class Stackable(ABC):
 
     @classmethod
     @abstractmethod
-    def stacked(cls, objectives: Sequence[Any]) -> Stack:
-        """Return objectives with the same `stack_key` as one stack."""
+    def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Any:
+        """Return objectives with the same `stack_key`, each times its factor, as one of all.
+
+        It is a `Stack`, or an objective whose arrays have a client axis in front, for `Cohort`.
+        """
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.logistic import LogisticRegression
+from flower_fedcon.objectives.losses import LogisticRegression
 from flower_fedcon.validation import Array, float_array
 
 

@@ -14,7 +14,7 @@ from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import SoftmaxRegression
 from flower_fedcon.objectives.client_axis import Steps, Z
 from flower_fedcon.objectives.stacked import stack
-from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
+from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
@@ -206,7 +206,7 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
     monkeypatch.setattr(accelerate, "WORTHWHILE", 300)
     whole = stack(clients("least squares", 2, 5, (8,), np.float64))  # 80 entries
     x, which = np.ones((2, 8)), slice(0, 2)
-    assert whole._compiled is None
+    assert whole._loops is None
     assert [whole.takes(Steps(x, 0.1, [Z] * n)) for n in (3, 4, 3)] == [False, True, False]
     found = whole.gradient_steps(Steps(x, 0.1, [Z] * 4), which, None)
     for _ in range(4):
@@ -222,8 +222,8 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
 def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
     taken = []
     way = "variate_steps" if name == "scaffold" else "gradient_steps"
-    real = getattr(StackedLeastSquares, way)
-    monkeypatch.setattr(StackedLeastSquares, way, lambda *given: (taken.append(1), real(*given))[1])
+    real = getattr(Cohort, way)
+    monkeypatch.setattr(Cohort, way, lambda *given: (taken.append(1), real(*given))[1])
     own = {
         "fastfedda": {"strong_convexity": 0.1, "local_steps": 3},
         "scaffnew": {"client_lr": 0.01, "communication_probability": 0.5},
@@ -240,9 +240,9 @@ def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
 def test_counted_steps_of_a_local_solver_are_taken_in_one_go(always, monkeypatch, d):
     """All but the last, whose gradient is that of the report; the work counts all."""
     taken = []
-    real = StackedLeastSquares.gradient_steps
+    real = Cohort.gradient_steps
     monkeypatch.setattr(
-        StackedLeastSquares, "gradient_steps", lambda *given: taken.append(1) or real(*given)
+        Cohort, "gradient_steps", lambda *given: taken.append(1) or real(*given)
     )
     problem = FederatedProblem(clients("least squares", 4, 9, (d,), np.float64))
     strategy = FedProx(proximal=0.5, local_solver=GradientDescent(steps=6, lr=0.01))
