@@ -1,8 +1,8 @@
 # What a contributor types. Another environment than .venv: make test BIN=/its/bin
 BIN = .venv/bin
-QUICK = -m "not ray and not deployment"
+CASES = 100000
 
-.PHONY: help setup lint test quick fuzz algorithm table docs
+.PHONY: help setup lint test quick durations nightly fuzz algorithm table docs
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -16,19 +16,26 @@ lint:  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test:  ## all tests: about half an hour on two cores
+test:  ## all tests but the nightly ones
 	$(BIN)/pytest -n 2
 
-quick:  ## the tests that do not start Flower: about ten minutes
-	$(BIN)/pytest -n 2 $(QUICK)
+quick:  ## the fast tests
+	$(BIN)/pytest -n 2 -m "not slow"
 
-fuzz:  ## up to 100,000 hostile messages of nodes and servers, and damaged files of each kind
-	FEDCON_FUZZ=100000 $(BIN)/pytest tests/flower/test_fuzz_nodes.py \
+durations:  ## measure anew which tests are fast, on a quiet machine
+	$(BIN)/pytest -n 2 --measure
+
+nightly:  ## the long tests, and fuzzing with many cases: hours
+	$(BIN)/pytest -n 2 -m nightly
+	$(MAKE) fuzz BIN=$(BIN) CASES=20000
+
+fuzz:  ## 100,000 hostile messages of nodes and servers, and damaged files of each kind
+	FEDCON_FUZZ=$(CASES) $(BIN)/pytest tests/flower/test_fuzz_nodes.py \
 		tests/flower/test_mutated_requests.py tests/test_fuzz_disk.py
 
 algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }
-	$(BIN)/pytest tests -k "$(NAME) or table or test_house" $(QUICK) --maxfail=3 --tb=short
+	$(BIN)/pytest tests -k "$(NAME) or table or test_house" -m "not ray" --maxfail=3 --tb=short
 
 table:  ## renew the README's table of algorithms
 	$(BIN)/fedcon list --into README.md

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -24,7 +25,7 @@ class APDAInexactClientState(NamedTuple):
     u: Array  # last upload, shape of x
 
 
-class APDAInexactClient(FedConClient[APDAInexactClientState]):
+class APDAInexactClient(LocalPassClient[APDAInexactClientState]):
     """The local step of APDAInexact; x_i and y_i live on the client."""
 
     algorithm = "apdainexact"
@@ -52,13 +53,16 @@ class APDAInexactClient(FedConClient[APDAInexactClientState]):
         y = self.dual_lr * (state.u - down["m"])
         return state._replace(y=y, y_bar=y + self.theta * (y - state.y))
 
-    def step(
-        self, state: APDAInexactClientState, down: Payload
+    def local_pass(self, state: APDAInexactClientState, down: Payload) -> LocalPass:
+        """Do step 3, from the last x_i."""
+        x, eta, solver = state.x, self.primal_lr, self.local_solver
+        return LocalPass(x, shift=1 / eta, center=x - eta * state.y_bar, solver=solver)
+
+    def upload(
+        self, state: APDAInexactClientState, down: Payload, done: Done
     ) -> tuple[Payload, APDAInexactClientState]:
-        """Do steps 3 to 5."""
-        x, y, y_bar, _ = state
-        center = x - self.primal_lr * y_bar
-        x_hat = self.minimize(x, shift=1 / self.primal_lr, center=center)
+        """Do steps 4 and 5."""
+        (x, y, y_bar, _), x_hat = state, done.end
         g = self.gradient(x_hat)
         u = x_hat - self.dual_damping * (y + g) + y / self.dual_lr
         return {"u": u}, state._replace(x=x - self.primal_lr * (g + y_bar), u=u)

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from flower_fedcon.arrays import anyone
+from flower_fedcon.clients.families.compressing import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
-from flower_fedcon.core.compressing import SETTING, CompressingClient
+from flower_fedcon.core.compressing import SETTING
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
@@ -19,7 +20,9 @@ from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.client_axis import StepTaker
 from flower_fedcon.objectives.foreign import as_seen
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.objectives.private import for_steps
 from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.solvers.problem import Stop
@@ -142,9 +145,8 @@ class FedConClient(FlowerClient, Generic[State]):
         """
         return state
 
-    @property
-    def state_follows(self) -> bool:
-        """Whether the server finds the state that a step leaves from the upload, bit for bit."""
+    def is_followed(self, sent: Payload, after: State) -> bool:
+        """Return whether the server finds this state from what the last step sent, bit for bit."""
         return False
 
     def received(self, before: State, after: State, down: Payload, read: Payload) -> State:
@@ -184,20 +186,52 @@ class FedConClient(FlowerClient, Generic[State]):
         the stacked engine it is asked of many clients at once, and `stop.only(places)` of some.
         `objective` takes the place of f_j.
         """
-        problem = LocalProblem(
-            objective=self.objective if objective is None else objective,
-            start=start,
-            linear=linear,
-            shift=shift,
-            center=center,
+        terms = start, linear, shift, center
+        own = LocalPass(
+            *terms,
+            solver=self.local_solver,
             regularizer=regularizer,
+            stop=stop,
+            objective=objective,
         )
-        solution = self.local_solver.solve(problem, stop=stop)
+        return self.play(own).end
+
+    def play(self, declared: LocalPass) -> Done:
+        """Return a local pass that is done: all its steps, or the minimisation.
+
+        The objective takes the steps in one go where it can, else they are taken one by one.
+        """
+        if declared.solver is not None:
+            return Done(declared, self._minimised(declared))
+        own, count = self.objective, declared.steps
+        asks = type(self).gradient is FedConClient.gradient and isinstance(own, StepTaker)
+        if asks and count and declared.in_numbers:
+            rows = None if self._batch_size is None else self.batches.next_rows
+            if declared.variate_rate is not None:
+                both = own.variate_steps(declared, rows)
+                if both is not None:
+                    return Done(declared, None, count, change=both[0], variates=both[1])
+            end = own.gradient_steps(declared, rows)
+            if end is not None:
+                return Done(declared, end, count)
+        return Done(declared, declared.play(self.gradient), count)
+
+    def _minimised(self, declared: LocalPass) -> Array:
+        """Return what the solver finds, and count its work."""
+        problem = LocalProblem(
+            objective=self.objective if declared.objective is None else declared.objective,
+            start=declared.start,
+            linear=declared.linear,
+            shift=declared.shift,
+            center=declared.center,
+            regularizer=declared.regularizer,
+        )
+        solution = declared.solver.solve(problem, stop=declared.stop)
         spent = {"iterations": solution.iterations, "evaluations": solution.evaluations}
         if anyone(unconverged := 1 - solution.converged):
             spent["unconverged"] = unconverged
         self.work |= {name: self.work.get(name, 0) + number for name, number in spent.items()}
-        return solution.x
+        return solution.x  # type: ignore[no-any-return]
 
     @property
     def model_axes(self) -> tuple[int, ...]:
@@ -210,6 +244,10 @@ class FedConClient(FlowerClient, Generic[State]):
         return stream(self._run.seed, purpose, self._round, self._index)
 
     # --- plumbing: one request, whatever carried it --------------------------------------------
+
+    def begin_round(self, server_round: int, client: int = 0) -> None:
+        """Go to a round: its batches and its work begin; `client` is this client's number."""
+        self._round, self._index, self._batches, self.work = server_round, client, None, {}
 
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
@@ -319,7 +357,7 @@ class FedConClient(FlowerClient, Generic[State]):
             if versions.held_round != server_round:
                 return None
             down = {**versions.held, **down}
-        self._round, self._index, self._batches, self.work = server_round, client, None, {}
+        self.begin_round(server_round, client)
         if not self.remembers and phase != QUERY:
             return acting.step(None, down)[0]  # type: ignore[no-any-return]
         before: Any = None

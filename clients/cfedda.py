@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.dual_averaging import DualAveragingClient
+from flower_fedcon.clients.families.dual_averaging import GradientSumClient
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.wire.payloads import Payload
 
 
-class CFedDAClient(DualAveragingClient):
+class CFedDAClient(GradientSumClient):
     """The local step of CFedDA; it keeps no state."""
 
     algorithm = "cfedda"
 
     radius: float | None
 
-    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do steps 2 and 3."""
-        return self.gradient_sum(down, self.regularizer, self.radius), None
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2."""
+        return self.sum_at(down, self.regularizer, self.radius)

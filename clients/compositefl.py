@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers import Correction
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -25,11 +25,12 @@ class CompositeFLClientState(NamedTuple):
     resets: float  # the last collective reset that c has followed
 
 
-class CompositeFLClient(LocalStepsClient[CompositeFLClientState]):
+class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
     """The local step of CompositeFL; c_i lives on the client, or under sampling on the server."""
 
     algorithm = "compositefl"
     state_type = CompositeFLClientState
+    in_loops = own_steps = True
 
     regularizer: Regularizer
     client_lr: float
@@ -58,17 +59,15 @@ class CompositeFLClient(LocalStepsClient[CompositeFLClientState]):
             c=state.c + (state.delta - delta_bar) / (self.client_lr * self.local_steps)
         )
 
-    def correction(self, state: CompositeFLClientState, down: Payload) -> Correction:
-        """Begin step 3 at P: <c_i, z>."""
-        length = self.server_lr * self.client_lr * self.local_steps
-        return Correction(self.regularizer.prox(down["x_bar"], length), linear=state.c)
-
-    def prox_step(self, k: int, down: Payload) -> float | None:
-        """Lead to z, the prox of zh."""
-        return k * self.client_lr if k else None
+    def local_pass(self, state: CompositeFLClientState, down: Payload) -> LocalPass:
+        """Do step 3 from P: <c_i, z>, at z, the prox of zh."""
+        psi, count, eta = self.regularizer, self.local_steps, self.client_lr
+        p = psi.prox(down["x_bar"], self.server_lr * eta * count)
+        point = Prox(psi, lambda k: k * eta)
+        return LocalPass(p, linear=state.c, steps=count, rate=eta, point=point, first=p)
 
     def upload(
-        self, state: CompositeFLClientState, down: Payload, done: LocalPass
+        self, state: CompositeFLClientState, down: Payload, done: Done
     ) -> tuple[Payload, CompositeFLClientState]:
         """Do step 4."""
         delta = done.change

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.dual_averaging import DualAveragingSteps
-from flower_fedcon.clients.families.local_pass import LocalPass
-from flower_fedcon.solvers import Correction
+from flower_fedcon.clients.families.dual_averaging import DualAveragingClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers.dual_averaging import step_weight
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class FastFedDAClient(DualAveragingSteps):
+class FastFedDAClient(DualAveragingClient):
     """The local step of FastFedDA; it keeps no state."""
 
     algorithm = "fastfedda"
+    in_loops = own_steps = True
 
     weight_power: float
     weight_shift: float
     average: bool
 
-    def correction(self, state: None, down: Payload) -> Correction:
-        """Begin step 2 at z."""
-        return Correction(down["z"])
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2 from z and its minimiser w, with steps that weigh 1."""
+        A, mu = down["steps"], self.strong_convexity
+        point = self.minimizers(self.regularizer, lambda k: A + k)
+        z, w, count = down["z"], down["w"], self.local_steps or 0
+        return LocalPass(z, steps=count, rate=1.0, point=point, first=w, onward=(1.0, 0.5 * mu))
 
-    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""
         return {"z": done.end, **self.counted(done)}, None
 

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers import Correction
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedAvgClient(LocalStepsClient[None]):
+class FedAvgClient(LocalPassClient[None]):
     """The local step of FedAvg; it keeps no state."""
 
     algorithm = "fedavg"
+    in_loops = True
 
     client_lr: float | None
     local_steps: int | None
     regularizer: Regularizer | None
     batch_size: int | None
 
-    def correction(self, state: None, down: Payload) -> Correction:
-        """Begin step 2 at w: each gradient gets a subgradient of psi."""
-        return Correction(down["w"], subgradient=self.regularizer)
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2 from w: each gradient gets a subgradient of psi."""
+        w, count = down["w"], self.local_steps or 0
+        return LocalPass(w, steps=count, rate=self.client_lr, subgradient=self.regularizer)
 
-    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""
         return {"delta": done.change}, None

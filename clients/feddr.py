@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -18,7 +19,7 @@ class FedDRClientState(NamedTuple):
     xhat: Array  # xhat_i, as the server knows it, shape of the model
 
 
-class FedDRClient(FedConClient[FedDRClientState]):
+class FedDRClient(LocalPassClient[FedDRClientState]):
     """The local step of FedDR; y_i, x_i and xhat_i live on the client."""
 
     algorithm = "feddr"
@@ -40,10 +41,16 @@ class FedDRClient(FedConClient[FedDRClientState]):
         given = {"y": xbar, **given}
         return FedDRClientState(y=given["y"], x=xbar, xhat=given["xhat"])
 
-    def step(self, state: FedDRClientState, down: Payload) -> tuple[Payload, FedDRClientState]:
-        """Do steps 2 to 4."""
+    def local_pass(self, state: FedDRClientState, down: Payload) -> LocalPass:
+        """Do steps 2 and 3: ||x - y||^2/(2 eta), from the last x_i."""
         y = state.y + self.relaxation * (down["xbar"] - state.x)
-        x = self.minimize(state.x, shift=1 / self.step_size, center=y)
+        return LocalPass(state.x, shift=1 / self.step_size, center=y, solver=self.local_solver)
+
+    def upload(
+        self, state: FedDRClientState, down: Payload, done: Done
+    ) -> tuple[Payload, FedDRClientState]:
+        """Do step 4."""
+        x, y = done.end, done.declared.center
         delta = 2 * x - y - state.xhat
         # Not 2 x - y: this is, bit for bit, the server's copy, and rounding does not add up.
         return {"delta": delta}, FedDRClientState(y, x, state.xhat + delta)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers import Correction
 from flower_fedcon.solvers.bregman import primal_point
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedDualAvgClient(LocalStepsClient[None]):
+class FedDualAvgClient(LocalPassClient[None]):
     """The local step of FedDualAvg; it keeps no state."""
 
     algorithm = "feddualavg"
+    in_loops = own_steps = True
 
     client_lr: float
     local_steps: int | None
@@ -22,23 +23,19 @@ class FedDualAvgClient(LocalStepsClient[None]):
     simplex_radius: float | None
     batch_size: int | None
 
-    def correction(self, state: None, down: Payload) -> Correction:
-        """Begin step 2 at z, or with plain steps at its prox."""
-        z, elapsed = down["z"], down["elapsed"]
-        return Correction(self.regularizer.prox(z, elapsed) if self.server_prox_only else z)
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2 from z, at the points w of the steps so far; or with plain steps from w."""
+        z, elapsed, eta = down["z"], down["elapsed"], self.client_lr
+        psi, radius, count = self.regularizer, self.simplex_radius, self.local_steps or 0
+        if self.server_prox_only:
+            return LocalPass(psi.prox(z, elapsed), steps=count, rate=eta)
 
-    def prox_step(self, k: int, down: Payload) -> float | None:
-        """Lead to w, by the step so far."""
-        return None if self.server_prox_only else down["elapsed"] + self.client_lr * k
+        def entropic(z: Array, k: int) -> Array:
+            return primal_point(psi, z, elapsed + eta * k, radius)
 
-    def prox(self, z: Array, step: float) -> Array:
-        """Return w; with a radius by the entropy on that simplex."""
-        return primal_point(self.regularizer, z, step, self.simplex_radius)
+        prox = Prox(psi, lambda k: elapsed + eta * k) if radius is None else entropic
+        return LocalPass(z, steps=count, rate=eta, point=prox)
 
-    def prox_weights(self) -> tuple[float, float] | None:
-        """Return those of psi, unless the prox is the entropy's."""
-        return super().prox_weights() if self.simplex_radius is None else None
-
-    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""
         return {"delta": done.change, **self.counted(done)}, None

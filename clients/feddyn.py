@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.families.control_variate import ControlVariate, ControlVariateClient
-from flower_fedcon.clients.families.local_pass import LocalPass, MinimizingClient
-from flower_fedcon.solvers import Correction
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedDynClient(ControlVariateClient, MinimizingClient[ControlVariate]):
+class FedDynClient(ControlVariateClient, LocalPassClient[ControlVariate]):
     """The local step of FedDyn; g_i lives on the client."""
 
     algorithm = "feddyn"
+    in_loops = True
     point = "theta"
     own_memory = True
 
     alpha: float
 
-    def correction(self, state: ControlVariate, down: Payload) -> Correction:
-        """Begin step 2 at theta: -<g_i, x> + (alpha/2) ||x - theta||^2."""
-        theta = down["theta"]
-        return Correction(theta, linear=-state.variate, shift=self.alpha, center=theta)
+    def local_pass(self, state: ControlVariate, down: Payload) -> LocalPass:
+        """Do step 2 from theta: -<g_i, x> + (alpha/2) ||x - theta||^2."""
+        theta, solver = down["theta"], self.local_solver
+        g, alpha = state.variate, self.alpha
+        return LocalPass(theta, linear=-g, shift=alpha, center=theta, solver=solver)
 
     def upload(
-        self, state: ControlVariate, down: Payload, done: LocalPass
+        self, state: ControlVariate, down: Payload, done: Done
     ) -> tuple[Payload, ControlVariate]:
         """Do steps 3 and 4."""
         g = state.variate - self.alpha * done.change
@@ -33,4 +35,5 @@ class FedDynClient(ControlVariateClient, MinimizingClient[ControlVariate]):
         self, before: ControlVariate, after: ControlVariate, down: Payload, read: Payload
     ) -> ControlVariate:
         """Do step 3 with the theta_i that the server reads."""
-        return self.upload(before, down, LocalPass(down["theta"], read["theta"]))[1]
+        done = Done(self.local_pass(before, down), read["theta"])
+        return self.upload(before, down, done)[1]

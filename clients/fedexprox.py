@@ -6,17 +6,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import LocalPass, MinimizingClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.core.protocol import RunInfo
-from flower_fedcon.solvers import Correction, LocalProblem, LocalSolver
+from flower_fedcon.objectives.local_pass import Done, LocalPass
+from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedExProxClient(MinimizingClient[None]):
+class FedExProxClient(LocalPassClient[None]):
     """The local step of FedExProx; it keeps no state."""
 
     algorithm = "fedexprox"
+    in_loops = True
     rounding: ClassVar[float] = 1e-12
     """Of |inf f_i|: a smaller M_i - inf f_i has no correct digit left, and is sent as 0."""
 
@@ -31,11 +33,12 @@ class FedExProxClient(MinimizingClient[None]):
         super().configure(run)
         self._least = self.infimum
 
-    def correction(self, state: None, down: Payload) -> Correction:
-        """Begin step 2 at x: ||v - x||^2/(2 gamma)."""
-        return Correction(down["x"], shift=1 / self.step_size, center=down["x"])
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2 from x: ||v - x||^2/(2 gamma)."""
+        x = down["x"]
+        return LocalPass(x, shift=1 / self.step_size, center=x, solver=self.local_solver)
 
-    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""
         delta = done.change
         if not self.polyak:

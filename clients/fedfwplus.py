@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.families.frank_wolfe import FrankWolfeClient
-from flower_fedcon.kernels.passes import pulled_twice
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -51,7 +50,8 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
     ) -> tuple[Payload, FedFWPlusClientState]:
         """Do steps 2 to 4."""
         x, step_size = state.x, down["step_size"]
-        g, y = pulled_twice(x, down["x_bar"], down["penalty"], state.y, self.penalty)
+        away = x - down["x_bar"]
+        y, g = state.y + self.penalty * away, down["penalty"] * away
         d = self.add_own_gradient(x, state.d, down, g)
         g += y - down["y_bar"] if "y_bar" in down else y
         atom = self.atom(g, step_size)

@@ -5,11 +5,12 @@ See `flower_fedcon.strategies.FedLin`.
 
 from __future__ import annotations
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedLinClient(FedConClient[None]):
+class FedLinClient(LocalPassClient[None]):
     """The local step of FedLin; it keeps no state."""
 
     algorithm = "fedlin"
@@ -19,12 +20,17 @@ class FedLinClient(FedConClient[None]):
     batch_size: int | None
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do step 1, or step 2 if the mean gradient has come, with y of shape (..., *model)."""
-        x, g = down["x"], down.get("g")
-        own = self.gradient(x)
-        if g is None:
-            return {"gradient": own}, None
-        y = x - self.client_lr * g  # the first step: both gradients are the same
-        for _ in range(self.local_steps - 1):
-            y = y - self.client_lr * (self.gradient(y) - own + g)
-        return {"delta": y - x}, None
+        """Do step 1, or the others if the mean gradient has come."""
+        if "g" not in down:
+            return {"gradient": self.gradient(down["x"])}, None
+        return super().step(state, down)
+
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2: <g - grad f_i(x), y>, after a first step of g alone."""
+        x, g, eta = down["x"], down["g"], self.client_lr
+        drift = g - self.gradient(x)
+        return LocalPass(x - eta * g, linear=drift, steps=self.local_steps - 1, rate=eta)
+
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
+        """Do step 3."""
+        return {"delta": done.end - down["x"]}, None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers import Correction
 from flower_fedcon.wire.payloads import Payload
 
 
-class FedMiDClient(LocalStepsClient[None]):
+class FedMiDClient(LocalPassClient[None]):
     """The local step of FedMiD; it keeps no state."""
 
     algorithm = "fedmid"
-    from_point = True
+    in_loops = own_steps = True
 
     client_lr: float
     local_steps: int | None
@@ -20,15 +20,13 @@ class FedMiDClient(LocalStepsClient[None]):
     server_prox_only: bool
     batch_size: int | None
 
-    def correction(self, state: None, down: Payload) -> Correction:
-        """Begin step 2 at w."""
-        return Correction(down["w"])
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2 from w: on from v, the prox of where the last step led."""
+        w, count, eta = down["w"], self.local_steps or 0, self.client_lr
+        prox = None if self.server_prox_only else Prox(self.regularizer, lambda k: eta)
+        return LocalPass(w, steps=count, rate=eta, point=prox, first=w, onward=(0.0, 1.0))
 
-    def prox_step(self, k: int, down: Payload) -> float | None:
-        """Lead to v, the prox of where the last step led."""
-        return None if k == 0 or self.server_prox_only else self.client_lr
-
-    def upload(self, state: None, down: Payload, done: LocalPass) -> tuple[Payload, None]:
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""
-        v = self.point(done.end, done.steps, down)
+        v = done.declared.at(done.end, done.steps)
         return {"delta": v - done.start, **self.counted(done)}, None

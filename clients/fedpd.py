@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -20,7 +21,7 @@ class FedPDClientState(NamedTuple):
     x_0: Array  # x_0i, this client's view of the global model, shape of the model
 
 
-class FedPDClient(FedConClient[FedPDClientState]):
+class FedPDClient(LocalPassClient[FedPDClientState]):
     """The local step of FedPD; x_i, lambda_i and x_0i live on the client."""
 
     algorithm = "fedpd"
@@ -38,10 +39,17 @@ class FedPDClient(FedConClient[FedPDClientState]):
         """Start again at x_0, with lambda_i = 0."""
         return self.initialize({**down, **given})
 
-    def step(self, state: FedPDClientState, down: Payload) -> tuple[Payload, FedPDClientState]:
-        """Do steps 2 to 5."""
-        eta, x_0 = self.step_size, down.get("x_0", state.x_0)
-        x = self.minimize(state.x, linear=state.dual, shift=1 / eta, center=x_0)
+    def local_pass(self, state: FedPDClientState, down: Payload) -> LocalPass:
+        """Do step 2: <lambda_i, x> + ||x - x_0i||^2/(2 eta), from the last x_i."""
+        x, dual, solver = state.x, state.dual, self.local_solver
+        x_0 = down.get("x_0", state.x_0)
+        return LocalPass(x, linear=dual, shift=1 / self.step_size, center=x_0, solver=solver)
+
+    def upload(
+        self, state: FedPDClientState, down: Payload, done: Done
+    ) -> tuple[Payload, FedPDClientState]:
+        """Do steps 3 to 5."""
+        eta, x, x_0 = self.step_size, done.end, done.declared.center
         dual = state.dual + (x - x_0) / eta
         u = x + eta * dual
         if down["skip"]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from flower_fedcon.clients.families.switching import SwitchingClient
 from flower_fedcon.compressors import Compressor, dense
 from flower_fedcon.core.rng import COMPRESS
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -47,30 +48,28 @@ class FedSGMClient(SwitchingClient[FedSGMClientState]):
         w = self.model(state, down)
         return self.answers(w), {"w": w}
 
-    def step(self, state: FedSGMClientState, down: Payload) -> tuple[Payload, FedSGMClientState]:
-        """Do steps 3 and 4 or 4', with v of shape (..., *model)."""
-        w = self.model(state, down)
-        moved = self.moved(w, down["sigma"]) if "active" not in down else self.shared(w, down)
-        rng = self.rng(COMPRESS)
+    def local_pass(self, state: FedSGMClientState, down: Payload) -> LocalPass:
+        """Do step 3 from w: on the mixture of f_j and its constraint, or of several."""
+        w, sigma, eta = self.model(state, down), down["sigma"], self.client_lr
+        if "active" not in down:
+            mixed, rate = lambda v: self.direction(v, sigma), eta
+        else:
+            share, own = self.mixture(down)
+            if not share:
+                return LocalPass(w, rate=eta)
+            mixed, rate = lambda v: self.mixed_gradient(v, sigma, own), eta / share
+        return LocalPass(w, steps=self.local_steps, rate=rate, gradient=mixed)
+
+    def upload(
+        self, state: FedSGMClientState, down: Payload, done: Done
+    ) -> tuple[Payload, FedSGMClientState]:
+        """Do step 4: (w - v)/eta; or 4': C omega_j (w - v)/eta."""
+        moved, rng = (done.start - done.end) / done.declared.rate, self.rng(COMPRESS)
         if not self.feedback:
             return {"delta": self.uplink_compressor.compress(moved, rng)}, state
         owed = moved if state.e is None else state.e + moved
         delta = self.uplink_compressor.compress(owed, rng)
-        return {"delta": delta}, FedSGMClientState(w, owed - dense(delta))
-
-    def moved(self, w: Array, sigma: float) -> Array:
-        """Return (w - v)/eta for the mean of the constraints."""
-        v = w
-        for _ in range(self.local_steps):
-            v = v - self.client_lr * self.direction(v, sigma)
-        return (w - v) / self.client_lr
-
-    def shared(self, w: Array, down: Payload) -> Array:
-        """Return C omega_j (w - v)/eta for several constraints."""
-        (share, own), v = self.mixture(down), w
-        for _ in range(self.local_steps if share else 0):
-            v = v - self.client_lr / share * self.mixed_gradient(v, down["sigma"], own)
-        return share * ((w - v) / self.client_lr)
+        return {"delta": delta}, FedSGMClientState(done.start, owed - dense(delta))
 
     def direction(self, v: Array, sigma: float) -> Array:
         """Return (1 - sigma) grad f_j(v) + sigma grad g_j(v)."""

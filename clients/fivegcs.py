@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.families.control_variate import ControlVariate, ControlVariateClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.wire.payloads import Payload
 
 
-class FiveGCSClient(ControlVariateClient):
+class FiveGCSClient(ControlVariateClient, LocalPassClient[ControlVariate]):
     """The local step of 5GCS; u_m lives on the client."""
 
     algorithm = "fivegcs"
@@ -16,12 +18,18 @@ class FiveGCSClient(ControlVariateClient):
     mu: float
     tau: float
 
-    def step(self, state: ControlVariate, down: Payload) -> tuple[Payload, ControlVariate]:
-        """Do steps 2 and 3."""
-        n, mu, tau = self.num_clients, self.mu, self.tau
-        u, xhat = state.variate, down["xhat"]
-        y = self.minimize(xhat, linear=-(n * u + mu * xhat), shift=n * tau - mu, center=xhat)
-        delta = (self.gradient(y) - mu * y) / n - u
+    def local_pass(self, state: ControlVariate, down: Payload) -> LocalPass:
+        """Do step 2."""
+        n, mu, xhat = self.num_clients, self.mu, down["xhat"]
+        linear, shift = -(n * state.variate + mu * xhat), n * self.tau - mu
+        return LocalPass(xhat, linear, shift, center=xhat, solver=self.local_solver)
+
+    def upload(
+        self, state: ControlVariate, down: Payload, done: Done
+    ) -> tuple[Payload, ControlVariate]:
+        """Do step 3."""
+        y, u = done.end, state.variate
+        delta = (self.gradient(y) - self.mu * y) / self.num_clients - u
         # Not grad F_m(y): this is, bit for bit, the server's copy.
         return {"delta": delta}, state._replace(variate=u + delta)
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.compressors import Compressor, dense
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.core.rng import COMPRESS
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -27,7 +28,7 @@ class LoCoDLClientState(NamedTuple):
     d: Array | None  # d_i of the last round, shape of x; None if the server has sent this state
 
 
-class LoCoDLClient(FedConClient[LoCoDLClientState]):
+class LoCoDLClient(LocalPassClient[LoCoDLClientState]):
     """The local step of LoCoDL; x_i and u_i live on the client."""
 
     algorithm = "locodl"
@@ -64,11 +65,16 @@ class LoCoDLClient(FedConClient[LoCoDLClientState]):
         """Return K_r."""
         return int(down["steps"])
 
-    def step(self, state: LoCoDLClientState, down: Payload) -> tuple[Payload, LoCoDLClientState]:
-        """Do steps 3 and 4."""
-        x, u, y, v, _ = state
-        for _ in range(int(down["steps"])):
-            x = x - self.client_lr * (self.gradient(x) - self.pull * x - u)
-            y = y - self.client_lr * (self.pull * y - v)
+    def local_pass(self, state: LoCoDLClientState, down: Payload) -> LocalPass:
+        """Do step 3 from x_i: without the share of f_i that is g, and -<u_i, x>."""
+        count, eta = int(down["steps"]), self.client_lr
+        return LocalPass(state.x, linear=-state.u, shift=-self.pull, steps=count, rate=eta)
+
+    def upload(
+        self, state: LoCoDLClientState, down: Payload, done: Done
+    ) -> tuple[Payload, LoCoDLClientState]:
+        """Do step 3 from y, on g - <v, y>, and step 4."""
+        x, pull, v = done.end, self.pull, state.v
+        y = done.declared._replace(start=state.y, linear=-v, shift=pull).play(np.zeros_like)
         d = self.uplink_compressor.compress(x - y, self.rng(COMPRESS))
-        return {"d": d}, LoCoDLClientState(x, u, y, v, dense(d))
+        return {"d": d}, state._replace(x=x, y=y, d=dense(d))

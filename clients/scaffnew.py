@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.clients.families.local_pass import gradient_steps
+from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -23,7 +23,7 @@ class ScaffnewClientState(NamedTuple):
     x_hat: Array  # where the last round's steps ended, shape of h
 
 
-class ScaffnewClient(FedConClient[ScaffnewClientState]):
+class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
     """The local step of Scaffnew; h_i lives on the client."""
 
     algorithm = "scaffnew"
@@ -50,14 +50,17 @@ class ScaffnewClient(FedConClient[ScaffnewClientState]):
         """Return K_r."""
         return int(down["steps"])
 
-    def step(
-        self, state: ScaffnewClientState, down: Payload
+    def local_pass(self, state: ScaffnewClientState, down: Payload) -> LocalPass:
+        """Do step 3 from x_bar: -<h_i, x>."""
+        count = int(down["steps"])
+        return LocalPass(down["x_bar"], linear=-state.h, steps=count, rate=self.client_lr)
+
+    def upload(
+        self, state: ScaffnewClientState, down: Payload, done: Done
     ) -> tuple[Payload, ScaffnewClientState]:
-        """Do steps 3 and 4."""
-        h = state.h
-        x = gradient_steps(self, down["x_bar"], int(down["steps"]), linear=-h)
-        v = x - (self.client_lr / self.communication_probability) * h
-        return {"v": v}, ScaffnewClientState(h, x_hat=x)
+        """Do step 4."""
+        v = done.end - (self.client_lr / self.communication_probability) * state.h
+        return {"v": v}, state._replace(x_hat=done.end)
 
     def received(
         self,

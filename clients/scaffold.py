@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import LocalPass, LocalStepsClient
-from flower_fedcon.kernels.passes import variate_change
-from flower_fedcon.solvers import Correction
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -20,12 +19,12 @@ class ScaffoldClientState(NamedTuple):
     resets: float  # the last collective reset that c has followed
 
 
-class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
+class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
     """The local step of Scaffold; c_i lives on the client."""
 
     algorithm = "scaffold"
     state_type = ScaffoldClientState
-    keeps_gradient = True
+    in_loops = keeps_gradient = True
     own_memory = True
 
     client_lr: float | None
@@ -46,26 +45,31 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         """Follow a collective reset."""
         return state if state.resets == down.get("resets", 0) else self.initialize(down)
 
-    def correction(self, state: ScaffoldClientState, down: Payload) -> Correction:
-        """Begin step 2 at x: <c - c_i, y>."""
-        return Correction(down["x"], linear=down["c"], less=state.c)
+    def local_pass(self, state: ScaffoldClientState, down: Payload) -> LocalPass:
+        """Do step 2 from x: <c - c_i, y>."""
+        return LocalPass(
+            down["x"],
+            linear=down["c"],
+            less=state.c,
+            steps=self.local_steps or 0,
+            rate=self.client_lr,
+            variate_rate=self.variate_rate,
+        )
 
     def upload(
-        self, state: ScaffoldClientState, down: Payload, done: LocalPass
+        self, state: ScaffoldClientState, down: Payload, done: Done
     ) -> tuple[Payload, ScaffoldClientState]:
         """Do steps 3 and 4."""
-        if done.variates is not None:
-            delta, c = done.variates
-            return {"delta": delta}, ScaffoldClientState(c, state.resets)
         delta, length = done.change, self._length
+        if self.variate_rate is not None:
+            return {"delta": delta}, state._replace(c=done.variates)
         if length is None:
             dc = done.gradient - state.c
         elif self.option == "I":
             dc = self.gradient(done.start) - state.c
         else:
-            dc = variate_change(down["c"], delta, length)
-        sent = {"delta": delta} if self.variate_rate else {"delta": delta, "dc": dc}
-        return sent, state._replace(c=state.c + dc)
+            dc = delta * (-1.0 / length) - down["c"]
+        return {"delta": delta, "dc": dc}, state._replace(c=state.c + dc)
 
     @property
     def variate_rate(self) -> float | None:
@@ -85,6 +89,5 @@ class ScaffoldClient(LocalStepsClient[ScaffoldClientState]):
         """Do step 3 with what the server reads."""
         if "dc" in read:
             return after._replace(c=before.c + read["dc"])
-        assert self._length is not None  # noqa: S101  (else there is a dc)
-        dc = variate_change(down["c"], read["delta"], self._length)
-        return after._replace(c=before.c + dc)
+        known = Done(self.local_pass(before, down), change=read["delta"])
+        return after._replace(c=known.variates)

@@ -5,13 +5,14 @@ See `flower_fedcon.strategies.TAMUNA`.
 
 from __future__ import annotations
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.compressors.stripes import Stripes
 from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.wire.payloads import Payload
 
 
-class TAMUNAClient(FedConClient[None]):
+class TAMUNAClient(LocalPassClient[None]):
     """The local step of TAMUNA; it keeps no state."""
 
     algorithm = "tamuna"
@@ -26,10 +27,12 @@ class TAMUNAClient(FedConClient[None]):
         """Return K_r."""
         return int(down["steps"])
 
-    def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do steps 2 and 3."""
-        x, h = down["x_bar"], down["h"]
-        for _ in range(int(down["steps"])):
-            x = x - self.client_lr * (self.gradient(x) - h)
+    def local_pass(self, state: None, down: Payload) -> LocalPass:
+        """Do step 2 from x_bar: -<h_i, x>."""
+        count = int(down["steps"])
+        return LocalPass(down["x_bar"], linear=-down["h"], steps=count, rate=self.client_lr)
+
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
+        """Do step 3."""
         stripes = Stripes(self.cohort_size, self.copies)
-        return {"x": stripes.pick(x, int(down["column"]))}, None
+        return {"x": stripes.pick(done.end, int(down["column"]))}, None

@@ -14,8 +14,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.experiments.runner import Job, play_jobs
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.runner import Job, play_jobs
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flower_fedcon.core.participation import Bernoulli, Full, Only, Sample
+    from flower_fedcon.engines.patience import Patience
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
     from flower_fedcon.flower.legacy import as_legacy_strategy
     from flower_fedcon.flower.local_arrays import keep_local
     from flower_fedcon.flower.policy import Policy
-    from flower_fedcon.flower.training import train_step
+    from flower_fedcon.flower.train_functions import train_step
     from flower_fedcon.paths.folds import cross_validate
     from flower_fedcon.paths.path import regularization_path
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
     from flower_fedcon.runs.history import EarlyStopping, History
+    from flower_fedcon.runs.plan import Plan
     from flower_fedcon.simulation import simulate
 
 __version__ = "0.1.0"
@@ -30,6 +32,8 @@ __all__ = [
     "Full",
     "History",
     "Only",
+    "Patience",
+    "Plan",
     "Policy",
     "Sample",
     "as_legacy_strategy",
@@ -53,6 +57,8 @@ _HOMES = {
     "Full": "core.participation",
     "History": "runs.history",
     "Only": "core.participation",
+    "Patience": "engines.patience",
+    "Plan": "runs.plan",
     "Policy": "flower.policy",
     "Sample": "core.participation",
     "as_legacy_strategy": "flower.legacy",
@@ -63,7 +69,7 @@ _HOMES = {
     "regularization_path": "paths.path",
     "server_app": "flower.apps",
     "simulate": "simulation",
-    "train_step": "flower.training",
+    "train_step": "flower.train_functions",
 }
 
 

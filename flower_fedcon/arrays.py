@@ -118,7 +118,7 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     array([3., 7.])
     """
     if x.ndim == axes:
-        return float(x.dot(y) if axes == 1 else np.vdot(x, y))
+        return float(np.vdot(x, y))
     n, size = len(x), math.prod(x.shape[1:])
     found = np.matmul(x.reshape(n, 1, size), y.reshape(-1, size, 1)).reshape(n)
     return found.astype(np.float64, copy=False)

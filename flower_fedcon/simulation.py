@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.many import representatives
@@ -16,7 +16,8 @@ from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import Callback, EarlyStopping, History
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, count, positive
 
@@ -97,8 +98,8 @@ def simulate(
         see `flower_fedcon.runs.certificates`.
     audit : bool, optional
         Write who was asked in each round, who replied, what was used or dropped and why to
-        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit`. By default where clients are on nodes
-        ("ray"), since it takes a line of text for each exchange.
+        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are on
+        nodes ("ray"), since it takes a line of text for each exchange.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
 

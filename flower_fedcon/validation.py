@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, get_type_hints
+from dataclasses import fields, replace
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from flower_fedcon.errors import ConfigError
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
+Settings = TypeVar("Settings")
+"""A dataclass of settings."""
 _PIECE = 2**18  # entries, two megabytes of doubles
 _SHORT = 10_000  # entries, from which on BLAS takes several threads for a product
 
@@ -190,6 +193,21 @@ def finite(name: str, array: Array) -> Array:
     if not np.isfinite(array).all():
         raise ConfigError(f"{name!r} holds values that are not finite")
     return array
+
+
+def with_fields(settings: Settings, given: dict[str, Any]) -> Settings:
+    """Return settings with those of their fields that are given, which are taken out.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Draws:
+    ...     seed: int = 0
+    >>> given = {"seed": 1, "rounds": 3}
+    >>> with_fields(Draws(), given), given
+    (Draws(seed=1), {'rounds': 3})
+    """
+    names = [f.name for f in fields(settings) if f.name in given]  # type: ignore[arg-type]
+    return replace(settings, **{name: given.pop(name) for name in names})  # type: ignore[type-var]
 
 
 def parameters(target: Callable[..., Any]) -> Parameters:

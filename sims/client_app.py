@@ -27,7 +27,7 @@ def load_objective(context: Context) -> Objective:
 @cache
 def problem(experiment: str) -> FederatedProblem:
     """Return the experiment's problem."""
-    from flower_fedcon.experiments.experiment import (
+    from flower_fedcon.lab.experiments.experiment import (
         Experiment,  # heavy, and not needed with own files
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from flwr.app import Context
 
 from flower_fedcon import server_app
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.strategies import FedConStrategy
 
 

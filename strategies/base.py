@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 import sys
-from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, Self
 
-from flower_fedcon.aggregation import Aggregation
-from flower_fedcon.aggregation.base import as_aggregation
+from flower_fedcon.aggregation import Aggregation, as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
+from flower_fedcon.core.method import Method, State
 from flower_fedcon.core.participation import Full, Only, Participation
-from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.release import Release
-from flower_fedcon.core.rng import COHORT, stream
-from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, ParticipationError, StateLostError
+from flower_fedcon.core.server_privacy import check_argument, check_private
+from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.flower.strategy import FlowerStrategy
-from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
 from flower_fedcon.validation import Array, count, optional, parameters, positive
-from flower_fedcon.wire.payloads import Payload
-
-State = TypeVar("State")
 
 
-class FedConStrategy(FlowerStrategy, Generic[State]):
+class FedConStrategy(Method[State], FlowerStrategy):
     """A strategy: hyperparameters, and the server's part of one algorithm.
 
     An algorithm declares its `name` and what its clients `uplink`, and defines `initialize`,
     `broadcast` and `aggregate` on an immutable state (a NamedTuple: the model first; a `Mirror`, if
     it has one, is the only thing that changes in place). The strategy object itself holds
     hyperparameters only: the state of a run lives in the run, and what follows from the setup (a
-    default step size, say) in `constants`.
+    default step size, say) in `constants`. `flower_fedcon.core.method.Method` lists everything that
+    an algorithm may declare and define.
 
     Parameters
     ----------
@@ -69,42 +61,6 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         Of what clients upload: `EF21(TopK(fraction=0.1))`, say, of `flower_fedcon.compressors`.
         Refused by methods for which it is not known to be right (`needs_exact`).
     """
-
-    name: ClassVar[str]
-    """The name in the registry: that of the two modules."""
-    title: ClassVar[str] = ""
-    """The name as the paper writes it; by default the class's."""
-    uplink: ClassVar[tuple[str, ...]]
-    """What a client uploads, by name."""
-    numbers: ClassVar[tuple[str, ...]] = ()
-    """Which of it are numbers, and not values of the model's shape."""
-    queries: tuple[str, ...] = ()
-    """What clients are asked before the step, by name; empty for one exchange a round."""
-
-    needs_everyone: ClassVar[str] = ""
-    """Why every client must take part in every round; "" where cohorts are allowed."""
-
-    needs_mean: ClassVar[str] = "its author has not said that another rule will do"
-    """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
-    needs_exact: ClassVar[str] = "its author has not said what compression does to it"
-    """Why uploads must not be compressed; "" where `compression` is right."""
-    release: ClassVar[Release] = Release(single="its author has not said that the sum will do")
-    """What the server needs of the uploads: whether their sum is enough."""
-    takes_sets: ClassVar[bool] = True
-    """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
-    needs_convex: ClassVar[str] = "its author has not said that another psi will do"
-    """Why `regularizer` must be convex; "" where a weakly convex one will do."""
-    constraints: str = ""
-    """Which constraints of the objectives' own it keeps: their "mean", "each", or "groups"."""
-    needs_shares: ClassVar[bool] = False
-    """Whether the server moves by each client's share of all clients' examples."""
-    uses_num_rounds: bool = False
-    """Whether the iterates depend on how many rounds the run is to have."""
-
-    setup: Setup
-    constants: Any = None
-    regularizer: Any = None
-    constraint: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -155,108 +111,7 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         self.compression = compression
         compressing.check_argument(self)
 
-    # --- what an algorithm defines -------------------------------------------------------------
-
-    def derive(self) -> Any:
-        """Return the constants that follow from hyperparameters and `setup`, as a NamedTuple.
-
-        Called once, before `initialize`; then `self.constants`.
-        """
-        return None
-
-    @abstractmethod
-    def initialize(self, x0: Array) -> State:
-        """Return the server's state before round 1; `setup` and `constants` are known here."""
-
-    @abstractmethod
-    def broadcast(self, state: State) -> Payload:
-        """Return what every client of the cohort gets."""
-
-    @abstractmethod
-    def aggregate(self, state: State, uploads: Uploads) -> State:
-        """Return the state after a round with these uploads."""
-
-    def model(self, state: State) -> Array:
-        """Return the global model of a state: by default its first field."""
-        return state[0]  # type: ignore[index, no-any-return]
-
-    def personal(self, state: State, client: int, ack: int) -> Payload:
-        """Return what this client alone gets beside the broadcast.
-
-        `ack` is the round of its last reply that was used, 0 for none.
-        """
-        return {}
-
-    def says(self, hook: str) -> bool:
-        """Whether this algorithm defines "personal", say, and so tells one client alone."""
-        return getattr(type(self), hook) is not getattr(FedConStrategy, hook)
-
-    def expects(self, state: State) -> tuple[str, ...]:
-        """Return what clients upload in the coming round, by name."""
-        return self.uplink
-
-    def after_query(self, state: State, answers: Uploads) -> tuple[State, Payload]:
-        """Return the state and what to broadcast for the step, after a query's answers."""
-        return state, {}
-
-    def report(self, state: State) -> dict[str, float]:
-        """Return numbers for the history, beside the objective."""
-        return {}
-
-    def outputs(self, state: State) -> dict[str, Array]:
-        """Return further models that the method offers (an average, say), by name."""
-        return {}
-
-    def longest_prox(self) -> float:
-        """Return the longest step for which it takes the regularizer's prox, 0 for none."""
-        return 0.0
-
-    def first_contact(self, state: State, client: int) -> Payload | None:
-        """Return the state that a client needs at its first contact, if it cannot know it."""
-        return None
-
-    def readmit(self, state: State, client: int) -> tuple[State, Payload]:
-        """Return the server's state, and what lets a client without state come back.
-
-        Raises
-        ------
-        StateLostError
-            If the algorithm has no way back.
-        """
-        raise StateLostError(
-            f"{self.title} cannot re-admit a client without its state (it defines no readmit)"
-        )
-
-    def upload_shape(self, name: str, layout: Layout) -> tuple[int, ...]:
-        """Return the shape of the uploaded value `name`: the model's, unless a method says else."""
-        return layout.shape
-
-    def most_entries(self, layout: Layout) -> int:
-        """Return how many entries an array of an answer has at most."""
-        shapes = [self.upload_shape(name, layout) for name in self.uplink]
-        return max(layout.size, *map(math.prod, shapes), 0)
-
-    def renew(self, state: State) -> State:
-        """Return the state for this strategy's regularizer, after rounds with another one.
-
-        For methods that can say at once, without a round, what the new one changes.
-        """
-        return state
-
-    def needs_whole_cohort(self) -> bool:
-        """Return whether a round is void unless every member of the cohort replies."""
-        return bool(self.needs_everyone)
-
-    def why_single(self) -> str:
-        """Return why the server needs each upload in this run, not their sum alone; "" if not.
-
-        Known once it is bound to a setup; with the remedy, if there is one.
-        """
-        return self.release.single
-
-    def why_not_private(self) -> str:
-        """Return why noise in the sum of the uploads will not do in this run; "" if it will."""
-        return ""
+    # --- what a run asks of each method ----------------------------------------------------------
 
     def decode(self, name: str, parts: Mapping[str, Array]) -> Any:
         """Return the uploaded value `name` from its arrays on the wire."""
@@ -271,8 +126,6 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         raise ParticipationError(
             f"{self.title} {reason}, got {self.participation!r}: use {instead}"
         )
-
-    # --- what a run asks -----------------------------------------------------------------------
 
     @classmethod
     def card(cls) -> Card:
@@ -313,17 +166,6 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
         compressing.check_setup(bound)
         return bound
 
-    @property
-    def client_settings(self) -> tuple[str, ...]:
-        """What the client's step needs to know: the fields that the client class declares."""
-        return client_class(self.name).fields
-
-    @property
-    def clients_keep_state(self) -> bool:
-        """Whether clients keep a state between rounds, which they can lose."""
-        own = client_class(self.name).state_type is not None
-        return own or isinstance(self.compression, EF21)
-
     def settings(self) -> dict[str, Any]:
         """Return the value of each of the client's fields: a constant, or an attribute."""
         known = self.constants._asdict() if self.constants is not None else {}
@@ -336,14 +178,3 @@ class FedConStrategy(FlowerStrategy, Generic[State]):
                 )
             found[name] = known[name] if name in known else getattr(self, name)
         return found
-
-    def cohort(self, server_round: int) -> list[int]:
-        """Return whom a round asks, in client order."""
-        draws = stream(self.setup.seed, COHORT, server_round)
-        return self.participation.draw(self.setup.num_clients, draws)
-
-    def quorum(self, cohort_size: int) -> int:
-        """Return the number of usable replies that a round of this cohort needs."""
-        if self.needs_whole_cohort():
-            return cohort_size
-        return min(self.min_replies or 1, cohort_size)

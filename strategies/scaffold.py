@@ -37,7 +37,6 @@ from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.passes import variate_change
 from flower_fedcon.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.strategies.families.mirrored import Mirrored
@@ -142,20 +141,21 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
 
     def _follow(self, c: Array, mirror: Mirror, uploads: Uploads, mean: Array) -> Array:
         """Move the mirror as the clients their c_i; return the mean of all c_i."""
-        if not self._derives:
-            changes = uploads.stacked("dc")
-        else:
-            length, delta = self.local_steps * self.rate(uploads), uploads.stacked("delta")
-            if uploads.everyone and uploads.unweighted:
-                held = uploads.held("c", like=mirror["c"])
-                if held is None:
-                    mirror.add(uploads.clients, c=variate_change(c, delta, length))
-                else:
-                    mirror.take(c=held)
-                averaged: Array = mean * (-1.0 / length)  # c + mean_i dc_i: each dc_i holds -c
+        if self._derives:
+            rate = -1.0 / (self.local_steps * self.rate(uploads))
+            everyone = uploads.everyone and uploads.unweighted
+            held = uploads.held("c", like=mirror["c"]) if everyone else None
+            if held is not None:
+                mirror.take(c=held)
+            else:
+                changes = uploads.stacked("delta") * rate - c
+                mirror.add(uploads.clients, c=changes)
+            if everyone:
+                averaged: Array = mean * rate  # c + mean_i dc_i: each dc_i holds -c
                 return averaged
-            changes = variate_change(c, delta, length)
-        mirror.add(uploads.clients, c=changes)
+        else:
+            changes = uploads.stacked("dc")
+            mirror.add(uploads.clients, c=changes)
         moved: Array = uploads.shares(changes).sum(axis=0) / uploads.num_clients
         return c + moved
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections import Counter
 from pathlib import Path
 
-# Before Flower or Ray is imported by any test.
+# Before NumPy, Flower or Ray is imported by any test. With one thread, as on the nodes, sums are
+# the same, bit for bit; and two workers on two cores are not in each other's way.
+os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
@@ -14,13 +17,85 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+DURATIONS = Path(__file__).with_name("durations.txt")
+SLOW = 0.2  # seconds
+ALONE = {"ray", "deployment"}
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--measure", action="store_true", help="write how long tests take to tests/durations.txt"
+    )
+
+
+def pytest_configure(config):
+    if config.option.measure and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Measured())
+
+
+def durations():
+    """Return seconds: of a file's tests together, and of the longest case of a slow test."""
+    lines = DURATIONS.read_text().splitlines() if DURATIONS.exists() else []
+    return {name: float(seconds) for seconds, name in map(str.split, lines)}
+
+
+def test_of(case):
+    """Return the test of a case, by its place below tests/."""
+    return case.removeprefix("tests/").partition("[")[0]
+
+
+def file_of(case):
+    """Return the file of a case."""
+    return test_of(case).partition("::")[0]
+
+
+class Measured:
+    """Writes how long the tests have taken."""
+
+    def __init__(self):
+        self.cases = Counter()
+
+    def pytest_runtest_logreport(self, report):
+        self.cases[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self):
+        files, longest = Counter(), Counter()
+        for case, seconds in self.cases.items():
+            files[file_of(case)] += seconds
+            longest[test_of(case)] = max(longest[test_of(case)], seconds)
+        listed = {name: s for name, s in files.items() if s > 1}
+        listed |= {name: s for name, s in longest.items() if s > SLOW}
+        DURATIONS.write_text("".join(f"{listed[name]:.1f} {name}\n" for name in sorted(listed)))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark what is slow, leave out what is nightly unless ``-m`` names it, and begin with the
+    longest files, so that two workers end together.
+    """
+    seconds, nightly = durations(), set()
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        engine = getattr(item, "callspec", None) and item.callspec.params.get("engine", "local")
+        if (
+            test_of(item.nodeid) in seconds
+            or engine not in (None, "local")
+            or marks & {*ALONE, "nightly"}
+        ):
+            item.add_marker("slow")
+        if "nightly" in marks and "nightly" not in config.option.markexpr:
+            nightly.add(item)
+    config.hook.pytest_deselected(items=list(nightly))
+    items[:] = [item for item in items if item not in nightly]
+    items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), 0.0))
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """With several workers (-n 2) a test that starts Ray or a deployment runs alone."""
-    alone = any(item.iter_markers("ray")) or any(item.iter_markers("deployment"))
+    """With several workers (-n 2) one test at a time starts Ray or a deployment."""
+    if not ALONE & {mark.name for mark in item.iter_markers()}:
+        return (yield)
     with open(__file__) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             return (yield)
         finally:  # explicitly: a process that a test forked may still have the file open

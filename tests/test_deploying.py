@@ -39,6 +39,7 @@ def test_a_node_s_file_sets_its_policy(tmp_path):
     assert (policy.max_local_steps, policy.max_seconds) == (50, Policy().max_seconds)
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_four_files_on_four_nodes(clone):
@@ -89,6 +90,7 @@ def check_run(folder: Path, rounds: int) -> None:
         assert model["x"].tobytes() == simulate(strategy, problem, rounds).x.tobytes()
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_app_and_deployment(tmp_path):
@@ -114,6 +116,7 @@ def test_app_and_deployment(tmp_path):
     check_run(tmp_path, 5)
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_tls_and_keys_pasted_twice(tmp_path):

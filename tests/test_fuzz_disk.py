@@ -31,16 +31,16 @@ from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo, Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import FedConError
-from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.experiments.folders import labels_of
-from flower_fedcon.experiments.histories import histories_of
-from flower_fedcon.experiments.runner import Job, _ended
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.folders import labels_of
+from flower_fedcon.lab.experiments.histories import histories_of
+from flower_fedcon.lab.experiments.runner import Job, _ended
+from flower_fedcon.lab.papers.image_files import read_cifar, read_idx
+from flower_fedcon.lab.papers.movielens import movielens
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.files import load_file
-from flower_fedcon.problems.image_files import read_cifar, read_idx
-from flower_fedcon.problems.movielens import movielens
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs import checkpoint
 from flower_fedcon.runs.history import History, HistoryFile

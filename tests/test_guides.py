@@ -230,6 +230,7 @@ def test_the_entry_point_of_one_s_own():
     assert points == (GROUP, {"momentum": "my_package.momentum:PAIR"})
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread")
 def test_the_simulation_of_flower(capsys):

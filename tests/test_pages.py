@@ -40,21 +40,21 @@ PASTED = {
         ("ini", f"{NODES}test_the_unit_states_options_that_there_are"),
     ],
     "docs/choosing.md": [
-        *[("bash", "advice/test_recommend.py::test_the_page_s_commands")] * 2,
+        *[("bash", "lab/test_recommend.py::test_the_page_s_commands")] * 2,
     ],
     "docs/commands.md": [
-        ("bash", "experiments/test_cli_help.py::test_doctor_on_this_machine"),
-        ("bash", "experiments/test_cli_help.py::test_completion_is_installed_as_the_page_says"),
+        ("bash", "lab/test_cli_help.py::test_doctor_on_this_machine"),
+        ("bash", "lab/test_cli_help.py::test_completion_is_installed_as_the_page_says"),
     ],
     "docs/watching.md": [
-        ("bash", "report/test_watch.py::test_the_page_s_blocks"),
-        ("text", "report/test_watch.py::test_the_page_s_blocks"),
-        ("toml", "report/test_watch.py::test_the_page_s_blocks"),
-        *[("python", "report/test_watch.py::test_the_page_s_blocks")] * 2,
+        ("bash", "lab/test_watch.py::test_the_page_s_blocks"),
+        ("text", "lab/test_watch.py::test_the_page_s_blocks"),
+        ("toml", "lab/test_watch.py::test_the_page_s_blocks"),
+        *[("python", "lab/test_watch.py::test_the_page_s_blocks")] * 2,
     ],
     "docs/report.md": [
-        ("bash", "report/test_report.py::test_the_page_s_blocks"),
-        ("toml", "report/test_report.py::test_the_page_s_blocks"),
+        ("bash", "lab/test_report.py::test_the_page_s_blocks"),
+        ("toml", "lab/test_report.py::test_the_page_s_blocks"),
     ],
     "docs/estimators.md": [("python", f"{GUIDES}test_estimators")],
     "docs/fairness.md": [

@@ -124,8 +124,8 @@ def test_runs_from_a_wheel_too(tmp_path):
         text=True,
         check=True,
     ).stdout
-    files = ("py.typed", "report/page.js", "report/page.css", "report/page.html")
+    files = ("py.typed", "lab/report/page.js", "lab/report/page.css", "lab/report/page.html")
     modules = ("strategies/fedfw.py", "clients/fedfw.py", "engines/grid.py")
-    for file in (*modules, *files, "advice/studies.json"):
+    for file in (*modules, *files, "lab/advice/studies.json", "lab/papers/chr12a.dat"):
         assert f"flower_fedcon/{file}" in names
     assert not re.search(r"^(strategies|clients)/", names, re.MULTILINE)

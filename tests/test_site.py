@@ -49,14 +49,13 @@ def test_every_public_name_has_its_place(module):
 
 
 def test_every_public_package_has_a_page():
-    """What has `__all__`, and is neither the command, the timings nor what a run is made of."""
-    inside = {"benchmarks", "cli"}
+    """What has `__all__`, and is neither the command nor what a run is made of."""
     packages = {
         path.parent.name
         for path in (ROOT / "flower_fedcon").glob("*/__init__.py")
         if "__all__ = [" in path.read_text("utf-8")
     }
-    assert {f"flower_fedcon.{name}" for name in packages - inside} <= INTERFACE.keys()
+    assert {f"flower_fedcon.{name}" for name in packages - {"cli"}} <= INTERFACE.keys()
     toctree = (ROOT / "docs" / "api" / "index.rst").read_text("utf-8")
     assert {page.stem for page in API} - {"index"} == set(re.findall(r"^   (\w+)$", toctree, re.M))
 
@@ -127,6 +126,7 @@ def html(tmp_path_factory):
     return {path.resolve(): Links(path.read_text("utf-8")) for path in built.rglob("*.html")}
 
 
+@pytest.mark.nightly
 def test_it_builds_without_a_warning_and_links_lead_somewhere(html):
     assert len(html) > 200
     for page, links in html.items():
@@ -141,12 +141,14 @@ def test_it_builds_without_a_warning_and_links_lead_somewhere(html):
                 assert unquote(parts.fragment) in places, f"{page.name} refers to {target}"
 
 
+@pytest.mark.nightly
 def test_a_built_page_names_no_address_that_is_not_listed(html):
     known = set((ROOT / "docs" / "external_links.txt").read_text("utf-8").split())
     named = {t for links in html.values() for t in links.targets if t.startswith(("http", "//"))}
     assert {link for link in named if not link.startswith(OF_THE_THEME)} <= known
 
 
+@pytest.mark.nightly
 def test_every_method_has_its_page(html):
     from flower_fedcon.registry import algorithms
 

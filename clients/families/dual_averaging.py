@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
-from flower_fedcon.clients.families.local_pass import LocalStepsClient
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers import Correction
 from flower_fedcon.solvers.dual_averaging import model_curvature, model_minimizer
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class DualAveragingClient(FedConClient[None]):
+class DualAveragingClient(LocalPassClient[None]):
     """Clients that keep no state, and minimise the server's model after each gradient."""
 
     strong_convexity: float
@@ -30,36 +29,25 @@ class DualAveragingClient(FedConClient[None]):
         mu, gamma = self.strong_convexity, self.damping
         return model_minimizer(psi, z, steps, damping=gamma, strong_convexity=mu, **ball)
 
-    def gradient_sum(self, down: Payload, psi: Any, radius: float | None) -> Payload:
-        """Return g_i after K steps of CFedDA, with v and g of shape (..., *model)."""
-        v, g, anchor = down["w"], np.zeros_like(down["w"]), down.get("anchor")
-        steps = self.local_steps or 0
-        for k in range(1, steps + 1):
-            g = g + self.gradient(v)
-            if k < steps:
-                z = down["z"] - g
-                v = self.minimizer(psi, z, down["steps"], anchor=anchor, radius=radius)
-        return {"g": g}
+    def minimizers(self, psi: Any, steps: Callable[[int], float]) -> Prox:
+        """Return the same as the points of a pass, after steps(k) steps."""
+        mu, gamma = self.strong_convexity, self.damping
+        return Prox(psi, steps, lambda k: model_curvature(steps(k), gamma, mu))
 
 
-class DualAveragingSteps(DualAveragingClient, LocalStepsClient[None]):
-    """A client whose pass is such steps, from z and its minimiser w, all of weight 1."""
+class GradientSumClient(DualAveragingClient):
+    """A client that sums up gradients, at points of the model that A steps have made."""
 
-    def point(self, z: Array, k: int, down: Payload) -> Array:
-        """Return v."""
-        return self.minimizer(self.regularizer, z, down["steps"] + k) if k else down["w"]
+    def sum_at(self, down: Payload, psi: Any, radius: float | None) -> LocalPass:
+        """Return the pass: g := g + grad f_i(v), from g = 0 and v = w."""
+        z, w, anchor = down["z"], down["w"], down.get("anchor")
 
-    def move(self, z: Array, w: Array, g: Array) -> Array:
-        """Add a gradient together with its own point."""
-        moved = z - g
-        moved += (0.5 * self.strong_convexity) * w
-        return moved
+        def point(g: Array, k: int) -> Array:
+            return self.minimizer(psi, z - g, down["steps"], anchor=anchor, radius=radius)
 
-    def steps_ahead(self, added: Correction, count: int, down: Payload) -> Steps | None:
-        """Return them as numbers: prox(z / c, A / c) is soft(z, A l1) / (c + A l2)."""
-        weights, mu, gamma = self.prox_weights(), self.strong_convexity, self.damping
-        if weights is None:
-            return None
-        steps = [down["steps"] + k for k in range(count)]
-        points = [(A * weights[0], model_curvature(A, gamma, mu) + A * weights[1]) for A in steps]
-        return Steps(added.start, 1.0, points, (1.0, 0.5 * mu), first=down["w"])
+        count = self.local_steps or 0
+        return LocalPass(np.zeros_like(w), steps=count, rate=-1.0, point=point, first=w)
+
+    def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
+        """Do step 3."""
+        return {"g": done.end}, None

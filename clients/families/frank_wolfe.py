@@ -6,7 +6,6 @@ from typing import TypeVar
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.core.protocol import RunInfo
-from flower_fedcon.kernels.passes import pulled
 from flower_fedcon.objectives.client_axis import StepTaker, VertexStep
 from flower_fedcon.sets import Atom, ConstraintSet, CoordinateAtom
 from flower_fedcon.validation import Array
@@ -26,22 +25,19 @@ class FrankWolfeClient(FedConClient[State]):
         """Take over a run's settings; look up once whether steps may be taken at once."""
         super().configure(run)
         own, base = type(self), FrankWolfeClient
-        foreseen = own.gradient is FedConClient.gradient and not self.stochastic
-        foreseen &= (own.atom, own.pulled_gradient) == (base.atom, base.pulled_gradient)
+        at_once = isinstance(self.objective, StepTaker) and not self.stochastic
+        at_once &= (own.atom, own.pulled_gradient) == (base.atom, base.pulled_gradient)
+        at_once &= own.gradient is FedConClient.gradient
+        self._magnitude = self.constraint.coordinate_magnitude if at_once else None
         self._adds = hasattr(self.objective, "add_gradient")
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
-        at_once = foreseen and isinstance(self.objective, StepTaker)
-        self._magnitude = self.constraint.coordinate_magnitude if at_once else None
-        # Where nothing of one's own is asked, two calls are saved; small steps take ten.
-        plain = foreseen and self._pulls and not self.constraint.iterative
-        self._alone = plain and self._magnitude is None
         self._share = 1.0 / run.num_clients
 
     def pulled_gradient(self, x: Array, center: Array, pull: float) -> Array:
         """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
         if self._pulls:
             return self.objective.pulled_gradient(x, self._share, center, pull)  # type: ignore[no-any-return]
-        g = pulled(x, center, pull)
+        g: Array = pull * (x - center)
         self.add_gradient(x, g)
         return g
 
@@ -60,17 +56,13 @@ class FrankWolfeClient(FedConClient[State]):
         g = (1/N) grad f_i(x) + lambda_t (x - x_bar), with d_i for the first term if stochastic.
         """
         center, pull, step_size = down["x_bar"], down["penalty"], down["step_size"]
-        if self._alone:
-            atom = self.constraint.lmo(self.objective.pulled_gradient(x, self._share, center, pull))
-            return atom, atom.mix(x, step_size), None
         if self._magnitude is not None:
             step = VertexStep(x, self._share, center, pull, step_size, self._magnitude)
             if (taken := self.objective.vertex_step(step)) is not None:
                 codes, moved = taken
                 return CoordinateAtom(codes, self._magnitude, x.shape, x.dtype), moved, None
         if self.stochastic:
-            g = x - center
-            g *= pull
+            g = pull * (x - center)
             d = self.add_own_gradient(x, d, down, g)
         else:
             g = self.pulled_gradient(x, center, pull)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.clients.families.local_pass import LocalPassClient
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.bounds import ConstraintSums
@@ -20,7 +20,7 @@ _METHODS = {
 }
 
 
-class SwitchingClient(FedConClient[State]):
+class SwitchingClient(LocalPassClient[State]):
     """What clients do with the constraint of the mean, with their own, and with those of groups."""
 
     constraints: str

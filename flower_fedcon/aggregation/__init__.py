@@ -13,12 +13,205 @@ with `GeometricMedian()` and with `NormClipping(0.1)`, and 0 with `NormClipping(
 >>> strategy = FedAvg(client_lr=0.1, local_steps=5, aggregation=TrimmedMean(0.2))
 """
 
-from flower_fedcon.aggregation.base import Aggregation
-from flower_fedcon.aggregation.rules import (
-    CoordinateMedian,
-    GeometricMedian,
-    NormClipping,
-    TrimmedMean,
-)
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array, count, nonnegative, positive
 
 __all__ = ["Aggregation", "CoordinateMedian", "GeometricMedian", "NormClipping", "TrimmedMean"]
+
+
+class Aggregation(ABC):
+    """A rule that takes the place of the mean over the cohort, whatever the clients' order."""
+
+    @abstractmethod
+    def combine(self, values: Array) -> Array:
+        """Return what stands for all of them.
+
+        Parameters
+        ----------
+        values : array, shape (n, *shape)
+            One finite value for each of n >= 1 clients, in client order.
+
+        Returns
+        -------
+        array, shape (*shape)
+        """
+
+    def combine_numbers(self, values: Sequence[float]) -> float:
+        """Return what stands for a number that each client has sent."""
+        return float(self.combine(np.array(values, dtype=np.float64)))
+
+
+def as_aggregation(value: object) -> Aggregation | None:
+    """Return `value` if it is a rule, or None for the mean.
+
+    Raises
+    ------
+    ConfigError
+        If it is something else.
+    """
+    if value is None or isinstance(value, Aggregation):
+        return value
+    raise ConfigError(
+        "aggregation must be TrimmedMean(fraction), CoordinateMedian(), GeometricMedian() or "
+        f"NormClipping(bound) of flower_fedcon.aggregation, or None for the mean, got {value!r}"
+    )
+
+
+_SLACK = 1e-9  # 0.1 * 30 is 3.0000000000000004
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Aggregation):
+    """In each coordinate, the mean without the largest and the smallest values.
+
+    It bears any uploads of a share of at most `fraction` of the cohort (Yin, Chen, Ramchandran,
+    Bartlett, "Byzantine-Robust Distributed Learning", ICML 2018).
+
+    Parameters
+    ----------
+    fraction : float
+        beta in [0, 1/2): of n values, beta n at each end are left out, rounded up, and as many as
+        leave one at least.
+
+    Raises
+    ------
+    ConfigError
+        If it is out of range.
+
+    Examples
+    --------
+    >>> TrimmedMean(0.2).combine(np.array([[1.0], [2.0], [3.0], [4.0], [1e9]]))
+    array([3.])
+    """
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        if nonnegative("TrimmedMean(fraction)", self.fraction) >= 0.5:
+            raise ConfigError(f"TrimmedMean(fraction) must be in [0, 0.5), got {self.fraction!r}")
+
+    def combine(self, values: Array) -> Array:
+        """Return the trimmed mean of each coordinate."""
+        n = len(values)
+        cut = min(math.ceil(self.fraction * n - _SLACK), (n - 1) // 2)
+        kept: Array = np.sort(values, axis=0)[cut : n - cut]
+        return kept.mean(axis=0)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class CoordinateMedian(Aggregation):
+    """The median of each coordinate; of an even number, the mean of the two in the middle.
+
+    It bears any uploads of fewer than half of the cohort (Yin et al., as for `TrimmedMean`).
+
+    Examples
+    --------
+    >>> CoordinateMedian().combine(np.array([[1.0, 5.0], [2.0, -1e9], [1e9, 4.0]]))
+    array([2., 4.])
+    """
+
+    def combine(self, values: Array) -> Array:
+        """Return the median of each coordinate."""
+        median: Array = np.median(values, axis=0)
+        return median
+
+
+@dataclass(frozen=True)
+class GeometricMedian(Aggregation):
+    """argmin_v sum_i ||v - u_i||, by the smoothed Weiszfeld algorithm.
+
+    Each step is a mean with weights 1/max(nu, ||v - u_i||), from the coordinate-wise median. It
+    bears any uploads of fewer than half of the cohort, whatever the coordinates (Pillutla, Kakade,
+    Harchaoui, "Robust Aggregation for Federated Learning", IEEE TSP 2022, Algorithm 2). Uploads
+    that are all within nu of each other give their mean.
+
+    Parameters
+    ----------
+    smoothing : float (default: 1e-6)
+        nu > 0.
+    iterations : int (default: 32)
+        Steps, always as many: the paper finds 3 to be enough for learning; more come nearer.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> corners = np.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0], [30.0, 0.0]])
+    >>> GeometricMedian().combine(corners).round(3)  # the mean: 6, 0
+    array([0.577, 0.   ])
+    """
+
+    smoothing: float = 1e-6
+    iterations: int = 32
+
+    def __post_init__(self) -> None:
+        positive("GeometricMedian(smoothing)", self.smoothing)
+        count("GeometricMedian(iterations)", self.iterations)
+
+    def combine(self, values: Array) -> Array:
+        """Return the geometric median."""
+        v: Array = np.median(values, axis=0)
+        for _ in range(self.iterations):
+            weights = 1.0 / np.maximum(_norms(values - v), self.smoothing)
+            weights /= weights.sum()
+            v = np.tensordot(weights.astype(values.dtype), values, axes=1)
+        return v
+
+
+@dataclass(frozen=True)
+class NormClipping(Aggregation):
+    """The mean, with each upload that is longer than `bound` cut to that length.
+
+    A client alone moves it by bound/n at most. Methods that upload a model, not a change, clip its
+    distance from what the server sent. Where uploads are not 0 at the optimum even if all clients
+    are equal (with a regularizer; in `FastFedDA`), a bound below their length moves it.
+
+    Parameters
+    ----------
+    bound : float
+        tau > 0, for the Euclidean norm.
+
+    Raises
+    ------
+    ConfigError
+        If it is out of range.
+
+    Examples
+    --------
+    >>> NormClipping(1.0).combine(np.array([[0.5, 0.0], [0.0, 300.0]]))
+    array([0.25, 0.5 ])
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        positive("NormClipping(bound)", self.bound)
+
+    def combine(self, values: Array) -> Array:
+        """Return the mean of the clipped values."""
+        factors = self.bound / np.maximum(_norms(values), self.bound)
+        mean: Array = np.tensordot(factors.astype(values.dtype), values, axes=1) / len(values)
+        return mean
+
+    def combine_numbers(self, values: Sequence[float]) -> float:
+        """Return their median: the bound is one for models."""
+        return float(np.median(values))
+
+
+def _norms(values: Array) -> Array:
+    """Return the norm of each value, in double precision."""
+    flat = values.reshape(len(values), -1).astype(np.float64, copy=False)
+    norms: Array = np.sqrt(np.einsum("ij,ij->i", flat, flat))
+    return norms

@@ -10,14 +10,14 @@ import typer
 
 from flower_fedcon.cli.options import Set
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 if TYPE_CHECKING:
-    from flower_fedcon.advice.candidates import Candidate
-    from flower_fedcon.advice.facts import Facts
-    from flower_fedcon.advice.studies import Study
     from flower_fedcon.core.participation import Participation
-    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.lab.advice.candidates import Candidate
+    from flower_fedcon.lab.advice.facts import Facts
+    from flower_fedcon.lab.advice.studies import Study
+    from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.problems.federated import FederatedProblem
 
 _BEST = 3
@@ -61,9 +61,9 @@ def recommend(
     if measure is not None:
         _measure(measure, output)
         return
-    from flower_fedcon.advice.candidates import candidates
-    from flower_fedcon.advice.facts import facts_of
-    from flower_fedcon.advice.studies import nearest
+    from flower_fedcon.lab.advice.candidates import candidates
+    from flower_fedcon.lab.advice.facts import facts_of
+    from flower_fedcon.lab.advice.studies import nearest
     from flower_fedcon.validation import count, positive
 
     if bandwidth is not None:
@@ -99,9 +99,9 @@ def _read(
     file: Path | None, sample: float | None, set_: list[str] | None
 ) -> tuple[Experiment | None, FederatedProblem, Participation]:
     """Return what the file, or the answers, describe."""
-    from flower_fedcon.advice.ask import ask_problem
     from flower_fedcon.core.participation import Sample
-    from flower_fedcon.experiments.experiment import Experiment
+    from flower_fedcon.lab.advice.ask import ask_problem
+    from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.runs.toml import read_toml
 
     if file is None:
@@ -156,7 +156,7 @@ def _try(
     problem: FederatedProblem, found: list[Candidate], rounds: int, by_bytes: bool
 ) -> list[Candidate]:
     """Run the candidates, show how they fared, and return those that ran, the best first."""
-    from flower_fedcon.advice.trial import try_out
+    from flower_fedcon.lab.advice.trial import try_out
 
     trials = try_out(problem, found, rounds, by_bytes=by_bytes, say=say)
     rows = table("Method", "Objective", "F - F*", "Infeasible by", "MB", "Seconds", right_from=1)
@@ -185,7 +185,7 @@ def _write(
     file: Path | None,
 ) -> None:
     """Write the best as an experiment, or say how."""
-    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.lab.experiments.folders import write
     from flower_fedcon.runs.toml import tabled
 
     if output is None:
@@ -200,8 +200,8 @@ def _write(
 
 
 def _measure(sims: Path, output: Path | None) -> None:
-    from flower_fedcon.advice.studies import measure
-    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.lab.advice.studies import measure
+    from flower_fedcon.lab.experiments.folders import write
 
     if output is None:
         raise ConfigError("--measure needs -o, the file for its figures")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flower_fedcon.experiments.console import console, table
+from flower_fedcon.lab.experiments.console import console, table
 
 
 def list_(
@@ -63,7 +63,7 @@ _MARKERS = "<!-- made by `fedcon list --markdown` -->\n", "<!-- end -->"
 def _renew(path: Path, text: str) -> None:
     """Replace what stands between the markers of a file."""
     from flower_fedcon.errors import ConfigError
-    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.lab.experiments.folders import write
 
     first, last = _MARKERS
     try:
@@ -99,7 +99,7 @@ def info(
     ] = None,
 ) -> None:
     """Show one algorithm's card, a problem's arguments, or which algorithms take a part."""
-    from flower_fedcon.cli.parts import parts
+    from flower_fedcon.cli.parts_by_name import parts
     from flower_fedcon.errors import ConfigError, nearest
     from flower_fedcon.problems import BUILDERS
     from flower_fedcon.registry import accepted, algorithms
@@ -124,7 +124,7 @@ def info(
 
 def _part_info(kind: type[Any]) -> None:
     """Show what a part is, its arguments, and which algorithms take it."""
-    from flower_fedcon.cli.parts import takers
+    from flower_fedcon.cli.parts_by_name import takers
 
     screen, docstring = console(), inspect.getdoc(kind) or ""
     screen.print(kind.__name__, style="bold")

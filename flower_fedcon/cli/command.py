@@ -15,16 +15,16 @@ from flower_fedcon.cli import (
     advice,
     collection,
     data,
-    deployment,
+    deploy_command,
     doctor,
     laboratory,
-    paths,
+    path_command,
     reports,
-    runs,
+    run_commands,
 )
 from flower_fedcon.cli.options import examples
 from flower_fedcon.errors import FedConError
-from flower_fedcon.experiments.console import InterruptedRunError
+from flower_fedcon.lab.experiments.console import InterruptedRunError
 
 EXIT_CODES = {
     0: "done",
@@ -72,24 +72,24 @@ _add(collection.info, "fedcon info FedFW", "fedcon info FedFW --size 943x1682",
 _add(advice.recommend, "fedcon recommend sims/digits_l1.toml",
      "fedcon recommend sims/fedfw_lasso.toml --sample 0.5 --try 50 -o best.toml",
      "fedcon recommend --measure sims -o studies.json")  # fmt: skip
-_add(runs.run, "fedcon run sims/fedfw_lasso.toml --rounds 200",
+_add(run_commands.run, "fedcon run sims/fedfw_lasso.toml --rounds 200",
      "fedcon run sims/fedfw_lasso.toml --set algorithm.penalty=2 --run-dir runs/lasso",
      "fedcon run sims/fedfw_lasso.toml --run-dir runs/lasso --resume",
      "fedcon run sims/fedfw_lasso.toml --until fw_gap=1 --budget seconds=60")  # fmt: skip
-_add(runs.compare, "fedcon compare sims/digits_l1.toml",
+_add(run_commands.compare, "fedcon compare sims/digits_l1.toml",
      "fedcon compare sims/digits_l1.toml --rounds 100 --seeds 0,1,2")  # fmt: skip
-_add(runs.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.2,0.5 --rounds 100",
+_add(run_commands.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.2,0.5 --rounds 100",
      "fedcon tune sims/digits_l1.toml")  # fmt: skip
-_add(paths.path, "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv")
+_add(path_command.path, "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv")
 _add(laboratory.reproduce, "fedcon reproduce --quick",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
-_add(runs.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
+_add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
      "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy")  # fmt: skip
 _add(reports.report, "fedcon report runs/digits_l1 --open",
      "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
 _add(reports.watch, "fedcon watch runs/lasso", "fedcon watch runs/lasso --once")
 _add(laboratory.bench, "fedcon bench --list", "fedcon bench prox compiled -o results.json")
-_add(deployment.deploy, "fedcon deploy sims --local --nodes 3",
+_add(deploy_command.deploy, "fedcon deploy sims --local --nodes 3",
      "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
      "examples/heart/va.csv")  # fmt: skip
 _add(doctor.doctor, "fedcon doctor")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flower_fedcon.cli.options import Set, examples
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 app = typer.Typer(help="Look at tables before a run.", no_args_is_help=True)
 
@@ -67,8 +67,8 @@ def partition(
     set_: Set = None,
 ) -> None:
     """Draw who holds what: the rows of each client of an experiment, by outcome."""
-    from flower_fedcon.experiments.experiment import Experiment
-    from flower_fedcon.experiments.holdings import draw_holdings
+    from flower_fedcon.lab.experiments.experiment import Experiment
+    from flower_fedcon.lab.experiments.holdings import draw_holdings
 
     experiment = Experiment.load(file, set_ or [])
     header, *body = draw_holdings(experiment.problem_arguments, output)

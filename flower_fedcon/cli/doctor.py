@@ -20,7 +20,7 @@ import typer
 from packaging.requirements import Requirement
 
 from flower_fedcon.errors import FedConError, printable
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 GOOD, NOTED, BAD = "ok", "note", "FAILS"
 _PORTS = {9091: "ServerAppIo", 9092: "Fleet, for SuperNodes", 9093: "Control, for `flwr run`",
@@ -190,7 +190,7 @@ def _writable(what: str, folder: Path, remedy: str) -> Finding:
 
 def _locks() -> Iterator[Finding]:
     """Try what keeps two runs out of one folder."""
-    from flower_fedcon.wire.files import FolderLock, in_use
+    from flower_fedcon.wire.whole_files import FolderLock, in_use
 
     with tempfile.TemporaryDirectory(dir=_first_writable()) as name, FolderLock(Path(name)):
         held = in_use(Path(name))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.experiments.console import console, say, table
+from flower_fedcon.lab.experiments.console import console, say, table
 
 
 def reproduce(
@@ -34,9 +34,9 @@ def reproduce(
     The exit code is 1 if a claim fails: without an explanation, or otherwise than its explanation
     expects.
     """
-    from flower_fedcon.experiments import reproduce as claims
-    from flower_fedcon.experiments.figures import plot_scalings
-    from flower_fedcon.experiments.folders import write
+    from flower_fedcon.lab.experiments import reproduce as claims
+    from flower_fedcon.lab.experiments.figures import plot_scalings
+    from flower_fedcon.lab.experiments.folders import write
 
     outcome = claims.reproduce(claims.find(sims, names or ()), quick=quick, workers=workers,
                                folder=run_dir, say=say)  # fmt: skip
@@ -81,11 +81,11 @@ def bench(
     A ratio is what this project takes over what the yardstick takes, below 1 where this project
     is faster; the cost is this project's own. A target that is missed says so.
     """
-    from flower_fedcon.benchmarks import described, to_json
-    from flower_fedcon.benchmarks import run as measure
-    from flower_fedcon.benchmarks.figure import plot_curves
-    from flower_fedcon.experiments.figures import check_figure
-    from flower_fedcon.wire.files import write_text
+    from flower_fedcon.lab.benchmarks import described, to_json
+    from flower_fedcon.lab.benchmarks import run as measure
+    from flower_fedcon.lab.benchmarks.figure import plot_curves
+    from flower_fedcon.lab.experiments.figures import check_figure
+    from flower_fedcon.wire.whole_files import write_text
 
     if names_only:
         rows = table("Name", "By default", "What")

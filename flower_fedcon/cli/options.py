@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from flower_fedcon.experiments.experiment import Experiment
-    from flower_fedcon.experiments.tracking import Tracking
-    from flower_fedcon.runs.run import Plan
+    from flower_fedcon.lab.experiments.experiment import Experiment
+    from flower_fedcon.lab.experiments.tracking import Tracking
+    from flower_fedcon.runs.plan import Plan
 
 File = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
@@ -86,7 +86,7 @@ class RunArguments:
 
     def experiment(self) -> Experiment:
         """Return the file's experiment with the changes asked for."""
-        from flower_fedcon.experiments.experiment import Experiment
+        from flower_fedcon.lab.experiments.experiment import Experiment
 
         options = {"rounds": self.rounds, "seed": self.seed, "engine": self.engine}
         overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
@@ -98,13 +98,13 @@ class RunArguments:
     @property
     def tracking(self) -> Tracking:
         """What follows the runs beside their folders."""
-        from flower_fedcon.experiments.tracking import Tracking
+        from flower_fedcon.lab.experiments.tracking import Tracking
 
         return Tracking(tuple(self.log_to or ()), self.log_json)
 
     def plan(self, experiment: Experiment) -> Plan:
         """Return how the experiment is to run, in the folder asked for or a new one."""
-        from flower_fedcon.experiments.folders import run_folder
+        from flower_fedcon.lab.experiments.folders import run_folder
 
         return experiment.run_options.plan(
             run_dir=run_folder(self.file, self.run_dir, self.resume),

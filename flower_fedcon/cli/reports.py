@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedcon.experiments.console import say
+from flower_fedcon.lab.experiments.console import say
 
 Folders = Annotated[
     list[Path], typer.Argument(help="Folders of runs or comparisons.", metavar="RUN_DIR...")
@@ -26,7 +26,7 @@ def report(
 
     The page is one file that needs no network.
     """
-    from flower_fedcon.report.page import write_report
+    from flower_fedcon.lab.report.page import write_report
 
     path = write_report(run_dirs, output or run_dirs[0] / "report.html")
     say(f"page: {path}")
@@ -48,7 +48,7 @@ def watch(
 
     Nothing in the folder is changed. The exit code is 1 if a run ended before it was finished.
     """
-    from flower_fedcon.report.watch import watch as follow
+    from flower_fedcon.lab.report.watch import watch as follow
     from flower_fedcon.validation import positive
 
     finished = follow(run_dir, once=once, every=positive("every", every), say=say)

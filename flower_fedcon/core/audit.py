@@ -6,7 +6,7 @@ from flower_fedcon.core.protocol import Reply, Request
 
 
 class Audit:
-    """Hears of every exchange; this one keeps nothing, `runs.audit` writes it down."""
+    """Hears of every exchange; this one keeps nothing, `runs.audit_log` writes it down."""
 
     def asked(self, request: Request) -> None:
         """Note whom a request goes to."""

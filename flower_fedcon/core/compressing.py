@@ -14,22 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flower_fedcon.compressors import EF21, Compressor, Identity, dense
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.core.protocol import Reply, RunInfo
-from flower_fedcon.core.rng import COMPRESS
+from flower_fedcon.core.protocol import Reply
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
-
-if TYPE_CHECKING:
-    from flower_fedcon.clients.base import FedConClient
-    from flower_fedcon.strategies.base import FedConStrategy
 
 SETTING = "compression"
 
@@ -72,77 +68,16 @@ class Form(NamedTuple):
         return memory + read if self.feedback else read
 
 
-class CompressingClient:
-    """A client's method in a run whose uploads are compressed: the same hooks around its own.
-
-    Parameters
-    ----------
-    client : FedConClient
-    run : RunInfo
-        With the setting "compression".
-
-    Attributes
-    ----------
-    remembers : bool
-        Whether anything is kept between rounds: the method's state, or a memory.
-    """
-
-    def __init__(self, client: FedConClient[Any], run: RunInfo) -> None:
-        self._client, self._about = client, run.about
-        self.form = Form.of(run.settings[SETTING], run.layout.size, client.own_memory)
-        self._keeps = type(client).state_type is not None
-        self.remembers = self._keeps or self.form.feedback
-
-    def initialize(self, down: Payload) -> Any:
-        """Return the state of a client that receives its first broadcast."""
-        state = self._client.initialize(down) if self._keeps else None
-        return Remembering(state, {}) if self.form.feedback else state
-
-    def restore(self, down: Payload, given: Payload) -> Any:
-        """Return the state of a client that re-enters: its memory starts again from 0."""
-        state = self._client.restore(down, given) if self._keeps else None
-        return Remembering(state, {}) if self.form.feedback else state
-
-    def on_acknowledged(self, state: Any, down: Payload) -> Any:
-        """Return the state once the reply that produced it is known to be used."""
-        if not self.form.feedback:
-            return self._client.on_acknowledged(state, down)
-        if not self._keeps:
-            return state
-        return state._replace(state=self._client.on_acknowledged(state.state, down))
-
-    def step(self, state: Any, down: Payload) -> tuple[Payload, Any]:
-        """Return the compressed upload, and the state to keep if it is used."""
-        client, feedback = self._client, self.form.feedback
-        before, memory = state if feedback else (state, {})
-        payload, after = client.step(before, down)
-        kept: dict[str, Array] = {}
-        upload, read = dict(payload), dict(payload)
-        rng = client.rng(COMPRESS)
-        for name, value in payload.items():
-            if not isinstance(value, np.ndarray):
-                continue
-            center = down[self._about[name]] if name in self._about else None
-            held = memory.get(name, 0.0)
-            owed = value - held if center is None else value - center - held
-            upload[name] = self.form.compressor.compress(owed, rng)
-            kept[name] = self.form.moved(held, upload[name])
-            read[name] = kept[name] if center is None else center + kept[name]
-        if self._keeps:
-            after = client.received(before, after, down, read)
-        return upload, Remembering(after, kept) if feedback else after
-
-
 class Received:
     """The server's side: what it reads in compressed uploads.
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
         Bound to the run's setup, with `compression`.
     """
 
-    def __init__(self, strategy: FedConStrategy[Any]) -> None:
+    def __init__(self, strategy: Method[Any]) -> None:
         setup = strategy.setup
         self._form = form_of(strategy)
         self._about, names = strategy.release.about, compressed(strategy)
@@ -197,19 +132,19 @@ class Received:
         self._mirror = mirror
 
 
-def form_of(strategy: FedConStrategy[Any]) -> Form:
+def form_of(strategy: Method[Any]) -> Form:
     """Return how a run of this strategy compresses."""
     assert strategy.compression is not None  # noqa: S101  (the callers' case)
     own_memory = client_class(strategy.name).own_memory
     return Form.of(strategy.compression, strategy.setup.layout.size, own_memory)
 
 
-def compressed(strategy: FedConStrategy[Any]) -> set[str]:
+def compressed(strategy: Method[Any]) -> set[str]:
     """Return the names of the uploads that are compressed: all but numbers."""
     return {name for name in strategy.uplink if name not in strategy.numbers}
 
 
-def decoded(strategy: FedConStrategy[Any], name: str, parts: Mapping[str, Array]) -> Any:
+def decoded(strategy: Method[Any], name: str, parts: Mapping[str, Array]) -> Any:
     """Return a compressed upload from its arrays on the wire.
 
     Raises
@@ -223,7 +158,7 @@ def decoded(strategy: FedConStrategy[Any], name: str, parts: Mapping[str, Array]
     return compressor.decode(parts, strategy.upload_shape(name, layout), layout.array_dtype)
 
 
-def check_argument(strategy: FedConStrategy[Any]) -> None:
+def check_argument(strategy: Method[Any]) -> None:
     """Raise unless `compression` is a rule that a method can bear, or None.
 
     Raises
@@ -267,7 +202,7 @@ def check_argument(strategy: FedConStrategy[Any]) -> None:
         )
 
 
-def check_setup(strategy: FedConStrategy[Any]) -> None:
+def check_setup(strategy: Method[Any]) -> None:
     """Raise unless a strategy that is bound to a run can compress in it.
 
     Raises

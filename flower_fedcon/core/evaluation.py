@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.errors import ConfigError, RoundError, printable
 from flower_fedcon.validation import Array
 
+Record: TypeAlias = dict[str, float]
+"""What is recorded of a model, or of a round: numbers by name."""
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
      "cohort", "replies", "dropped", "retries", "lost", "refused", "kkt", "fw_gap", "consensus",

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flower_fedcon import registry
 from flower_fedcon.compressors.values import Compressed
 from flower_fedcon.core.evaluation import usable
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
@@ -25,10 +26,6 @@ from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array, squared_norm
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
-
 
 NUMBERS = ("distance", "steps")  # of a certificate's answer, and of a loop of the client's own
 WORK = ("iterations", "evaluations", "unconverged")  # what a step may have cost
@@ -39,11 +36,11 @@ class Gate:
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
         Bound to the run's setup.
     """
 
-    def __init__(self, strategy: FedConStrategy[Any]) -> None:
+    def __init__(self, strategy: Method[Any]) -> None:
         self._strategy = strategy
         self._layout: Layout = strategy.setup.layout
         self._numbers = (*NUMBERS, *strategy.numbers)

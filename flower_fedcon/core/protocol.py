@@ -39,7 +39,9 @@ class RunInfo:
     incarnation: int = 1
     """How often the server of this run has been started."""
     factor: float = 1.0
-    """What a client's objective is multiplied by."""
+    """What the objective of the client that is told is multiplied by."""
+    factors: Sequence[float] | None = None
+    """On a server, the factor of each client; None for 1."""
     preparation: Preparation | None = None
     """What clients with tables have agreed on."""
     about: Mapping[str, str] = field(default_factory=dict)

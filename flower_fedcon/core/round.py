@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
+from flower_fedcon.core.server import Server
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import AlgorithmError, FedConError, RoundError, StateLostError, printable
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
-
-if TYPE_CHECKING:
-    from flower_fedcon.core.server import Server
 
 _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
@@ -30,8 +28,8 @@ _NOBODY: frozenset[int] = frozenset()
 class Round:
     """A round, from its cohort to its uploads.
 
-    `next_request` and `take` alternate until there is nothing more to ask. A strategy that asks
-    its clients before the step has two phases, the query and the step.
+    `next_request` and `take` alternate until there is nothing more to ask; then `finish` applies
+    it. A strategy that asks its clients before the step has two phases, the query and the step.
 
     Parameters
     ----------
@@ -51,6 +49,15 @@ class Round:
         self._restores: dict[int, Payload] = {}
         self._start(QUERY if server.strategy.queries else TRAIN)
         self._rebroadcast()
+
+    @classmethod
+    def begin(cls, server: Server) -> Self:
+        """Begin the next round of a run; see `Server.draw`."""
+        return cls(server, server.draw())
+
+    def finish(self) -> None:
+        """Apply the round, and acknowledge the replies that were used."""
+        self._server.apply(self.uploads())
 
     def _start(self, phase: str) -> None:
         """Begin a phase: nobody has been asked, nobody has replied."""
@@ -120,9 +127,8 @@ class Round:
         common = self._broadcast_bytes
         if after_query:
             common = payload_bytes(self._decision) + server.setting_bytes
-        server.downlink_bytes += len(clients) * common
-        for own in (*personal.values(), *restore.values()):
-            server.downlink_bytes += payload_bytes(own)
+        own = sum(map(payload_bytes, (*personal.values(), *restore.values())))
+        server.count_bytes(down=len(clients) * common + own)
         server.audit.asked(request)
         return request
 
@@ -176,11 +182,10 @@ class Round:
 
     def _begin_training(self) -> None:
         """Go from the query to the step, with the clients that answered."""
-        server, answers = self._server, self.uploads()
+        answers = self.uploads()
         self._left_behind = self.missing()
-        server.state, self._decision = server.strategy.after_query(server.state, answers)
-        self._held = frozenset(answers.clients)
-        self.cohort = server.cohort = answers.clients
+        self._decision = self._server.after_query(answers)
+        self._held, self.cohort = frozenset(answers.clients), answers.clients
         self._start(TRAIN)
         self._forget_replies()
 
@@ -241,7 +246,7 @@ class Round:
             for work in reply.work:
                 if work:
                     server.work.update(work)
-        server.uplink_bytes += sum(map(column_bytes, columns.values()))
+        server.count_bytes(up=sum(map(column_bytes, columns.values())))
         if server.sums_suffice and 1 < len(reply.clients) < len(self.cohort) and not query:
             reply.payload = {name: self._sum(name, c) for name, c in columns.items()}
         return False

@@ -6,8 +6,8 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,37 +15,39 @@ from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
-from flower_fedcon.core.private import Private
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
-from flower_fedcon.core.round import Round
+from flower_fedcon.core.server_privacy import Private
+from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import grouped
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 from flower_fedcon.wire.settings import encode
 
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
-
 _log = logging.getLogger("flwr")
 
 
 class Server:
-    """A run, apart from the engine that holds its clients.
+    """The server's side of one run: what it knows between two rounds.
 
-    A round is `begin`, then requests and replies until there is nothing more to ask, then
-    `finish`. Nothing of a round is applied before that, except the answers to a query, and the
-    re-entry of a client that has lost its state.
+    A `Round` draws its cohort here (`draw`) and in the end gives its uploads (`apply`). Nothing of
+    a round is applied before that, except the answers to a query (`after_query`) and the re-entry
+    of a client that has lost its state (`readmit`).
 
     Parameters
     ----------
-    strategy : FedConStrategy
+    strategy : Method
         Bound to `setup` here; the caller's object is not changed.
     setup : Setup
     x0 : array
         The start, of the layout's shape.
     run_id, incarnation
         Of a run that is resumed from a checkpoint; see `RunInfo`.
+    max_retries : int, optional
+        How many more times the clients without a usable reply are asked; None for any number.
+    round_deadline : float
+        Seconds after its beginning at which a round without enough replies ends the run.
 
     Attributes
     ----------
@@ -74,21 +76,18 @@ class Server:
         What the clients' steps have cost so far.
     """
 
-    max_retries: int | None = 3
-    """How many more times the clients without a usable reply are asked; None for any number."""
-    round_deadline = math.inf
-    """Seconds after its beginning at which a round without enough replies ends the run."""
-
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         setup: Setup,
         x0: Array,
         *,
         run_id: str | None = None,
         incarnation: int = 1,
+        max_retries: int | None = 3,
+        round_deadline: float = math.inf,
     ) -> None:
-        self.setup = setup
+        self.setup, self.max_retries, self.round_deadline = setup, max_retries, round_deadline
         self.strategy = strategy.bind(setup)
         self.state = self.strategy.initialize(x0)
         known = self.strategy
@@ -102,6 +101,7 @@ class Server:
             about=known.release.about if known.privacy or rule else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
+            factors=setup.factors,
             preparation=setup.preparation,
         )
         _, arrays = encode(self.info.settings)
@@ -134,8 +134,8 @@ class Server:
         """The current global model."""
         return self.strategy.model(self.state)
 
-    def begin(self) -> Round:
-        """Draw the cohort of the next round.
+    def draw(self) -> list[int]:
+        """Begin the next round, and return its cohort.
 
         Raises
         ------
@@ -149,11 +149,16 @@ class Server:
         if self.setup.sampled:
             drawn = None if self.private is None else self.private.cohort()
             self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
-        return Round(self, self.cohort)
+        return self.cohort
 
-    def finish(self, round_: Round) -> None:
-        """Apply a round, and acknowledge the replies that were used."""
-        uploads = round_.uploads()
+    def after_query(self, answers: Uploads) -> Payload:
+        """Apply the answers to a query, and return what the clients that gave them are told."""
+        self.state, decision = self.strategy.after_query(self.state, answers)
+        self.cohort = answers.clients
+        return decision
+
+    def apply(self, uploads: Uploads) -> None:
+        """Apply a round's uploads, and acknowledge the replies that they came with."""
         state = self.strategy.aggregate(self.state, uploads)
         self.gate.check_state(state, self.round)
         self.state = state
@@ -162,9 +167,51 @@ class Server:
         self.replies = len(uploads)
         self.acknowledgements.used(uploads.clients, self.round)
         self.audit.applied(uploads.clients)
-        self.tell_unconverged()
+        self._tell_unconverged()
 
-    def tell_unconverged(self) -> None:
+    def applied(
+        self,
+        state: Any,
+        cohorts: Sequence[list[int]],
+        bytes_up: int,
+        bytes_down: int,
+        work: Mapping[str, int],
+    ) -> None:
+        """Take over what rounds have led to that an engine has done by itself.
+
+        Parameters
+        ----------
+        state : NamedTuple
+            The strategy's, after them.
+        cohorts : sequence of list of int
+            Of each round; every reply was used.
+        bytes_up, bytes_down : int
+            Of each round.
+        work : dict
+            What the clients' steps have cost.
+        """
+        self.state, self.cohort, self.replies = state, cohorts[-1], len(cohorts[-1])
+        for cohort in cohorts if self.setup.sampled else cohorts[-1:]:
+            self.round += 1 if self.setup.sampled else len(cohorts)
+            self.acknowledgements.used(cohort, self.round)
+        self.count_bytes(up=len(cohorts) * bytes_up, down=len(cohorts) * bytes_down)
+        self.work.update({name: number for name, number in work.items() if number})
+        self._tell_unconverged()
+
+    def start_buffers(self, buffers: list[Array]) -> None:
+        """Start from these buffers, unless a checkpoint has others."""
+        self.buffers = self.buffers or buffers
+
+    def move_buffers(self, buffers: list[Array]) -> None:
+        """Go on with what the clients have made of the buffers."""
+        self.buffers = buffers
+
+    def count_bytes(self, *, up: int = 0, down: int = 0) -> None:
+        """Count what clients have sent, or were sent."""
+        self.uplink_bytes += up
+        self.downlink_bytes += down
+
+    def _tell_unconverged(self) -> None:
         """Log once that a local solver has not reached its tolerance."""
         if "unconverged" in self.work and not self._warned:
             self._warned = True
@@ -207,14 +254,20 @@ class Server:
             {names[c] if c in known else f"{c} (unknown)": why for c, why in reasons.items()}
         )
 
-    def continued(self, strategy: FedConStrategy[Any]) -> Server:
+    def continued(self, strategy: Method[Any]) -> Server:
         """Return this run as far as it is, to go on with the same method for another regularizer.
 
         What clients hold stays theirs: they see the same run.
         """
         info = self.info
         server = Server(
-            strategy, self.setup, self.x, run_id=info.run_id, incarnation=info.incarnation
+            strategy,
+            self.setup,
+            self.x,
+            run_id=info.run_id,
+            incarnation=info.incarnation,
+            max_retries=self.max_retries,
+            round_deadline=self.round_deadline,
         )
         server.resume(self.snapshot())
         server.state = server.strategy.renew(server.state)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.validation import Array
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
 
 
 def common_layout(
@@ -52,7 +50,7 @@ def common_layout(
     return layout
 
 
-def check_weighting(strategy: FedConStrategy[Any], setup: Setup) -> None:
+def check_weighting(strategy: Method[Any], setup: Setup) -> None:
     """Raise unless a strategy can weight these clients by their examples, if it is to.
 
     Raises

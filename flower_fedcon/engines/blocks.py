@@ -26,7 +26,7 @@ from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.engines import ray_data
 from flower_fedcon.engines.grid import GridEngine
-from flower_fedcon.engines.local import in_columns
+from flower_fedcon.engines.local import served
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.engines.ray_data import HELD, Loader
 from flower_fedcon.errors import ConfigError, FedConError
@@ -78,7 +78,7 @@ class BlockEngine(GridEngine):
         nodes: int,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(strategy, grid, patience, problem.num_clients, problem)
+        super().__init__(strategy, grid, patience, problem)
         self._blocks, self._own, self._folder = nodes, problem, folder
         self._states: dict[int, Versions] = {}
         self._unsaved: set[int] = set()
@@ -242,40 +242,44 @@ def _clients(token: str, pickled: bytes, load: Loader) -> Clients:
     return _here[token]
 
 
+class _Timed:
+    """A client whose states have come with the request, and whose answer may take so long."""
+
+    def __init__(self, client: FedConClient[Any], states: Versions, policy: Policy) -> None:
+        self._client, self._before, self._policy = client, states, policy
+        self.after: Versions | None = None  # where an answer has moved it
+        client.recall(states)
+
+    def serve(self, *asked: Any) -> Payload | None:
+        """Answer as the client does, in time."""
+        with self._policy.in_time():
+            payload = self._client.serve(*asked)
+        if self._client.versions is not self._before:
+            self.after = self._client.versions
+        return payload
+
+    @property
+    def work(self) -> dict[str, float]:
+        """What the step has cost."""
+        return self._client.work
+
+
 def _answer(
     request: Request, states: list[Versions | None], known: Clients, policy: Policy
 ) -> tuple[list[Reply], dict[int, Versions]]:
-    """Return the replies of a request's clients: a failure is one client's own."""
-    after: dict[int, Versions] = {}
-    done: list[int] = []
-    payloads: list[Payload] = []
-    work: list[dict[str, float]] = []
-    others: list[Reply] = []
-    for place, index in enumerate(request.clients):
-        acknowledged, kept = int(request.acknowledged[place]), int(request.kept[place])
-        before = states[place] or Versions()
-        try:
-            client = known(index)  # whose data may take their time to come
-            with policy.in_time():
-                client.versions = before
-                down, given = request.down(index), request.restore.get(index)
-                payload = client.serve(request, index, acknowledged, kept, down, given)
-        except Exception as error:
-            others.append(Reply([index], request.round, error=_told(error)))
-            continue
-        if client.versions is not before:
-            after[index] = client.versions
-        if payload is None:
-            others.append(Reply([index], request.round, lost=True))
-        else:
-            done.append(index)
-            payloads.append(payload)
-            work.append(client.work)
-    answered = in_columns(done, request.round, payloads, work if any(work) else ())
-    return [*answered, *others], after
+    """Return the replies of a request's clients, and the states that their steps have left."""
+    before = dict(zip(request.clients, states, strict=True))
+    asked: dict[int, _Timed] = {}
+
+    def timed(index: int) -> _Timed:
+        client = known(index)  # whose data may take their time to come
+        return asked.setdefault(index, _Timed(client, before[index] or Versions(), policy))
+
+    replies = served(request, timed, _told)
+    return replies, {i: one.after for i, one in asked.items() if one.after is not None}
 
 
-def _told(error: Exception) -> str:
+def _told(client: int, error: Exception) -> str:
     """Return what the server is told of an error."""
     if isinstance(error, FedConError):
         return readable(error.told)

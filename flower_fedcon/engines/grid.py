@@ -12,10 +12,11 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from flower_fedcon.core import evaluation
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import CERTIFY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.quarantine import Quarantine
 from flower_fedcon.core.round import Round
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.app_side import AppSide
@@ -25,7 +26,7 @@ from flower_fedcon.flower.nodes import Nodes, alike, in_words
 from flower_fedcon.regularizers import Indicator
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.validation import Array, count
+from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
@@ -45,12 +46,8 @@ class GridEngine(Engine):
         Its set and regularizer complete the clients' evaluations of a model.
     grid : flwr.serverapp.Grid
     patience : Patience, optional
-    num_clients : int, optional
-        How many clients to wait for; by default the nodes' "num-partitions".
     problem : FederatedProblem, optional
         Evaluates models on the server; without it the clients do.
-    authenticated : bool (default: False)
-        Whether the SuperLink knows its nodes by their keys; see `flower_fedcon.flower.nodes`.
     """
 
     wall_clock = True
@@ -60,34 +57,23 @@ class GridEngine(Engine):
         strategy: FedConStrategy[Any],
         grid: Grid,
         patience: Patience | None = None,
-        num_clients: int | None = None,
         problem: FederatedProblem | None = None,
-        *,
-        authenticated: bool = False,
     ) -> None:
         self._strategy, self._problem = strategy, problem
-        self._patience = Patience() if patience is None else patience
-        self._expected = None if num_clients is None else count("num_clients", num_clients)
-        self._patience.check_expected(self._expected)
-        self.max_retries = self._patience.max_retries
-        self.round_deadline = self._patience.round_deadline
-        self._post = Post(grid, self._patience.round_deadline)
-        self._nodes = Nodes(self._post, strategy.name, authenticated=authenticated)
-        after, rounds = self._patience.quarantine_after, self._patience.quarantine_rounds
-        self._quarantine = Quarantine(after, rounds)
+        self._patience = known = Patience() if patience is None else patience
+        self.max_retries, self.round_deadline = known.max_retries, known.round_deadline
+        self._post = Post(grid, known.round_deadline)
+        self._nodes = Nodes(self._post, strategy.name, authenticated=known.authenticated)
+        self._quarantine = Quarantine(known.quarantine_after, known.quarantine_rounds)
+        self._app: AppSide | None = None
         self._sent: list[Message] = []
         self._at: dict[int, int] = {}  # the node on which a client was trained last
-
-    factors: Sequence[float] | None = None
-    """What the clients' objectives are multiplied by; None for 1."""
-    app: AppSide | None = None
-    """What the clients' own functions see, where they train by loops of their own."""
 
     def describe(self) -> list[ClientInfo]:
         """Wait for the clients, and return what they say about themselves."""
         patience = self._patience
         timeout = patience.start_timeout or patience.timeout
-        infos = self._nodes.wait(self._expected, patience.min_clients_to_start, timeout)
+        infos = self._nodes.wait(patience.num_clients, patience.min_clients_to_start, timeout)
         infos = alike(infos, patience.min_clients_to_start)
         self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
@@ -101,11 +87,15 @@ class GridEngine(Engine):
     def open(self, run: RunInfo) -> None:
         """Encode what all messages have in common."""
         self._run = run
-        self._encoder = codec.RequestEncoder(run, self.factors)
+        self._encoder = codec.RequestEncoder(run)
         self._nodes.close(self._names, run)
 
-    def check(self, strategy: FedConStrategy[Any], *, certificates: bool) -> None:
+    def check(self, strategy: Method[Any], *, certificates: bool) -> None:
         """Raise unless a run of a strategy, bound to its setup, can be played."""
+
+    def serve(self, app: AppSide) -> None:
+        """Speak from now on to clients that train by loops of their own as their app wants it."""
+        self._app = app
 
     def counts(self) -> dict[str, float]:
         """Return how many nodes could not take part as what they said they are."""
@@ -216,8 +206,8 @@ class GridEngine(Engine):
             arrays, config = self._encoder.encode(request, place)
             config["pass"] = self._nodes.password(self._names[client])
             parts = list(arrays.values())
-            if self.app is not None:
-                parts, config = self.app.instruct(client, parts, config)
+            if self._app is not None:
+                parts, config = self._app.instruct(client, parts, config)
             asks[node] = parts, config
         return asks
 
@@ -235,7 +225,7 @@ class GridEngine(Engine):
 
         def parts() -> Parts:
             found = messages.reply_parts(content, messages.TRAIN)
-            return found if self.app is None else self.app.hear(client, found)
+            return found if self._app is None else self._app.hear(client, found)
 
         return incoming.reply(client, self._strategy.most_entries(self._run.layout), parts)
 
@@ -249,8 +239,8 @@ class GridEngine(Engine):
         """Put clients that fail again and again into quarantine; being offline is no failure."""
         missing, number, online = round_.missing(), round_.number, self._nodes.online()
         used = [client for client in round_.cohort if client not in missing]
-        if self.app is not None:
-            self.app.settle(used)
+        if self._app is not None:
+            self._app.settle(used)
         failed = [
             client
             for client in missing
@@ -291,13 +281,13 @@ class GridEngine(Engine):
         common: codec.Config = {"layout": layout.to_json(), "algorithm": self._run.algorithm}
         model = layout.unpack(x)
         arrays = model if isinstance(model, list) else [model]
-        if self.app is None and (prepared := codec.prepared_arrays(self._run.preparation)):
+        if self._app is None and (prepared := codec.prepared_arrays(self._run.preparation)):
             common["prepared"] = ",".join(prepared)
             arrays = [*arrays, *prepared.values()]
         return [
             messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node)
-            if self.app is None
-            else self.app.question(j, arrays, node)
+            if self._app is None
+            else self._app.question(j, arrays, node)
             for node, j in self._asked.items()
         ]
 
@@ -309,8 +299,8 @@ class GridEngine(Engine):
         """Return the mean of the clients' objectives (with psi) and of their metrics."""
         constraint = self._strategy.constraint
         violation = 0.0 if constraint is None else constraint.violation(x)
-        if self.app is not None:
-            measured = self.app.read([(self._asked[a.node], a.content) for a in arrivals])
+        if self._app is not None:
+            measured = self._app.read([(self._asked[a.node], a.content) for a in arrivals])
             return {**measured, "violation": violation}
         answers: dict[int, dict[str, Any]] = {}
         missing = dict.fromkeys(self._names, "its node is not online")
@@ -322,7 +312,7 @@ class GridEngine(Engine):
                 missing[self._names[client]] = found.reason
                 diverged += found.diverged
             else:
-                factor = 1.0 if self.factors is None else self.factors[client]
+                factor = 1.0 if self._run.factors is None else self._run.factors[client]
                 answers[client] = {**found, "objective": factor * found["objective"]}
                 del missing[self._names[client]]
         if diverged == len(self._names):  # no client alone is to blame

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -65,8 +65,6 @@ class _Block(NamedTuple):
 class JaxEngine(StackedEngine):
     """All clients in arrays, and the rounds between two records compiled by JAX."""
 
-    advances = True
-
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make the client objects."""
         super().open(run)
@@ -89,10 +87,10 @@ class JaxEngine(StackedEngine):
 
     # --- what the stacked engine does ------------------------------------------------------------
 
-    def replies(self, request: Request) -> Iterable[Reply]:
+    def answer(self, request: Request) -> Iterator[Reply]:
         """Return the replies of the cohort."""
         self._settle()
-        return super().replies(request)
+        return super().answer(request)
 
     def save(self) -> Sequence[Versions] | None:
         """Return the clients' states, for a checkpoint."""
@@ -304,9 +302,12 @@ class JaxEngine(StackedEngine):
         self._on_device = state
         if self._states is not None:
             self._client_arrays = clients
-        self._apply(server, block, state, cohorts[:count])
-        server.work.update({name: int(number) for name, number in spent.items() if number})
-        server.tell_unconverged()
+        arrays, numbers = iter(state), iter(block.fixed)
+        after = [on_host(next(arrays), self._axes) if v else next(numbers) for v in block.varies]
+        self._returned = parts(server.state)[1](iter(after))
+        work = {name: int(number) for name, number in spent.items()}
+        server.applied(self._returned, cohorts[:count], block.up, block.down, work)
+        self._rounds = server.acknowledgements.rounds
         return count
 
     def _rows(self, clients: Array, server_round: int, batches: int, size: int) -> Array:
@@ -318,24 +319,3 @@ class JaxEngine(StackedEngine):
                 self._objective.select(group.stack, mine, clients[mine], server_round)
                 drawn[:, mine] = [self._objective._next_rows(size) for _ in range(batches)]
         return drawn
-
-    def _apply(
-        self, server: Server, block: _Block, state: list[Any], cohorts: list[list[int]]
-    ) -> None:
-        """Tell the server what the rounds have led to."""
-        count, first = len(cohorts), server.round + 1
-        traced, numbers = iter(state), iter(block.fixed)
-        values = [on_host(next(traced), self._axes) if v else next(numbers) for v in block.varies]
-        server.state = self._returned = parts(server.state)[1](iter(values))
-        server.round, server.cohort = first + count - 1, cohorts[-1]
-        server.replies = len(cohorts[-1])
-        server.uplink_bytes += count * block.up
-        server.downlink_bytes += count * block.down
-        if not server.setup.sampled:
-            server.acknowledgements.used(cohorts[-1], server.round)
-        else:
-            rounds = server.acknowledgements.rounds.copy()
-            for i, cohort in enumerate(cohorts):
-                rounds[cohort] = first + i
-            server.acknowledgements.rounds = rounds
-        self._rounds = server.acknowledgements.rounds

@@ -59,36 +59,12 @@ class LocalEngine(InProcess):
 
     def answer(self, request: Request) -> list[Reply]:
         """Return one reply, in columns, of all clients that succeed, and one of each other."""
-        known, server_round = self._clients, request.round
-        personal, restore, common = request.personal, request.restore, request.broadcast
-        done: list[int] = []
-        payloads: list[Payload] = []
-        work: list[dict[str, float]] = []
-        failed: list[Reply] = []
-        rounds = zip(
-            request.clients, request.acknowledged.tolist(), request.kept.tolist(), strict=True
-        )
-        for index, acknowledged, kept in rounds:
-            client = known[index]
-            down = request.down(index) if personal else common
-            given = restore.get(index) if restore else None
-            try:
-                payload = client.serve(request, index, acknowledged, kept, down, given)
-            except AlgorithmError:
-                raise
-            except Exception as error:  # a reply with the error, as a node would send
-                failed.append(Reply([index], server_round, error=self._told(index, error)))
-                continue
-            if payload is None:
-                failed.append(Reply([index], server_round, lost=True))
-                continue
-            done.append(index)
-            payloads.append(payload)
-            work.append(client.work)
-        return [*in_columns(done, server_round, payloads, work if any(work) else ()), *failed]
+        return served(request, self._clients.__getitem__, self._told)
 
     def _told(self, client: int, error: Exception) -> str:
         """Return an error as a node tells it; the first of a foreign kind is logged whole."""
+        if isinstance(error, AlgorithmError):
+            raise error
         if isinstance(error, FedConError):
             return str(error)
         if not self._logged:
@@ -107,10 +83,48 @@ class LocalEngine(InProcess):
         """Give the clients their states."""
         for client, versions in zip(self._everyone, states, strict=True):
             if client in self._clients or versions.round or versions.pending_round:
-                self._clients[client].versions = versions
+                self._clients[client].recall(versions)
 
 
-def in_columns(
+def served(
+    request: Request, known: Callable[[int], Any], told: Callable[[int, Exception], str]
+) -> list[Reply]:
+    """Return clients' replies: one, in columns, of all that succeed, and one of each other.
+
+    Parameters
+    ----------
+    request : Request
+    known : callable
+        Returns a client by its number.
+    told : callable
+        Returns what a reply says of a client's error, or raises it.
+    """
+    server_round = request.round
+    personal, restore, common = request.personal, request.restore, request.broadcast
+    done: list[int] = []
+    payloads: list[Payload] = []
+    work: list[dict[str, float]] = []
+    others: list[Reply] = []
+    rounds = zip(request.clients, request.acknowledged.tolist(), request.kept.tolist(), strict=True)
+    for index, acknowledged, kept in rounds:
+        down = request.down(index) if personal else common
+        given = restore.get(index) if restore else None
+        try:
+            client = known(index)
+            payload = client.serve(request, index, acknowledged, kept, down, given)
+        except Exception as error:  # a reply with the error, as a node would send
+            others.append(Reply([index], server_round, error=told(index, error)))
+            continue
+        if payload is None:
+            others.append(Reply([index], server_round, lost=True))
+            continue
+        done.append(index)
+        payloads.append(payload)
+        work.append(client.work)
+    return [*_in_columns(done, server_round, payloads, work if any(work) else ()), *others]
+
+
+def _in_columns(
     clients: list[int],
     server_round: int,
     payloads: Sequence[Payload],

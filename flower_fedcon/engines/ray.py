@@ -26,7 +26,7 @@ from flower_fedcon.flower.policy import Policy
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.strategies.base import FedConStrategy
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def simulate(
     # Clients share the processors: the last one's turn may come after all the others'. Whom a
     # round asks, and how often, is as on the local engine.
     patience = Patience(
+        num_clients=problem.num_clients,
         timeout=seconds * problem.num_clients + _HOUR,
         round_deadline=_FOREVER,
         max_retries=GridEngine.max_retries,
@@ -89,7 +90,7 @@ def simulate(
 
         def engine(grid: Grid) -> GridEngine:
             if clients_per_message == 1:
-                return GridEngine(strategy, grid, patience, nodes, problem)
+                return GridEngine(strategy, grid, patience, problem)
             return BlockEngine(strategy, grid, patience, problem, nodes, kept)
 
         histories: list[History] = []

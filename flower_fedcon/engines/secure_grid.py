@@ -6,11 +6,12 @@ import json
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.protocol import TRAIN, Reply, Request
 from flower_fedcon.core.summed import Summed
@@ -21,9 +22,6 @@ from flower_fedcon.flower.incoming import Fault
 from flower_fedcon.privacy.secure_aggregation import FEWEST, SecAggPlus
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
-
-if TYPE_CHECKING:
-    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 
@@ -46,7 +44,7 @@ class SecureGridEngine(GridEngine):
         super().__init__(*options, **more)
         self._secure = secure
 
-    def check(self, strategy: FedConStrategy[Any], *, certificates: bool) -> None:
+    def check(self, strategy: Method[Any], *, certificates: bool) -> None:
         """Refuse what needs single uploads, and say what the rounding costs.
 
         Raises

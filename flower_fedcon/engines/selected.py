@@ -9,7 +9,8 @@ import numpy as np
 
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.core.rng import BATCH, stream
-from flower_fedcon.objectives.client_axis import Stack, Steps, StepTaker, VertexStep, Which, places
+from flower_fedcon.objectives.client_axis import Stack, StepTaker, VertexStep, Which, places
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.stacked import Clients
 from flower_fedcon.validation import Array
 
@@ -60,24 +61,24 @@ class Selected(StepTaker):
         """Return the vertices and where each client's step leads; None to take it in parts."""
         return self._stack.vertex_step(step, self._which)
 
-    def gradient_steps(self, steps: Steps, next_rows: Any = None) -> Array | None:
+    def gradient_steps(self, steps: LocalPass, next_rows: Any = None) -> Array | None:
         """Return where each client's next gradient steps lead; None to take them one by one."""
         if not self._stack.takes(steps):
             return None
         return self._stack.gradient_steps(steps, self._which, self._rows_of(steps))
 
-    def variate_steps(self, steps: Steps, rate: float) -> tuple[Array, Array] | None:
+    def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> tuple[Array, Array] | None:
         """Return how far these lead, and control variates; None to find them after the steps."""
         if not self._stack.takes(steps):
             return None
-        return self._stack.variate_steps(steps, rate, self._which, self._rows_of(steps))
+        return self._stack.variate_steps(steps, self._which, self._rows_of(steps))
 
-    def _rows_of(self, steps: Steps) -> Array | None:
+    def _rows_of(self, steps: LocalPass) -> Array | None:
         """Return each client's rows in each step; None where all count."""
         size = self._batch_size
         if size is None or size >= self._stack.num_examples:
             return None
-        return np.stack([self._next_rows(size) for _ in steps.points], axis=1)
+        return np.stack([self._next_rows(size) for _ in range(steps.steps)], axis=1)
 
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, drawn from its own stream as in every engine."""

@@ -7,7 +7,7 @@ by rounding. Clients that differ in type or shape are taken in groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,8 +91,6 @@ class _Passes(NamedTuple):
 class StackedEngine(InProcess):
     """All clients in arrays, in this process."""
 
-    streams = True
-
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
@@ -127,51 +125,33 @@ class StackedEngine(InProcess):
 
     # --- a round ---------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> list[Reply]:
-        """Return the replies of the cohort."""
-        return list(self.replies(request))
+    def answer(self, request: Request) -> Iterator[Reply]:
+        """Yield the replies of a cohort, each pass's when it is asked for.
 
-    def replies(self, request: Request) -> Iterable[Reply]:
-        """Return the replies of a cohort; of a large one, each pass's when it is asked for.
-
-        If a pass fails, its clients are served one by one.
+        If a pass fails, the clients that are not served yet are served one by one.
         """
         if request.phase == CERTIFY:
-            return self._certificates(request)
-        if len(request.clients) > self._models:
-            return self._streamed(request)
-        found: list[Reply] = []
-        try:
-            passes = self._passes(request)
-            for clients, acknowledged in passes.each:
-                found += self._step(clients, request, acknowledged)
-        except AlgorithmError:
-            raise
-        except FedConError as error:
-            if len(request.clients) == 1:
-                return [Reply(request.clients, request.round, error=str(error))]
-            return list(self._one_by_one(request, range(len(request.clients))))
-        return [*found, *self._after(request, passes)]
-
-    def _streamed(self, request: Request) -> Iterator[Reply]:
-        done: set[int] = set()
+            yield from self._certificates(request)
+            return
+        done: list[list[int]] = []
         try:
             passes = self._passes(request)
             for clients, acknowledged in passes.each:
                 for reply in self._step(clients, request, acknowledged):
-                    done.update(reply.clients)
+                    done.append(reply.clients)
                     yield reply
         except AlgorithmError:
             raise
-        except FedConError:
-            rest = [place for place, c in enumerate(request.clients) if c not in done]
-            yield from self._one_by_one(request, rest)
+        except FedConError as error:
+            if len(request.clients) == 1:
+                yield Reply(request.clients, request.round, error=str(error))
+                return
+            served = {client for clients in done for client in clients}
+            for place, client in enumerate(request.clients):
+                if client not in served:
+                    yield from self.answer(request.only([place]))
         else:
             yield from self._after(request, passes)
-
-    def _one_by_one(self, request: Request, places: Iterable[int]) -> Iterator[Reply]:
-        for place in places:
-            yield from self.replies(request.only([place]))
 
     def _passes(self, request: Request) -> _Passes:
         """Cut a cohort into clients whose steps go alike, but for those that lost their state."""
@@ -250,7 +230,7 @@ class StackedEngine(InProcess):
                 settled = client.on_acknowledged(state, down)
                 if settled is not state:  # from the start, perhaps, which is everyone's
                     state = self._spread_state(settled, len(numbers))
-        client._round, client.work = request.round, {}  # a schedule goes by the round
+        client.begin_round(request.round)  # a schedule goes by it
         try:
             payload, after = client.step(state, down)
         except ClientsError as failed:
@@ -267,7 +247,7 @@ class StackedEngine(InProcess):
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
         work = work_of_each(client.work, len(numbers))
         everyone = len(clients) == len(self._everyone)
-        left = after if everyone and client.state_follows else None
+        left = after if everyone and client.is_followed(payload, after) else None
         return [Reply(numbers, request.round, columns, work=work, left=left)]
 
     def _spread_state(self, state: Any, count: int) -> Any:

@@ -22,12 +22,13 @@ from flower_fedcon.engines.traced_loops import (
     assume,
 )
 from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, StackedFunctions, some
 from flower_fedcon.solvers.descent import TIGHT
 from flower_fedcon.solvers.exact import RULES, Exact
 from flower_fedcon.solvers.gradient import GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS, expect_smooth
-from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution, Stop
+from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop
 from flower_fedcon.solvers.stacked import one_clients
 from flower_fedcon.solvers.stacked_descent import first_steps, rules_of
 from flower_fedcon.solvers.stacked_exact import Inverses, Spectra, inverses, refined, spectra
@@ -172,7 +173,7 @@ class GivenSteps(LocalSolver):
         if stop is not None:
             raise NotTraceableError("its local solver is stopped by a rule")
         x, psi = problem.start, problem.regularizer
-        added = Correction(x, problem.linear, problem.shift, problem.center)
+        added = LocalPass(x, problem.linear, problem.shift, problem.center)
         for _ in range(self._steps):
             g = added.add_to(problem.objective.gradient(x), x)
             new = x - self._length * g

@@ -12,6 +12,7 @@ import numpy as np
 
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.parts import parts
@@ -25,14 +26,14 @@ from flower_fedcon.engines.traced import (
 )
 from flower_fedcon.engines.traced_solvers import GivenSolver
 from flower_fedcon.kernels import dispatch
-from flower_fedcon.objectives.client_axis import Stack, Stackable, Steps
+from flower_fedcon.objectives.client_axis import Stack, Stackable
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.wire.payloads import payload_bytes
 
 if TYPE_CHECKING:
     from flower_fedcon.clients.base import FedConClient
-    from flower_fedcon.strategies.base import FedConStrategy
 
 
 class GivenRows(Selected):
@@ -53,7 +54,7 @@ class GivenRows(Selected):
         super().select(stacked, which, clients, server_round)
         self.asked = 0
 
-    def variate_steps(self, steps: Steps, rate: float) -> None:
+    def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> None:
         """Return None: XLA moves them where they stand, in one pass with what follows."""
 
     def _next_rows(self, size: int) -> Any:
@@ -138,7 +139,7 @@ class RoundTracer:
 
     def __init__(
         self,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         client: FedConClient[Any],
         objective: Any,
         stack: Stack,
@@ -229,7 +230,7 @@ class RoundTracer:
             mine = _map(client_state, lambda value: value if cohort is None else value[clients])
             mine = client.on_acknowledged(mine, down)
             mine = _map(mine, lambda value: self._spread(value, len(clients)))
-        client._round, client.work = now, {}
+        client.begin_round(now)
         payload, after = client.step(mine, down)
         columns = {name: self._spread(value, len(clients)) for name, value in payload.items()}
         if columns.keys() != set(strategy.expects(state)):

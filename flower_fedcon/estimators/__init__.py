@@ -4,17 +4,17 @@
 """
 
 from flower_fedcon.estimators.counts import FederatedPoissonRegressor
-from flower_fedcon.estimators.linear import (
+from flower_fedcon.estimators.cox_regression import FederatedCoxRegression
+from flower_fedcon.estimators.linear_regression import (
     FederatedElasticNet,
     FederatedElasticNetCV,
     FederatedLasso,
     FederatedLassoCV,
 )
-from flower_fedcon.estimators.logistic import (
+from flower_fedcon.estimators.logistic_regression import (
     FederatedLogisticRegression,
     FederatedLogisticRegressionCV,
 )
-from flower_fedcon.estimators.survival import FederatedCoxRegression
 
 __all__ = [
     "FederatedCoxRegression",

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import Tags
 
 from flower_fedcon.core.participation import Participation
-from flower_fedcon.estimators.linear import FederatedElasticNet
+from flower_fedcon.estimators.linear_regression import FederatedElasticNet
 from flower_fedcon.objectives import PoissonRegression
 from flower_fedcon.validation import Array
 

@@ -53,9 +53,10 @@ class AppSide:
         self._heard: dict[int, tuple[float, list[Array], dict[str, float]]] = {}
         self._trained: Record = {}
 
-    def open(self, server: Server) -> None:
-        """Take part in a run; the server has the buffers."""
+    def open(self, server: Server, buffers: list[Array]) -> None:
+        """Take part in a run, which starts from these buffers; the server has them."""
         self._server = server
+        server.start_buffers(buffers)
         self._names = [client.name for client in server.setup.clients]
         self._loops = [client.own_loop for client in server.setup.clients]
 
@@ -68,7 +69,7 @@ class AppSide:
         if not self._loops[client]:
             return arrays, config
         buffers = self._server.buffers
-        self._server.downlink_bytes += _bytes(buffers)
+        self._server.count_bytes(down=_bytes(buffers))
         user = {**self._train, "server-round": config["round"]}
         found, about = attach(arrays, config, Extras(buffers, user, {}))
         return found, {**about, FORM: self.form.to_json()}
@@ -111,11 +112,11 @@ class AppSide:
             return
         server = self._server
         if server.buffers:
-            server.uplink_bytes += len(heard) * _bytes(server.buffers)
+            server.count_bytes(up=len(heard) * _bytes(server.buffers))
             cohort = [buffers for _, buffers, _ in heard.values()]
             alike = server.setup.weighting == UNIFORM
             weights = [1.0 if alike else n for n, _, _ in heard.values()]
-            server.buffers = mean_buffers(cohort, weights)
+            server.move_buffers(mean_buffers(cohort, weights))
         self._trained = self._mean({client: (n, m) for client, (n, _, m) in heard.items()})
 
     @property

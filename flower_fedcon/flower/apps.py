@@ -85,9 +85,7 @@ def client_app(
         return kind(objective, context=context, policy=rules, **given)
 
     def fit(context: Context, arrays: list[Any], config: dict[str, Any], summed: int = 1) -> Any:
-        client = build(config, context)
-        client.summed = summed
-        return client.fit(arrays, config)
+        return build(config, context).answer(arrays, config, summed)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -173,20 +171,7 @@ def server_app(
         strategy.start(
             grid,
             x0,
-            num_rounds=_option(config, "num-server-rounds", 3),
-            timeout=_option(config, "timeout", 3600.0),
-            seed=_option(config, "seed", 0),
-            evaluate_every=_option(config, "evaluate-every", 10),
-            num_clients=_option(config, "num-clients", 0) or None,
-            **_patience(config),
-            authenticated=_option(config, "authenticated", False),
-            run_dir=_option(config, "run-dir", "") or None,
-            weighting=_option(config, "weighting", "uniform"),
-            resume=_option(config, "resume", False),
-            certificates=_option(config, "certificates", False),
-            audit=_option(config, "audit", False) if "audit" in config else None,
-            checkpoint_every=_option(config, "checkpoint-every", 0) or None,
-            allow_changes=[x for x in _option(config, "allow-changes", "").split(",") if x],
+            **_settings(config),
             callbacks=callbacks,
             schema=schema,
             secure_aggregation=_secure(config, secure_aggregation),
@@ -195,14 +180,34 @@ def server_app(
     return app
 
 
-def _patience(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run configuration says of slow and failing nodes, for `start`."""
-    optional = {"min-clients-to-start": 0, "start-timeout": 0.0, "evaluate-timeout": 0.0}
-    others = {"grace": 0.0, "round-deadline": 0.0, "max-retries": 0,
-              "quarantine-after": 0, "quarantine-rounds": 0}  # fmt: skip
-    kinds: dict[str, Any] = {**optional, **others}
-    given = {key: _option(config, key, kind) for key, kind in kinds.items() if key in config}
-    return {key.replace("-", "_"): value for key, value in given.items() if value or key in others}
+_ALWAYS = {
+    "num-server-rounds": 3, "timeout": 3600.0, "seed": 0, "evaluate-every": 10,
+    "weighting": "uniform", "resume": False, "certificates": False, "authenticated": False,
+}  # fmt: skip
+"""Keys of a run configuration, and what `start` is given without them."""
+_UNLESS_ZERO = {
+    "run-dir": "", "checkpoint-every": 0, "num-clients": 0, "min-clients-to-start": 0,
+    "start-timeout": 0.0, "evaluate-timeout": 0.0,
+}  # fmt: skip
+"""Keys whose zero, or empty text, stands for what `start` does by itself."""
+_WHERE_GIVEN = {
+    "audit": False, "grace": 0.0, "round-deadline": 0.0, "max-retries": 0, "quarantine-after": 0,
+    "quarantine-rounds": 0,
+}  # fmt: skip
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run configuration says, by the names of `start`."""
+    kinds: dict[str, Any] = {**_ALWAYS, **_UNLESS_ZERO, **_WHERE_GIVEN}
+    said = {key: _option(config, key, zero) for key, zero in kinds.items()}
+    found = {
+        key.replace("-", "_"): value
+        for key, value in said.items()
+        if key in _ALWAYS or (key in config and (value or key in _WHERE_GIVEN))
+    }
+    names = [name for name in _option(config, "allow-changes", "").split(",") if name]
+    found["num_rounds"] = found.pop("num_server_rounds")
+    return {**found, "allow_changes": names}
 
 
 def _secure(config: Mapping[str, Any], given: SecAggPlus | None) -> SecAggPlus | None:

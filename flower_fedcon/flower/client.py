@@ -28,7 +28,7 @@ from flower_fedcon.core.protocol import (
 )
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, printable
 from flower_fedcon.flower import codec
-from flower_fedcon.flower.ledger import FileLedger
+from flower_fedcon.flower.node_ledger import FileLedger
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
@@ -57,8 +57,6 @@ class FlowerClient(NumPyClient):
     remembers: bool
     """Whether anything is kept between rounds; known with the run's settings."""
     _ledger: FileLedger | None = None
-    summed = 1
-    """In a sum of at least how many clients the server sees the answer: 1 for the answer itself."""
 
     @abstractmethod
     def describe(self) -> ClientInfo:
@@ -135,6 +133,10 @@ class FlowerClient(NumPyClient):
         self.objective = PrivateObjective(self._own_objective, privacy, self._ledger)
         self._own_objective = self.objective
 
+    def recall(self, versions: Versions) -> None:
+        """Take over the states that were kept of this client."""
+        self.versions = versions
+
     def fit(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[list[Array], int, dict[str, Any]]:
@@ -143,8 +145,13 @@ class FlowerClient(NumPyClient):
         An error, of the request, the data or the program, becomes an error reply, which the server
         names and counts.
         """
-        if self.summed == 1:  # else it is this package that calls the mod
-            check_callers()
+        check_callers()
+        return self.answer(parameters, config)
+
+    def answer(
+        self, parameters: list[Array], config: dict[str, Any], summed: int = 1
+    ) -> tuple[list[Array], int, dict[str, Any]]:
+        """Answer as `fit` does, where the server sees a sum of at least `summed` answers."""
         try:
             if config.get("action") == codec.DESCRIBE:
                 self.check_algorithm(str(config.get("algorithm", self.algorithm)))
@@ -164,7 +171,7 @@ class FlowerClient(NumPyClient):
                     steps = 0
                     if request.phase != CERTIFY:  # a certificate asks for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
-                    self.policy.check(run, request, int(self.num_examples), steps, self.summed)
+                    self.policy.check(run, request, int(self.num_examples), steps, summed)
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
                     if self._ledger is not None:
@@ -174,9 +181,9 @@ class FlowerClient(NumPyClient):
                     store = self._store if remembers else None
                     if store is not None:
                         until_saved.enter_context(store.locked(run))
-                        self.versions = store.load(run, self.state_type)
+                        self.recall(store.load(run, self.state_type))
                     reply = released(self.handle(request), run, request)
-                    if self.summed > 1:
+                    if summed > 1:
                         reply.payload = {k: [_dense(v)] for k, (v,) in reply.payload.items()}
                 if store is not None and phase != CERTIFY and not reply.lost:
                     store.save(run, self.versions)

@@ -35,8 +35,8 @@ Config = dict[str, Any]
 class RequestEncoder:
     """Encodes the requests of one run; what they have in common is encoded once."""
 
-    def __init__(self, run: RunInfo, factors: Sequence[float] | None = None) -> None:
-        self._factors = factors
+    def __init__(self, run: RunInfo) -> None:
+        self._factors = run.factors
         text, self.setting_arrays = encode(run.settings)
         self.setting_arrays |= prepared_arrays(run.preparation)
         self._common: Config = {

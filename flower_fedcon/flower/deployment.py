@@ -21,7 +21,7 @@ from typing import Self
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.validation import count
-from flower_fedcon.wire.files import write_text
+from flower_fedcon.wire.whole_files import write_text
 
 CONNECTION = "local-nodes"  # its name in config.toml
 _TAIL = 12  # lines of a log

@@ -9,13 +9,19 @@ from __future__ import annotations
 import fnmatch
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.core.protocol import UNIFORM, ClientInfo, Setup
+from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from flower_fedcon.strategies.base import FedConStrategy
 
 BATCH_NORM = ("*running_mean", "*running_var", "*num_batches_tracked")
 """What is a buffer unless the caller says otherwise, as is every array of whole numbers."""
@@ -107,33 +113,77 @@ class ModelForm:
         return cls(tuple(map(str, names)), tuple(map(str, buffers)))
 
 
-def start_of(
-    given: Any, declared: Sequence[str] | None, *, loops: bool, name: str
-) -> tuple[ModelForm | None, Any, list[Array]]:
-    """Return the form of a model whose arrays have names, what is trained of it, and its buffers.
+class Agreed(NamedTuple):
+    """What server and clients start from."""
+
+    form: ModelForm | None
+    """What the model is made of, where its arrays have names."""
+    setup: Setup
+    x0: Array
+    """Packed."""
+    buffers: list[Array]
+    loops: bool
+    """Whether clients have train loops of their own."""
+
+
+def agree(
+    strategy: FedConStrategy[Any],
+    infos: Sequence[ClientInfo],
+    given: Any,
+    *,
+    name: str,
+    num_rounds: int,
+    seed: int,
+    declared: Sequence[str] | None = None,
+    weighting: str = UNIFORM,
+    preparation: Preparation | None = None,
+) -> Agreed:
+    """Return what a run on these nodes starts from.
 
     Parameters
     ----------
+    strategy : FedConStrategy
+    infos : sequence of ClientInfo
+        What the nodes' clients say of themselves.
     given : dict of arrays by name, list of arrays, array or None
+        x0.
+    name : str
+        The argument's that gives it.
+    num_rounds, seed, weighting, preparation
+        As in `Setup`.
     declared : sequence of str, optional
         Patterns of the buffers' names.
-    loops : bool
-        Whether clients have train loops of their own: they need a form, of numbers if need be.
-    name : str
-        The argument's.
+
+    Raises
+    ------
+    ConfigError
+        If the clients do not fit together, or not to the strategy or x0.
     """
+    loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
     if given is None and loops:
         raise ConfigError(
             "clients with a train loop of their own do not say what their model is: give "
             f"{name}, such as ArrayRecord(model.state_dict()) to start(initial_arrays=...)"
         )
-    if not loops and not isinstance(given, Mapping):
-        return None, given, []
-    if not isinstance(given, Mapping):
-        given = {str(i): a for i, a in enumerate(given if isinstance(given, list) else [given])}
-    arrays = {str(key): np.asarray(array) for key, array in given.items()}
-    form = ModelForm.of(arrays, declared)
-    return form, *form.split(arrays)
+    form, buffers = None, list[Array]()
+    if loops and not isinstance(given, Mapping):  # they need a form: of numbers
+        given = dict(enumerate(given if isinstance(given, list) else [given]))
+    if isinstance(given, Mapping):
+        arrays = {str(key): np.asarray(array) for key, array in given.items()}
+        form = ModelForm.of(arrays, declared)
+        given, buffers = form.split(arrays)
+    layered = loops or any(layout and layout.layered for layout in known)
+    if isinstance(given, list) and len(given) == 1 and not layered:
+        given = given[0]
+    layout = common_layout(known, [info.name for info in infos], given)
+    if form is not None and layout.layered:
+        layout = replace(layout, names=form.layer_names)
+    x0 = start_point(layout, given, strategy.constraint)
+    setup = Setup.of(
+        infos, num_rounds, layout, strategy.participation, seed, weighting, preparation
+    )
+    check_weighting(strategy, setup)
+    return Agreed(form, setup, x0, buffers, loops)
 
 
 class Extras(NamedTuple):

@@ -13,17 +13,17 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Result
 
 from flower_fedcon.core.preparing import LIMIT, Preparing
-from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo, RunInfo, Setup
+from flower_fedcon.core.protocol import UNIFORM, WEIGHTINGS, ClientInfo, RunInfo
 from flower_fedcon.core.round import Round
-from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.app_side import AppSide
-from flower_fedcon.flower.forms import start_of
+from flower_fedcon.flower.forms import agree
 from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.runs.history import History, Record
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array, choice
@@ -86,11 +86,12 @@ class GridRun:
             result.train_metrics_clientapp[int(record["round"])] = MetricRecord({**record})
 
         def evaluate(server_round: int, x: Array) -> Record:
+            found = {} if plan.evaluate is None else plan.evaluate(server_round, x)
             metrics = None if evaluate_fn is None else evaluate_fn(server_round, self.arrays())
-            if metrics is None:
-                return {}
-            result.evaluate_metrics_serverapp[server_round] = metrics
-            return {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+            if metrics is not None:
+                result.evaluate_metrics_serverapp[server_round] = metrics
+                found |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
+            return found
 
         def progress(round_: Round) -> None:
             done, clients = round_.number - before, self._server.setup.clients
@@ -108,16 +109,11 @@ class GridRun:
                 f"; without {in_words(missing)}" if missing else "",
             )
 
-        self.open(
-            initial,
-            replace(
-                plan, callbacks=[report, *plan.callbacks], evaluate=evaluate, after_round=progress
-            ),
-        )
+        self.open(initial, replace(plan, callbacks=[report, *plan.callbacks], evaluate=evaluate))
         started, before = time.monotonic(), self._server.round
         _log.info("Starting %s:", self._strategy.title)
         self._strategy.summary()
-        result.history = self._run.play()
+        result.history = self._run.play(progress)
         result.arrays = self.arrays()
         if result.history.report is not None:
             _log.info("The model:\n%s", result.history.report.text)
@@ -127,31 +123,28 @@ class GridRun:
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
         infos, preparation = self._prepared(self._engine.describe())
-        loops, known = any(info.own_loop for info in infos), [info.layout for info in infos]
-        given = messages.own_arrays(initial) if isinstance(initial, ArrayRecord) else initial
-        name = "initial_arrays"
-        self._form, x0, buffers = start_of(given, self._buffers, loops=loops, name=name)
-        layered = loops or any(k and k.layered for k in known)
-        if isinstance(x0, list) and len(x0) == 1 and not layered:
-            x0 = x0[0]
-        self._check_loops(loops, plan)
-        layout = common_layout(known, [info.name for info in infos], x0)
-        if self._form is not None and layout.layered:
-            layout = replace(layout, names=self._form.layer_names)
-        start = start_point(layout, x0, self._strategy.constraint)
-        rule = self._strategy.participation
-        setup = Setup.of(
-            infos, plan.num_rounds, layout, rule, plan.seed, self._weighting, preparation
+        agreed = agree(
+            self._strategy,
+            infos,
+            messages.own_arrays(initial) if isinstance(initial, ArrayRecord) else initial,
+            name="initial_arrays",
+            num_rounds=plan.num_rounds,
+            seed=plan.seed,
+            declared=self._buffers,
+            weighting=self._weighting,
+            preparation=preparation,
         )
-        check_weighting(self._strategy, setup)
-        self._engine.factors = setup.factors
-        self._run = Run(plan, self._strategy, setup, start, self._engine)
+        self._form = agreed.form
+        self._check_loops(agreed.loops, plan)
+        self._run = Run(plan, self._strategy, agreed.setup, agreed.x0, self._engine)
         self._server = self._run.server
         self._engine.check(self._server.strategy, certificates=plan.certificates)
-        self._server.buffers = self._server.buffers or buffers  # those of a checkpoint come first
-        if loops and self._form is not None:
-            self._engine.app = AppSide(self._form, self._train_config, self._evaluate_config)
-            self._engine.app.open(self._server)
+        if agreed.form is not None and agreed.loops:
+            app = AppSide(agreed.form, self._train_config, self._evaluate_config)
+            app.open(self._server, agreed.buffers)
+            self._engine.serve(app)
+        else:
+            self._server.start_buffers(agreed.buffers)
 
     def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Preparation | None]:
         """Let clients with tables agree on their columns; return what they then say of themselves.
@@ -215,14 +208,14 @@ class GridRun:
             raise FedConError(
                 f"round {server_round} was asked for after round {self._server.round}"
             )
-        self._round = self._server.begin()
+        self._round = Round.begin(self._server)
         request = self._round.next_request()
         return [] if request is None else self._engine.messages(request)
 
     def apply(self, received: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
         """Take the replies of a round, ask again where needed, and apply the round."""
         self._round.take(self._engine.read(received, self._round.number))
-        self._run.finish_round(self._round)
+        self._run.play_round(self._round)
         return self.arrays(), MetricRecord(
             {"replies": self._server.replies, **self._server.spent()}
         )

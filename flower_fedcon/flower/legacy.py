@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,14 +26,13 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flower_fedcon.core.evaluation import usable
-from flower_fedcon.core.protocol import ClientInfo, Reply, Setup
+from flower_fedcon.core.protocol import ClientInfo, Reply
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.core.start import check_weighting, common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, incoming
 from flower_fedcon.flower.app_side import AppSide
-from flower_fedcon.flower.forms import start_of
+from flower_fedcon.flower.forms import agree
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import natural
 from flower_fedcon.flower.refusals import check_callers
@@ -123,32 +121,28 @@ def as_legacy_strategy(
         raise ConfigError(f"the steps of {strategy!r} depend on num_rounds: give it here too")
     if num_clients is not None:
         count("num_clients", num_clients)
+    start: dict[str, Any] = {"num_rounds": num_rounds or 0, "seed": seed}
+    start |= {"declared": buffers, "weighting": weighting}
     configs = dict(train_config or {}), dict(evaluate_config or {})
-    legacy = _Legacy(strategy, num_clients, num_rounds or 0, seed, x0, timeout, on_round)
-    legacy.configs, legacy.patterns, legacy.weighting = configs, buffers, weighting
-    return legacy
+    return _Legacy(strategy, num_clients, x0, start, timeout, on_round, configs)
 
 
 class _Legacy(Strategy):
     """One run of a strategy through Flower's older interface."""
 
-    configs: tuple[dict[str, Scalar], dict[str, Scalar]] = ({}, {})
-    patterns: Sequence[str] | None = None
-    weighting = "uniform"
-
     def __init__(
         self,
         strategy: FedConStrategy[Any],
         num_clients: int | None,
-        num_rounds: int,
-        seed: int,
         x0: Model | Mapping[str, Array] | None,
+        start: Mapping[str, Any],
         timeout: float,
         on_round: Callable[[int, Model], None] | None,
+        configs: tuple[dict[str, Scalar], dict[str, Scalar]],
     ) -> None:
-        self._strategy = strategy
-        self._num_clients, self._num_rounds, self._seed = num_clients, num_rounds, seed
-        self._x0, self._timeout, self._on_round = x0, timeout, on_round
+        self._strategy, self._num_clients = strategy, num_clients
+        self._x0, self._start, self._timeout = x0, start, timeout  # `start` as `agree` takes it
+        self._on_round, self._configs = on_round, configs
         self._names: dict[str, str] = {}
         self._round: Round | None = None
 
@@ -171,25 +165,17 @@ class _Legacy(Strategy):
                     )
                 time.sleep(1.0)  # a node that has failed is asked again
         known = sorted(infos.values(), key=lambda info: natural(info.name))
-        names = [info.name for info in known]
-        loops = any(info.own_loop for info in known)
-        form, x0, buffers = start_of(self._x0, self.patterns, loops=loops, name="x0")
-        layout = common_layout([info.layout for info in known], names, x0)
-        if form is not None and layout.layered:
-            layout = replace(layout, names=form.layer_names)
-        start = start_point(layout, x0, self._strategy.constraint)
-        rule = self._strategy.participation
-        setup = Setup.of(known, self._num_rounds, layout, rule, self._seed, self.weighting)
-        check_weighting(self._strategy, setup)
-        self._server = Server(self._strategy, setup, start)
-        self._server.max_retries = None  # an attempt is one of Flower's rounds, which it counts
+        form, setup, start, buffers, loops = agree(
+            self._strategy, known, self._x0, name="x0", **self._start
+        )
+        # An attempt is one of Flower's rounds, which it counts.
+        self._server = Server(self._strategy, setup, start, max_retries=None)
         self._app: AppSide | None = None
         if form is not None and loops:
-            self._server.buffers = buffers
-            self._app = AppSide(form, *self.configs)
-            self._app.open(self._server)
-        self._encoder = codec.RequestEncoder(self._server.info, setup.factors)
-        self._index = {name: j for j, name in enumerate(names)}
+            self._app = AppSide(form, *self._configs)
+            self._app.open(self._server, buffers)
+        self._encoder = codec.RequestEncoder(self._server.info)
+        self._index = {info.name: j for j, info in enumerate(known)}
         return self._parameters()
 
     def _meet(self, client_manager: ClientManager) -> tuple[dict[str, ClientInfo], int]:
@@ -225,7 +211,7 @@ class _Legacy(Strategy):
         """Return the requests of a round, or what an unfinished round still asks for."""
         self._meet(client_manager)
         if self._round is None:
-            self._round = self._server.begin()
+            self._round = Round.begin(self._server)
         known = client_manager.all().items()
         proxies = {self._names[cid]: proxy for cid, proxy in known if cid in self._names}
         messages = []
@@ -254,7 +240,7 @@ class _Legacy(Strategy):
         if not self._round.is_complete():
             _log.warning("round %d is not complete: asking again", self._server.round)
             return None, {}
-        self._server.finish(self._round)
+        self._round.finish()
         metrics: dict[str, Scalar] = {"replies": self._server.replies, **self._server.spent()}
         if self._app is not None:
             self._app.settle(self._round.uploads().clients)

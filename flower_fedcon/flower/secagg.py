@@ -127,7 +127,7 @@ class _AbandonedError(Exception):
 
 
 @dataclass
-class _Node:
+class _NodeProxy:
     """Stands for the workflow's proxy of a client."""
 
     node_id: int
@@ -141,15 +141,15 @@ class _Asks:
     ) -> None:
         self._asks, self._outcome = asks, outcome
 
-    def configure_fit(self, *_: Any) -> list[tuple[_Node, FitIns]]:
+    def configure_fit(self, *_: Any) -> list[tuple[_NodeProxy, FitIns]]:
         """Return what each node is to train with."""
         return [
-            (_Node(node), FitIns(ndarrays_to_parameters(list(arrays)), config))
+            (_NodeProxy(node), FitIns(ndarrays_to_parameters(list(arrays)), config))
             for node, (arrays, config) in self._asks.items()
         ]
 
     def aggregate_fit(
-        self, server_round: int, results: list[tuple[_Node, FitRes]], failures: list[Exception]
+        self, server_round: int, results: list[tuple[_NodeProxy, FitRes]], failures: list[Exception]
     ) -> tuple[None, dict[str, Any]]:
         """Take the mean, which comes once for each node."""
         self._outcome.nodes = [node.node_id for node, _ in results]

@@ -16,7 +16,7 @@ from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.flower.leftovers import tidy
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.wire import state_files
-from flower_fedcon.wire.files import FolderLock, atomic, read_bytes, storage
+from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, storage
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from flwr.serverapp.strategy import Strategy
 
 from flower_fedcon.card import first_sentence, one_line
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, nearest
 from flower_fedcon.flower.refusals import check_callers
+from flower_fedcon.validation import with_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from flower_fedcon.card import Card
+    from flower_fedcon.engines.patience import Patience
     from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.privacy import SecAggPlus
-    from flower_fedcon.runs.history import Callback
+    from flower_fedcon.runs.plan import Plan
     from flower_fedcon.strategies.base import FedConStrategy
     from flower_fedcon.tables.schema import Schema
     from flower_fedcon.validation import Array
@@ -50,35 +52,19 @@ class FlowerStrategy(Strategy):
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | Array | Sequence[Array] | None = None,
-        num_rounds: int = 3,
-        timeout: float = 3600,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
-        seed: int = 0,
+        plan: Plan | None = None,
+        patience: Patience | None = None,
         buffers: Sequence[str] | None = None,
         weighting: str = "uniform",
-        num_clients: int | None = None,
-        min_clients_to_start: int | None = None,
-        start_timeout: float | None = None,
-        evaluate_timeout: float | None = None,
-        grace: float | None = None,
-        round_deadline: float = 3600,
-        max_retries: int | None = None,
-        quarantine_after: int = 3,
-        quarantine_rounds: int = 10,
-        authenticated: bool = False,
-        evaluate_every: int = 10,
-        run_dir: str | Path | None = None,
-        resume: bool = False,
-        checkpoint_every: int | None = None,
-        allow_changes: Sequence[str] = (),
-        certificates: bool = False,
-        audit: bool | None = None,
-        callbacks: Sequence[Callback] = (),
         schema: Schema | str | Path | Mapping[str, Any] | None = None,
         secure_aggregation: SecAggPlus | None = None,
+        **settings: Any,
     ) -> RunResult:
         """Run the algorithm on the nodes of a grid.
 
@@ -92,16 +78,21 @@ class FlowerStrategy(Strategy):
         initial_arrays : ArrayRecord, array or list of arrays, optional
             x0. By default zeros of the clients' shape, projected onto the constraint set. A
             record's names are those of `evaluate_fn`'s arrays and the result's.
-        num_rounds : int (default: 3)
-        timeout : float (default: 3600)
-            Seconds to wait for the replies to a message.
+        num_rounds : int, optional
+            By default the plan's, or 3.
+        timeout : float, optional
+            Seconds to wait for the replies to a message; by default the patience's, or 3600.
         train_config, evaluate_config : ConfigRecord, optional
             For train and evaluate functions of the app's own (`flower_fedcon.train_step`), as in
             Flower, with "server-round". Hyperparameters are this strategy's arguments.
         evaluate_fn : callable, optional
             Central evaluation, as in Flower: (round, arrays) -> MetricRecord or None.
-        seed : int (default: 0)
-            The seed of every draw: cohorts, batches, compressors.
+        plan : Plan, optional
+            How the run is to go, and what it leaves: `Plan(num_rounds=3, evaluate_every=10)`. With
+            a `run_dir` the audit log is on. A ServerApp that was killed continues from its
+            checkpoint (`resume=True`), with clients that kept their state.
+        patience : Patience, optional
+            How many clients to wait for, how long, and what becomes of those that fail.
         buffers : sequence of str, optional
             Names, or patterns such as "norm.*", of arrays that belong to the model and are not
             optimised: the clients' are averaged. By default the statistics of PyTorch's batch
@@ -110,43 +101,14 @@ class FlowerStrategy(Strategy):
             Whether F is the plain mean of the f_j, or weighted by their numbers of examples: an
             objective is then scaled, as by `FederatedProblem(weights=...)`; of train loops of
             their own the uploads are weighted, as in Flower.
-        num_clients : int, optional
-            How many clients to wait for; by default the nodes' "num-partitions".
-        min_clients_to_start : int, optional
-            How many are enough once `start_timeout` is over; by default all.
-        start_timeout, evaluate_timeout : float, optional
-            Seconds to wait for the clients at the start, and for their evaluations; by default
-            `timeout`.
-        grace : float, optional
-            Seconds that a round waits for the other replies once it has `min_replies`, and an
-            evaluation likewise; by default they wait for all, until the timeout.
-        round_deadline : float (default: 3600)
-            Seconds after its beginning until which a round with too few replies is asked again,
-            with pauses that grow to a minute; then the run ends, and can be resumed. A SuperLink
-            that does not answer is waited for as long.
-        max_retries : int, optional
-            How often it is asked again at most; by default as often as the deadline allows.
-        quarantine_after, quarantine_rounds : int (default: 3, 10)
-            A client that fails in so many rounds in a row (0: none) is left out for so many, then
-            for twice as many; unless a round cannot do without it.
-        authenticated : bool (default: False)
-            Whether the SuperLink knows its nodes by their keys (`--enable-supernode-auth`): a
-            client's name then stays with the key that had it first. Without keys it is free again
-            once the SuperLink no longer lists the node that had it.
-        evaluate_every : int (default: 10)
-            Evaluate on the clients every so many rounds, and after the last; 0 for the last only.
-        run_dir : path, optional
-            Folder for configuration, history, model and checkpoint.
-        resume, checkpoint_every, allow_changes, certificates, audit
-            As for `simulate`; a ServerApp that was killed continues from its checkpoint, with
-            clients that kept their state. With a `run_dir` the audit log is on.
-        callbacks : sequence of callables
-            Each sees a recorded round and may stop the run by returning True.
         schema : Schema, path or dict, optional
             Of the clients' tables, if they have tables: the same as theirs.
         secure_aggregation : SecAggPlus, optional
             Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
             `client_app`, and methods that need the sum alone.
+        **settings
+            Fields of `Plan` and `Patience` by name, such as `seed=1`, `run_dir="runs/first"` or
+            `grace=30.0`. They go before what `plan` and `patience` say.
 
         Returns
         -------
@@ -161,42 +123,23 @@ class FlowerStrategy(Strategy):
         from flower_fedcon.engines.grid import GridEngine
         from flower_fedcon.engines.patience import Patience
         from flower_fedcon.flower.grid_run import GridRun
-        from flower_fedcon.runs.run import Plan
+        from flower_fedcon.runs.plan import Plan
 
+        given = {"num_rounds": num_rounds, "timeout": timeout}
+        settings |= {name: value for name, value in given.items() if value is not None}
+        plan = with_fields(plan or Plan(num_rounds=3, evaluate_every=10), settings)
+        patience = with_fields(patience or Patience(), settings)
+        for name in settings:
+            known = [*vars(plan), *vars(patience)]
+            raise ConfigError(f"start has no argument {name!r}: {nearest(name, known)}")
         strategy = cast("FedConStrategy[Any]", self)
-        patience = Patience(
-            timeout=timeout,
-            evaluate_timeout=evaluate_timeout,
-            start_timeout=start_timeout,
-            min_clients_to_start=min_clients_to_start,
-            grace=grace,
-            round_deadline=round_deadline,
-            max_retries=max_retries,
-            quarantine_after=quarantine_after,
-            quarantine_rounds=quarantine_rounds,
-        )
-        options: dict[str, Any] = {"authenticated": authenticated}
-        engine = GridEngine(strategy, grid, patience, num_clients, **options)
+        engine = GridEngine(strategy, grid, patience)
         if secure_aggregation is not None:
             from flower_fedcon.engines.secure_grid import SecureGridEngine
 
-            engine = SecureGridEngine(
-                secure_aggregation, strategy, grid, patience, num_clients, **options
-            )
+            engine = SecureGridEngine(secure_aggregation, strategy, grid, patience)
         self._grid_run = GridRun(
             strategy, engine, train_config, evaluate_config, buffers, weighting, schema
-        )
-        plan = Plan(
-            num_rounds=num_rounds,
-            seed=seed,
-            evaluate_every=evaluate_every,
-            run_dir=run_dir,
-            resume=resume,
-            checkpoint_every=checkpoint_every,
-            allow_changes=allow_changes,
-            certificates=certificates,
-            audit=audit,
-            callbacks=callbacks,
         )
         return self._grid_run.play(initial_arrays, plan, evaluate_fn)
 

@@ -165,7 +165,7 @@ def shrink_parts(
 
 
 def _square_norm(x: Array) -> float:
-    """Return the sum of squares, in the order of `sets.arrays.square_norms`."""
+    """Return the sum of squares, in the order of `sets.shapes.square_norms`."""
     whole, lanes = len(x) - len(x) % 64, np.zeros(64)
     for j in range(0, whole, 64):
         for k in range(64):
@@ -181,7 +181,7 @@ def _square_norm(x: Array) -> float:
 
 
 def shrink_norm(v: Array, d: int, level: float, ball: bool, out: Array) -> bool:
-    """Change the norms of vectors of d entries, one after another; see `sets.arrays.square_norms`.
+    """Change the norms of vectors of d entries, one after another; see `sets.shapes.square_norms`.
 
     They are clipped at a level, for a ball, or else soft-thresholded. Returns whether the norms are
     ordinary numbers, whose squares are so, too.

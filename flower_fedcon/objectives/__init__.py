@@ -6,7 +6,6 @@ place. The modules `packed` and `stacked` are for the engines: they turn an obje
 layers into one of a vector, and the objectives of many clients into one in arrays.
 """
 
-from flower_fedcon.objectives.assignment import QuadraticAssignment
 from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
 from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
 from flower_fedcon.objectives.completion import MatrixCompletion
@@ -21,6 +20,7 @@ from flower_fedcon.objectives.network import TanhNetwork
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson
 from flower_fedcon.objectives.private import PrivateObjective
 from flower_fedcon.objectives.quadratic import Quadratic
+from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from flower_fedcon.arrays import in_order
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
 _LINE = 64  # bytes of a cache line
@@ -99,56 +100,6 @@ def _empty_at_a_line(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-class Steps(NamedTuple):
-    """Steps z := a z + b w - step g, with g = grad h(w) at a point w that follows from z.
-
-    h(x) = f_j(x) + <linear - less, x> + shift/2 ||x - center||^2.
-
-    Attributes
-    ----------
-    start : array, shape (clients, *shape), or of `shape` for all
-        Of z.
-    step : float
-    points : list of (threshold, divisor)
-        For each step: w is z, soft-thresholded and divided; `Z` itself where it is z.
-    onward : (float, float)
-        a and b.
-    linear, center : array, optional
-        Shape of `start`; the origin if None.
-    less : array, shape (clients, *shape), optional
-        Given only with `linear`.
-    shift : float
-    first : array, optional
-        The point of the first step, of `shape`, in place of the one that follows from z.
-    """
-
-    start: Array
-    step: float
-    points: Sequence[tuple[float, float]]
-    onward: tuple[float, float] = (1.0, 0.0)
-    linear: Array | None = None
-    shift: float = 0.0
-    center: Array | None = None
-    first: Array | None = None
-    less: Array | None = None
-
-    @property
-    def arrays(self) -> list[Array]:
-        """Those that there are."""
-        given = self.start, self.linear, self.center, self.first, self.less
-        return [array for array in given if array is not None]
-
-    @property
-    def plain(self) -> bool:
-        """Whether they are z := z - step grad h(z)."""
-        plain = self.onward in ((1.0, 0.0), (0.0, 1.0)) and self.first is None
-        return plain and all(point is Z for point in self.points)
-
-
-Z = (0.0, 1.0)
-"""The point of a step that is z itself."""
-
-
 class VertexStep(NamedTuple):
     """A Frank-Wolfe step over an l1 ball, x := (1 - step) x + step s.
 
@@ -183,23 +134,26 @@ class StepTaker:
         return None
 
     def gradient_steps(
-        self, steps: Steps, next_rows: Callable[[], Array | None] | None = None
+        self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
     ) -> Array | None:
         """Return where a client's next gradient steps lead; None to take them one by one.
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
+            Steps that are `in_numbers`.
         next_rows : callable, optional
             Returns the rows that count in the next step, None for all, as they always do without
             it; an engine's own objective knows them.
         """
         return None
 
-    def variate_steps(self, steps: Steps, rate: float) -> tuple[Array, Array] | None:
-        """Return how far these lead, z - start, and control variates that move with them.
+    def variate_steps(
+        self, steps: LocalPass, next_rows: Callable[[], Array | None] | None = None
+    ) -> tuple[Array, Array] | None:
+        """Return how far these lead, and the control variates that follow by their rate.
 
-        These are less + (rate (z - start) - linear). None to find them after the steps.
+        None to find them after the steps.
         """
         return None
 
@@ -314,16 +268,16 @@ class Stack(ABC):
         """
         return
 
-    def takes(self, steps: Steps) -> bool:
+    def takes(self, steps: LocalPass) -> bool:
         """Return whether `gradient_steps` can take these."""
         return False
 
-    def gradient_steps(self, steps: Steps, which: Which, rows: Array | None) -> Array:
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
         """Return where gradient steps of some clients lead, all of one client's in one go.
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
         which : slice, or array of int
             The clients.
         rows : array of int, shape (clients, steps, batch size), optional
@@ -337,12 +291,12 @@ class Stack(ABC):
         return self._in_shape(models)
 
     def variate_steps(
-        self, steps: Steps, rate: float, which: Which, rows: Array | None
+        self, steps: LocalPass, which: Which, rows: Array | None
     ) -> tuple[Array, Array]:
         """Return how far these lead, and control variates, as `StepTaker` does."""
         clients, own = places(which), None if rows is None else in_order(rows)
         assert self._walking is not None  # noqa: S101  (see `takes`)
-        moved, variates = self._walking.walk(steps, clients, own, rate)
+        moved, variates = self._walking.walk(steps, clients, own, steps.variate_rate)
         return self._in_shape(moved), self._in_shape(variates)
 
     def _in_shape(self, models: Array) -> Array:

@@ -9,8 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.arrays import in_order, known
-from flower_fedcon.objectives.client_axis import Stack, Steps, VertexStep, Which, places
+from flower_fedcon.objectives.client_axis import Stack, VertexStep, Which, places
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_form, pays
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
 # Data are read twice, and should still be in the cache the second time.
@@ -182,12 +183,12 @@ class Cohort(Stack):
             return None
         return loops.vertex_step(step, places(which))
 
-    def takes(self, steps: Steps) -> bool:
+    def takes(self, steps: LocalPass) -> bool:
         """Return whether compiled loops do: of the data's type, and with one l2 a client."""
         if self._module is not None:
             return self._takes_traced(steps)
         if self._loops is None:
-            count = len(steps.points)
+            count = steps.steps
             if not pays(self.whole, count):
                 return False
             self._walking = self._walking or compiled_form(self.whole, count)
@@ -205,7 +206,7 @@ class Cohort(Stack):
             own = None if module is None else self._loops.traced(module, whole.rows, whole.targets)
             self._loops = own
 
-    def _takes_traced(self, steps: Steps) -> bool:
+    def _takes_traced(self, steps: LocalPass) -> bool:
         """Return whether `source` takes steps, and prepare to take these."""
         takes: bool = self._source.takes(steps)
         if takes:

@@ -11,8 +11,9 @@ import numpy as np
 from flower_fedcon.arrays import is_array, number, of_type
 from flower_fedcon.kernels.dispatch import kernels
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
-from flower_fedcon.objectives.client_axis import Steps, VertexStep, Which
+from flower_fedcon.objectives.client_axis import VertexStep, Which
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.losses import LeastSquares, LogisticRegression
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
@@ -31,7 +32,7 @@ class _Ahead(NamedTuple):
     """Where everyone's plain steps lead from one point."""
 
     start: bytes
-    steps: Steps
+    steps: LocalPass
     models: Array
 
 
@@ -68,7 +69,9 @@ class CompiledRows:
         self._find_products: Callable[[], Array] = lambda: np.matmul(
             self.tables, self.tables.swapaxes(1, 2)
         )
-        self._habit: Steps | None = None  # everyone's last ones; None if these are hard to guess
+        self._habit: LocalPass | None = (
+            None  # everyone's last ones; None if these are hard to guess
+        )
         self._guessing = True
         self._ahead: _Ahead | None = None
 
@@ -202,18 +205,18 @@ class CompiledRows:
         return means
 
     def walk(
-        self, steps: Steps, clients: Array, rows: Array | None, rate: float | None
+        self, steps: LocalPass, clients: Array, rows: Array | None, rate: float | None
     ) -> tuple[Array, Array]:
         """Return where gradient steps of some clients lead, or how far, and their variates.
 
         Parameters
         ----------
-        steps : Steps
+        steps : LocalPass
         clients : array of int, shape (n,)
         rows : array of int, shape (n, steps, batch size), optional
             The rows of each client that count; all by default.
         rate : float, optional
-            See `StepTaker.variate_steps`; without it, only `models` is found.
+            See `LocalPass`; without it, only `models` is found.
 
         Returns
         -------
@@ -240,7 +243,7 @@ class CompiledRows:
         )
         return moved
 
-    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> Array | None:
+    def taken_ahead(self, steps: LocalPass, clients: Array, rows: Array | None) -> Array | None:
         """Return where these steps lead if an evaluation has taken them, shape (clients, d).
 
         After a wrong guess there is no other.
@@ -256,12 +259,12 @@ class CompiledRows:
         self._guessing, self._habit = False, None
         return None
 
-    def _plain(self, steps: Steps) -> _Plain | None:
+    def _plain(self, steps: LocalPass) -> _Plain | None:
         """Return steps on all rows as plain ones, if the rows' products save work."""
-        count = len(steps.points)
+        count = steps.steps
         if count < 2 or not (self._few_rows and steps.plain):
             return None
-        shift, step = (of_type(x, steps.start.dtype) for x in (steps.shift, steps.step))
+        shift, step = (of_type(x, steps.start.dtype) for x in (steps.shift, steps.rate))
         return _Plain(shift, step, count)
 
     def _is_cheap(self, plain: _Plain) -> bool:
@@ -354,7 +357,7 @@ def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | No
     return CompiledRows(module, *data, number * (factor * whole.scale), logistic, ridges)
 
 
-def _are_alike(steps: Steps, others: Steps) -> bool:
+def _are_alike(steps: LocalPass, others: LocalPass) -> bool:
     """Return whether plain steps are those that others are, of an objective alone."""
-    numbers = steps.step == others.step and steps.onward == others.onward
+    numbers = steps.rate == others.rate and steps.onward == others.onward
     return numbers and steps.first is None and steps.points == others.points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
 
@@ -31,11 +31,11 @@ class CompiledSoftmax:
         """Return whether the arrays have the data's dtype, which the kernels need."""
         return all(array.dtype == self.tables.dtype for array in arrays)
 
-    def taken_ahead(self, steps: Steps, clients: Array, rows: Array | None) -> None:
+    def taken_ahead(self, steps: LocalPass, clients: Array, rows: Array | None) -> None:
         """Return None: no evaluation takes steps."""
 
     def walk(
-        self, steps: Steps, clients: Array, rows: Array | None, rate: float | None
+        self, steps: LocalPass, clients: Array, rows: Array | None, rate: float | None
     ) -> tuple[Array, Array]:
         """Return what `CompiledRows.walk` does; models of shape (n, d, classes)."""
         module, shape = self.module, steps.start.shape[-2:]

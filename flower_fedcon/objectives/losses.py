@@ -87,7 +87,9 @@ class LeastSquares(LinearModel):
         """Return what the sum of `loss` gives, by one product."""
         residuals = scores - self.targets
         weighted = residuals if self.weights is None else self.weights * residuals
-        return 0.5 * self.scale / scores.shape[-1] * dot(residuals, weighted, 1)
+        alone = self.clients is None
+        sums = float(residuals.dot(weighted)) if alone else dot(residuals, weighted, 1)
+        return 0.5 * self.scale / scores.shape[-1] * sums
 
 
 class LogisticRegression(LinearModel):

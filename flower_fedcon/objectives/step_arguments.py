@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import of_type, vector
-from flower_fedcon.objectives.client_axis import Steps
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
 
-def drift_of(module: Any, steps: Steps, start: Array) -> tuple[Array, Array, Array, Array]:
+def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array, Array, Array]:
     """Return the arrays that steps from the rows of `start` heed, as the kernels take them, flat.
 
     These are the linear term, what is taken off it, the center, and the first point, of length 0
@@ -41,11 +41,11 @@ def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
     return none, nowhere
 
 
-def numbers_of(steps: Steps) -> tuple[Any, ...]:
+def numbers_of(steps: LocalPass) -> tuple[Any, ...]:
     """Return the numbers of steps as the kernels take them, and arrays with two for each step.
 
     These are shift, step, and what z and the point count for; thresholds and divisors.
     """
     dtype, each = steps.start.dtype, zip(*steps.points, strict=True)
-    singles = (steps.shift, steps.step, *steps.onward)
+    singles = (steps.shift, steps.rate, *steps.onward)
     return *(of_type(x, dtype) for x in singles), *(vector(numbers, dtype) for numbers in each)

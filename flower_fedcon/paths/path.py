@@ -15,11 +15,12 @@ from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Model, array_bytes
-from flower_fedcon.paths.grid import largest_weight, penalised, weights
+from flower_fedcon.paths.weights import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import hold
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.strategies.compositefl import CompositeFL
@@ -269,7 +270,7 @@ class Walk:
 
     def _play(self, rounds: int) -> None:
         for _ in range(rounds):
-            self._run.finish_round(self._run.server.begin())
+            self._run.play_round()
 
     def along(self, grid: Array) -> RegularizationPath:
         """Return the path over these weights."""

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.method import Method
 from flower_fedcon.layout import Layout
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Indicator, Regularizer
 from flower_fedcon.sets import ConstraintSet
-from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import parameters
 
 ON_MISMATCH = "error", "warn"
 
 
-def oracles(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[str, Any]:
+def oracles(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any]:
     """Return the arguments by which an algorithm takes the problem's set or regularizer.
 
     A set stands for its indicator where the algorithm has a `regularizer`; none are returned if
@@ -38,7 +38,7 @@ def oracles(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[
     return {}
 
 
-def kept_constraints(kind: type[FedConStrategy[Any]], problem: FederatedProblem) -> dict[str, Any]:
+def kept_constraints(kind: type[Method[Any]], problem: FederatedProblem) -> dict[str, Any]:
     """Return the arguments by which an algorithm keeps the problem's functional constraints.
 
     Empty where its defaults are the problem's, or it has no such arguments.
@@ -55,7 +55,7 @@ def kept_constraints(kind: type[FedConStrategy[Any]], problem: FederatedProblem)
     return found | ({"groups": problem.groups} if asked == "groups" else {})
 
 
-def why_mismatched(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str | None:
+def why_mismatched(strategy: Method[Any], problem: FederatedProblem) -> str | None:
     """Return why a strategy solves another problem than this one; None if it does not.
 
     The two are compared by what they add to the objectives: a set or a regularizer (equal
@@ -101,7 +101,7 @@ _CONSTRAINTS = {
 }
 
 
-def _constraints_remedy(strategy: FedConStrategy[Any], problem: FederatedProblem) -> str:
+def _constraints_remedy(strategy: Method[Any], problem: FederatedProblem) -> str:
     """Return what keeps a problem's functional constraints."""
     if "constraints" in parameters(type(strategy)):
         given = {"constraints": problem.constraints} | kept_constraints(type(strategy), problem)

@@ -4,7 +4,7 @@ from flower_fedcon.regularizers.base import Regularizer
 from flower_fedcon.regularizers.each import Each
 from flower_fedcon.regularizers.elementwise import L1, ElasticNet, L2Squared, Nonnegative, Zero
 from flower_fedcon.regularizers.folded_concave import MCP, SCAD
-from flower_fedcon.regularizers.grouped import GroupLasso, L2Norm, SparseGroupLasso
+from flower_fedcon.regularizers.group_norms import GroupLasso, L2Norm, SparseGroupLasso
 from flower_fedcon.regularizers.intercept import WithIntercept
 from flower_fedcon.regularizers.matrix import NuclearNorm
 from flower_fedcon.regularizers.slope import SLOPE

@@ -11,7 +11,7 @@ import numpy as np
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import flat, oracles
-from flower_fedcon.sets.arrays import expect_finite
+from flower_fedcon.sets.shapes import expect_finite
 from flower_fedcon.validation import Array, float_array, nonnegative, squared_norm
 
 

@@ -20,7 +20,7 @@ from flower_fedcon.regularizers.base import (
     soft,
     weight_or_weights,
 )
-from flower_fedcon.sets.arrays import ByValue, expect_floats
+from flower_fedcon.sets.shapes import ByValue, expect_floats
 from flower_fedcon.validation import Array, nonnegative
 
 

@@ -20,7 +20,7 @@ from flower_fedcon.regularizers.base import (
     shrunk,
     soft,
 )
-from flower_fedcon.sets.arrays import ByValue
+from flower_fedcon.sets.shapes import ByValue
 from flower_fedcon.validation import Array, nonnegative, positive
 
 

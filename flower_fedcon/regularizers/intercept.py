@@ -10,7 +10,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer
 from flower_fedcon.regularizers.wrap import as_regularizer
-from flower_fedcon.sets.arrays import ByValue
+from flower_fedcon.sets.shapes import ByValue
 from flower_fedcon.validation import Array
 
 

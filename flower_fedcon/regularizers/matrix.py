@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
-from flower_fedcon.sets.arrays import each, expect_finite, expect_floats, expect_matrix
+from flower_fedcon.sets.shapes import each, expect_finite, expect_floats, expect_matrix
 from flower_fedcon.sets.spectral import svd
 from flower_fedcon.validation import Array, nonnegative
 

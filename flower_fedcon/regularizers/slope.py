@@ -12,7 +12,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import recursions
 from flower_fedcon.kernels.dispatch import flat, oracles
 from flower_fedcon.regularizers.base import Regularizer, check_prox, plain, weight_or_weights
-from flower_fedcon.sets.arrays import ByValue, each, expect_floats, size_of
+from flower_fedcon.sets.shapes import ByValue, each, expect_floats, size_of
 from flower_fedcon.validation import Array, nonnegative
 
 _SHORT, _NONE = 512, np.empty(0, np.intp)

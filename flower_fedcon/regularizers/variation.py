@@ -10,7 +10,7 @@ import numpy as np
 from flower_fedcon.kernels.dispatch import flat, scalar_loops
 from flower_fedcon.kernels.recursions import fused
 from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, plain
-from flower_fedcon.sets.arrays import expect_floats
+from flower_fedcon.sets.shapes import expect_floats
 from flower_fedcon.validation import Array, nonnegative
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.regularizers.base import Regularizer, check_prox
-from flower_fedcon.sets.arrays import each, expect_floats
+from flower_fedcon.sets.shapes import each, expect_floats
 from flower_fedcon.validation import Array, check_field, nonnegative, positive
 
 _ITERATIONS, _EVERY = 200_000, 10  # of the prox: the most, and how often its gap is taken

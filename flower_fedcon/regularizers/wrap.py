@@ -13,8 +13,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, check_step
 from flower_fedcon.regularizers.elementwise import Zero
 from flower_fedcon.sets import ConstraintSet
-from flower_fedcon.sets.arrays import ByValue, size_of
 from flower_fedcon.sets.product import check_packed, check_parts, join, split
+from flower_fedcon.sets.shapes import ByValue, size_of
 from flower_fedcon.validation import Array, nonnegative
 
 

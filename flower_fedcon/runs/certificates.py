@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.gate import NUMBERS
 from flower_fedcon.core.protocol import CERTIFY
 from flower_fedcon.errors import FedConError, printable
@@ -17,7 +18,6 @@ from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
-    from flower_fedcon.engines.base import Engine
 
 _log = logging.getLogger("flwr")
 CERTIFICATES = frozenset(("kkt", "fw_gap", "consensus"))

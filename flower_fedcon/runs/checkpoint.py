@@ -6,26 +6,23 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions
-from flower_fedcon.core.columns import StateColumns
 from flower_fedcon.core.compressing import Remembering
+from flower_fedcon.core.engine import Engine
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.core.protocol import UNIFORM
+from flower_fedcon.core.protocol import UNIFORM, Setup
+from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import versions
 from flower_fedcon.validation import Array
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.digests import digest, shown
-
-if TYPE_CHECKING:
-    from flower_fedcon.core.protocol import Setup
-    from flower_fedcon.engines.base import Engine
-    from flower_fedcon.strategies.base import FedConStrategy
 
 _log = logging.getLogger("flwr")
 NAME = "checkpoint"
@@ -52,9 +49,7 @@ Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """What must not change when a run is resumed: name -> its digest, and how it is shown."""
 
 
-def fingerprint(
-    strategy: FedConStrategy[Any], setup: Setup, x0: Array, engine: Engine
-) -> Fingerprint:
+def fingerprint(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) -> Fingerprint:
     """Return what must not change when a run is resumed."""
     entries: dict[str, Any] = {
         **strategy.arguments(),
@@ -86,7 +81,7 @@ def save(folder: Path, content: dict[str, Any]) -> None:
 
 def load(
     folder: Path,
-    strategy: FedConStrategy[Any],
+    strategy: Method[Any],
     setup: Setup,
     now: Fingerprint,
     allow_changes: Sequence[str] = (),
@@ -211,7 +206,7 @@ def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) 
     )
 
 
-def _types(strategy: FedConStrategy[Any]) -> dict[str, type[Any]]:
+def _types(strategy: Method[Any]) -> dict[str, type[Any]]:
     """Return the named tuples of an algorithm's own modules: its states are made of them."""
     found: dict[str, type[Any]] = {"Versions": Versions, "Mirror": Mirror}
     found |= {"Remembering": Remembering, "StateColumns": StateColumns}

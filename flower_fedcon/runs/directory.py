@@ -16,7 +16,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import History, HistoryFile, Record
 from flower_fedcon.runs.toml import section, tabled
-from flower_fedcon.wire.files import FolderLock, atomic, storage, write_text
+from flower_fedcon.wire.whole_files import FolderLock, atomic, storage, write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.core.evaluation import Record as Record
 from flower_fedcon.errors import ConfigError, StorageError, nearest
 from flower_fedcon.layout import Model
 from flower_fedcon.validation import Array, nonnegative
-from flower_fedcon.wire.files import atomic, check_file, read_bytes, storage
+from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, storage
 
 if TYPE_CHECKING:
-    from flower_fedcon.runs.report import Report
+    from flower_fedcon.runs.table_report import Report
 
-Record: TypeAlias = dict[str, float]
 Callback: TypeAlias = Callable[[Record], Any]
 """Sees the record of a round; a true return value stops the run after it."""
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from flower_fedcon.errors import printable
 from flower_fedcon.runs.history import Record
-from flower_fedcon.wire.files import storage
+from flower_fedcon.wire.whole_files import storage
 
 
 class JsonLog(logging.Handler):

@@ -7,70 +7,30 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
+from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.rng import check_seed
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.runs import audit, checkpoint, doubts, ledger
-from flower_fedcon.runs.audit import AuditLog
+from flower_fedcon.runs import asked_rounds, audit_log, checkpoint, doubts
+from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory, versions
-from flower_fedcon.runs.history import Callback, History, Record
-from flower_fedcon.runs.report import Report
-from flower_fedcon.validation import Array, count
-
-if TYPE_CHECKING:
-    from flower_fedcon.engines.base import Engine
-    from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.table_report import Report
+from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
 _CHECKPOINT_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a run is to go: what `simulate` and `start` take besides strategy and clients."""
-
-    num_rounds: int
-    seed: int = 0
-    evaluate_every: int = 1
-    run_dir: str | Path | None = None
-    resume: bool = False
-    checkpoint_every: int | None = None
-    allow_changes: Sequence[str] = ()
-    certificates: bool = False
-    audit: bool | None = None
-    """Whether to keep an audit log; None for where clients are on nodes."""
-    callbacks: Sequence[Callback] = ()
-    evaluate: Callable[[int, Array], Record] | None = None
-    """(round, x) -> what is recorded in addition to the engine's evaluation."""
-    config: str | None = None
-    """The experiment file that describes the run, for its directory."""
-    after_round: Callable[[Round], None] | None = None
-    """Sees every round that is complete."""
-
-    def __post_init__(self) -> None:
-        count("num_rounds", self.num_rounds, minimum=0)
-        count("evaluate_every", self.evaluate_every, minimum=0)
-        check_seed(self.seed)
-        if self.checkpoint_every is not None:
-            count("checkpoint_every", self.checkpoint_every)
-        for callback in self.callbacks:
-            if not callable(callback):
-                raise ConfigError(f"a callback must be callable, got {callback!r}")
-        if self.resume and self.run_dir is None:
-            raise ConfigError("resume=True needs the run_dir of the run to continue")
-        if self.audit and self.run_dir is None:
-            raise ConfigError("audit=True needs a run_dir for its audit.jsonl")
 
 
 class Run:
@@ -79,7 +39,7 @@ class Run:
     Parameters
     ----------
     plan : Plan
-    strategy : FedConStrategy
+    strategy : Method
     setup : Setup
     x0 : array
         The packed start.
@@ -90,7 +50,7 @@ class Run:
     def __init__(
         self,
         plan: Plan,
-        strategy: FedConStrategy[Any],
+        strategy: Method[Any],
         setup: Setup,
         x0: Array,
         engine: Engine,
@@ -104,22 +64,25 @@ class Run:
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
-            if self._found is None:
-                self.server = Server(strategy, setup, x0)
-            else:
-                snapshot = self._found["server"]
-                run_id, incarnation = snapshot["run_id"], snapshot["incarnation"] + 1
-                self.server = Server(strategy, setup, x0, run_id=run_id, incarnation=incarnation)
+            snapshot = {} if self._found is None else self._found["server"]
+            self.server = Server(
+                strategy,
+                setup,
+                x0,
+                run_id=snapshot.get("run_id"),
+                incarnation=snapshot.get("incarnation", 0) + 1,
+                max_retries=engine.max_retries,
+                round_deadline=engine.round_deadline,
+            )
+            if snapshot:
                 self.server.resume(snapshot)
-            self.server.max_retries = engine.max_retries
-            self.server.round_deadline = engine.round_deadline
             engine.open(self.server.info)
         except BaseException:
             self.close()
             raise
 
     def _checkpoint_to_resume(
-        self, strategy: FedConStrategy[Any], setup: Setup, x0: Array
+        self, strategy: Method[Any], setup: Setup, x0: Array
     ) -> dict[str, Any] | None:
         """Return the checkpoint to go on from, if there is one."""
         if self._directory is None:
@@ -131,13 +94,16 @@ class Run:
             self._directory.path, strategy, setup, self._fingerprint, self.plan.allow_changes
         )
 
-    def play(self) -> History:
-        """Play the remaining rounds and return the history."""
+    def play(self, after_round: Callable[[Round], None] | None = None) -> History:
+        """Play the remaining rounds and return the history.
+
+        `after_round` sees every round that has been asked for, once it is complete.
+        """
         with closing(self):
             history = self._begin()
             try:
                 with _graceful(self._directory is not None) as interrupted:
-                    self._rounds(history, interrupted)
+                    self._rounds(history, interrupted, after_round)
             except BaseException as error:
                 with suppress(StorageError):  # the first error says more
                     self._save_model(history)
@@ -170,11 +136,16 @@ class Run:
         if self._directory is not None:
             self._directory.close()
 
-    def _rounds(self, history: History, interrupted: list[int]) -> None:
+    def _rounds(
+        self,
+        history: History,
+        interrupted: list[int],
+        after_round: Callable[[Round], None] | None,
+    ) -> None:
         plan, server = self.plan, self.server
         private = server.private
         if private is not None and self._directory is not None:
-            ledger.keep(private, self._directory.path)
+            asked_rounds.keep(private, self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
         while server.round < plan.num_rounds:
@@ -183,13 +154,12 @@ class Run:
                 break
             began = ended if self._engine.wall_clock else time.perf_counter()
             round_: Round | None = None
-            if not self._engine.advances or not self._engine.advance(server, self._ahead()):
-                round_ = server.begin()
-                self.finish_round(round_)
+            if not self._engine.advance(server, plan.rounds_to_next_stop(server.round)):
+                round_ = self.play_round()
             server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began
-            if plan.after_round is not None and round_ is not None:
-                plan.after_round(round_)
+            if after_round is not None and round_ is not None:
+                after_round(round_)
             stop = private is not None and private.exhausted
             due = stop or (plan.evaluate_every and server_round % plan.evaluate_every == 0)
             if due or server_round == plan.num_rounds:
@@ -215,24 +185,14 @@ class Run:
                 history.stopped = server_round < plan.num_rounds
                 break
 
-    def _ahead(self) -> int:
-        """Return how many rounds there are to the next that is looked at."""
-        plan, done = self.plan, self.server.round
-        if plan.after_round is not None:
-            return 0
-        stops = [plan.num_rounds]
-        for every in (plan.evaluate_every, plan.checkpoint_every):
-            if every:
-                stops.append(done - done % every + every)
-        return min(stops) - done
-
-    def finish_round(self, round_: Round) -> None:
-        """Ask until a round has what it needs, and apply it."""
-        ask = self._engine.replies if self._engine.streams else self._engine.answer
+    def play_round(self, begun: Round | None = None) -> Round:
+        """Play the next round, or the rest of one that has begun: ask until it can be applied."""
+        round_ = Round.begin(self.server) if begun is None else begun
         while (request := round_.next_request()) is not None:
-            round_.take(ask(request))
-        self.server.finish(round_)
+            round_.take(self._engine.answer(request))
+        round_.finish()
         self._engine.observe(round_)
+        return round_
 
     def _begin(self) -> History:
         """Begin or go on with the run directory, and return the history so far."""
@@ -260,7 +220,7 @@ class Run:
         wanted = self._engine.clients_keep_states if self.plan.audit is None else self.plan.audit
         if wanted:
             data = self._fingerprint.get("data", {}).get("digest", ())
-            self.server.audit = AuditLog(folder / audit.NAME, self.server, data)
+            self.server.audit = AuditLog(folder / audit_log.NAME, self.server, data)
 
     def _is_due(self, server_round: int) -> bool:
         if self._directory is None:

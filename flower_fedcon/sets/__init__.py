@@ -18,7 +18,7 @@ from flower_fedcon.sets.compact import (
     SquareAtom,
 )
 from flower_fedcon.sets.flats import HalfSpace, Hyperplane
-from flower_fedcon.sets.grouped import GroupL2Ball
+from flower_fedcon.sets.groups import GroupL2Ball
 from flower_fedcon.sets.hull import ConvexHull, ListedAtom
 from flower_fedcon.sets.intersection import Intersection
 from flower_fedcon.sets.knorm import EitherAtom, KNormBall

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import ByValue, each, expect_finite
 from flower_fedcon.sets.flats import Unbounded
+from flower_fedcon.sets.shapes import ByValue, each, expect_finite
 from flower_fedcon.validation import Array, float_array
 
 

@@ -12,7 +12,10 @@ from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import flat as vector
 from flower_fedcon.kernels.dispatch import kernels_at_hand, oracles
-from flower_fedcon.sets.arrays import (
+from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
+from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.box import clipped, decode_corner
+from flower_fedcon.sets.shapes import (
     expect_finite,
     only_array,
     ordinary,
@@ -20,9 +23,6 @@ from flower_fedcon.sets.arrays import (
     size_of,
     square_norms,
 )
-from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
-from flower_fedcon.sets.base import ConstraintSet
-from flower_fedcon.sets.box import clipped, decode_corner
 from flower_fedcon.sets.simplex import compiled_projection, simplex_projection
 from flower_fedcon.validation import Array, positive
 

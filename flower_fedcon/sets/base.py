@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import ByValue
 from flower_fedcon.sets.atoms import Atom
+from flower_fedcon.sets.shapes import ByValue
 from flower_fedcon.validation import Array, float_array, positive
 
 

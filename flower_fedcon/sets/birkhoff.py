@@ -14,10 +14,10 @@ from numpy import empty
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.kernels import dispatch
-from flower_fedcon.sets.arrays import each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import PermutationAtom
+from flower_fedcon.sets.shapes import each, expect_finite, only_array
 from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, count
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import flat, oracles
-from flower_fedcon.sets.arrays import ByValue, expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, CornerAtom
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import ByValue, expect_finite, only_array, size_of
 from flower_fedcon.validation import Array, float_array
 
 

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import ByValue, each, expect_finite
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet, unbounded
+from flower_fedcon.sets.shapes import ByValue, each, expect_finite
 from flower_fedcon.validation import Array, float_array
 
 

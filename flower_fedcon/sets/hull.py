@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.arrays import ByValue, each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import ByValue, each, expect_finite, only_array
 from flower_fedcon.validation import Array, float_array
 
 _INDEX = np.dtype(np.int64)

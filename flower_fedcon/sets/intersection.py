@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.arrays import each, expect_finite
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import each, expect_finite
 from flower_fedcon.validation import Array, positive
 
 _CYCLES = 100, 1_000, 10_000, 100_000  # of one attempt after another

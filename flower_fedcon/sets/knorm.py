@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import FedConError
-from flower_fedcon.sets.arrays import each, expect_finite, size_of
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.balls import L1Ball, LInfBall
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import each, expect_finite, size_of
 from flower_fedcon.sets.sparse import capped_projection
 from flower_fedcon.validation import Array, count, positive
 

@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
 from flower_fedcon.sets.balls import L1Ball, L2Ball, LInfBall
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import each, expect_finite, only_array, size_of
 from flower_fedcon.validation import Array, positive
 
 _GAP = 1e-10

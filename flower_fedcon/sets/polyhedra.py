@@ -12,9 +12,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.sets.affine import Flat, check_normals, solve_equations, unit_rows
-from flower_fedcon.sets.arrays import ByValue, each, expect_finite, only_array
 from flower_fedcon.sets.atoms import Atom, DenseAtom, each_atom
 from flower_fedcon.sets.base import ConstraintSet, rounding_of, unbounded
+from flower_fedcon.sets.shapes import ByValue, each, expect_finite, only_array
 from flower_fedcon.validation import Array, float_array
 
 TOLERANCE = 1e-12  # of the inequalities, relative to the size of what they compare

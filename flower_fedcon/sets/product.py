@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import ByValue, size_of
 from flower_fedcon.sets.atoms import Atom, each_atom, number_arrays
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import ByValue, size_of
 from flower_fedcon.validation import Array, count
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import oracles
-from flower_fedcon.sets.arrays import expect_finite, expect_floats, only_array, rows, size_of
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.shapes import expect_finite, expect_floats, only_array, rows, size_of
 from flower_fedcon.validation import Array, positive
 
 _SORT_UP_TO = 2**14

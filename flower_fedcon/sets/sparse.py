@@ -10,10 +10,10 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels.dispatch import oracles
-from flower_fedcon.sets.arrays import each, expect_finite, only_array, size_of
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import SparseSignAtom
+from flower_fedcon.sets.shapes import each, expect_finite, only_array, size_of
 from flower_fedcon.validation import Array, count, positive
 
 _LANES, _ROUNDING, _MANY = 64, 2.0**-52, 2**14

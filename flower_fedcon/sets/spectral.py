@@ -10,7 +10,12 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.sets.arrays import (
+from flower_fedcon.sets.atoms import Atom, each_atom
+from flower_fedcon.sets.base import ConstraintSet
+from flower_fedcon.sets.compact import RankOneAtom, SquareAtom
+from flower_fedcon.sets.lanczos import DENSE_BELOW, top_eigenpair
+from flower_fedcon.sets.operators import MatrixOperator
+from flower_fedcon.sets.shapes import (
     each,
     expect_finite,
     expect_floats,
@@ -18,11 +23,6 @@ from flower_fedcon.sets.arrays import (
     expect_unit,
     only_array,
 )
-from flower_fedcon.sets.atoms import Atom, each_atom
-from flower_fedcon.sets.base import ConstraintSet
-from flower_fedcon.sets.compact import RankOneAtom, SquareAtom
-from flower_fedcon.sets.lanczos import DENSE_BELOW, top_eigenpair
-from flower_fedcon.sets.operators import MatrixOperator
 from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, expect_array, expect_names, positive
 

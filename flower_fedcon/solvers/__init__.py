@@ -4,11 +4,12 @@ Each has `solve(problem, stop=None)`. "exact" uses a closed form where there is 
 tolerance elsewhere.
 """
 
+from flower_fedcon.objectives.local_pass import LocalPass as Correction
 from flower_fedcon.solvers.choose import as_solver, gap_tolerance
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
-from flower_fedcon.solvers.problem import Correction, LocalProblem, LocalSolver, Solution
+from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution
 
 __all__ = [
     "AOGM",

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedcon.errors import FedConError
-from flower_fedcon.objectives.client_axis import Stack, Steps
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.problem import LocalProblem, Stop
 from flower_fedcon.validation import Array
 
@@ -39,7 +40,7 @@ class Functions(ABC):
     def hessian_products(self, x: Array) -> Products | None:
         """Return the map v -> H_i v_i, for v in the shape of x; None where there is none."""
 
-    def gradient_steps(self, steps: Steps) -> Array | None:
+    def gradient_steps(self, steps: LocalPass) -> Array | None:
         """Return where gradient steps lead; None where they have to be taken one by one."""
         return None
 
@@ -121,7 +122,7 @@ class StackedFunctions(Functions):
         """Return the Hessians' map, if the stack has one."""
         return self.stack.hessian_products(x)
 
-    def gradient_steps(self, steps: Steps) -> Array | None:
+    def gradient_steps(self, steps: LocalPass) -> Array | None:
         """Return where gradient steps lead, by the stack if it takes them."""
         taken = self.stack.takes(steps)
         return self.stack.gradient_steps(steps, self._all, None) if taken else None

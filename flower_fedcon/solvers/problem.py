@@ -11,73 +11,12 @@ import numpy as np
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import SmoothFunction
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.validation import Array, nonnegative
 
 Stop: TypeAlias = Callable[[Array, Array], Any]
 """(x, gradient at x) -> bool; of many clients an array of their answers."""
-
-
-class Correction(NamedTuple):
-    """What a method adds to f_j, and where a client starts.
-
-    It adds <linear - less, x> + shift/2 ||x - center||^2.
-
-    Attributes
-    ----------
-    start : array
-    linear, center : array, optional
-        Shape of `start`; the origin if None.
-    shift : float
-        >= 0.
-    subgradient : Regularizer, optional
-        psi, whose subgradient is added as well.
-    less : array, optional
-        What is taken off `linear`, if that is given.
-
-    Examples
-    --------
-    >>> pulled = Correction(np.zeros(2), linear=np.ones(2), shift=3.0)
-    >>> pulled.add_to(np.array([4.0, 8.0]), x=np.array([1.0, 0.0]))
-    array([8., 9.])
-    >>> drifting = Correction(np.zeros(2), linear=np.ones(2), less=np.array([1.0, 3.0]))
-    >>> drifting.add_to(np.array([4.0, 8.0]), x=np.zeros(2))
-    array([4., 6.])
-    """
-
-    start: Any
-    linear: Any = None
-    shift: float = 0.0
-    center: Any = None
-    subgradient: Regularizer | None = None
-    less: Any = None
-
-    @property
-    def simplified(self) -> Correction:
-        """The same with one linear term: without `less`."""
-        if self.less is None:
-            return self
-        return self._replace(linear=self.linear - self.less, less=None)
-
-    @property
-    def corrects(self) -> bool:
-        """Whether anything is added."""
-        return not (self.subgradient is None and self.linear is None and not self.shift)
-
-    def add_to(self, gradient: Any, x: Any) -> Any:
-        """Return a gradient of f_j at x with those of the added terms, as a new array.
-
-        Of operators only, so that it serves the tensors of any framework. `simplified` is faster.
-        """
-        if self.less is not None:
-            return self.simplified.add_to(gradient, x)
-        if self.subgradient is not None:
-            gradient = gradient + self.subgradient.subgradient(x)
-        if self.linear is not None:
-            gradient = gradient + self.linear
-        if self.shift:
-            gradient = gradient + self.shift * (x if self.center is None else x - self.center)
-        return gradient
 
 
 class LocalProblem:
@@ -137,7 +76,7 @@ class LocalProblem:
         self.shift = nonnegative("LocalProblem(shift)", shift) if known(shift) else shift
         self.center = center
         self.regularizer = None if isinstance(regularizer, Zero) else regularizer
-        self._added = Correction(start, linear, self.shift, center)
+        self._added = LocalPass(start, linear, self.shift, center)
 
     def value(self, x: Array) -> float:
         """Return h(x), without psi."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from flower_fedcon.arrays import anyone
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives.client_axis import Steps, Z
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers.base import soft
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.clients import (
@@ -162,8 +162,8 @@ class Descents(Masked):
         plain = not (rules.backtracking or rules.momentum or self.needs_values)
         if not counted or not plain or rules.step is None or not count:
             return 0
-        onward: dict[str, Any] = {"shift": problems.shift, "center": problems.center}
-        steps = Steps(problems.start, rules.step, [Z] * count, linear=problems.linear, **onward)
+        terms = problems.start, problems.linear, problems.shift, problems.center
+        steps = LocalPass(*terms, steps=count, rate=rules.step)
         found = problems.functions.gradient_steps(steps)
         if found is None or not np.isfinite(found).all():
             return 0  # one by one: so it shows when a solve diverges

@@ -5,7 +5,7 @@ the nodes agree on before round 1: categories, means and scales. See
 `flower_fedcon.problems.tables`.
 """
 
-from flower_fedcon.tables.check import DataError as DataError
+from flower_fedcon.tables.misfits import DataError as DataError
 from flower_fedcon.tables.node import table_of_node as table_of_node
 from flower_fedcon.tables.preparation import Preparation as Preparation
 from flower_fedcon.tables.read import read_table as read_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon.errors import nearest
-from flower_fedcon.tables.check import DataError, Misfit
+from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.schema import Feature, Schema, canonical
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array

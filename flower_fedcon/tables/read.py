@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon.errors import FedConError
-from flower_fedcon.tables.check import DataError, Misfit
 from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.schema import Schema, canonical
 from flower_fedcon.tables.table import Table
 

@@ -16,8 +16,8 @@ from flower_fedcon.objectives import (
     Objective,
     SoftmaxRegression,
 )
-from flower_fedcon.tables.check import DataError, Misfit
 from flower_fedcon.tables.held_out import HeldOut
+from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array

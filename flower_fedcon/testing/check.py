@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.testing import faults, runs
+from flower_fedcon.testing import faults, run_checks
 from flower_fedcon.testing.expect import Strategy
 from flower_fedcon.testing.problems import default_problem
 
@@ -53,16 +53,16 @@ def check_algorithm(strategy: Strategy, problem: FederatedProblem | None = None)
 CHECKS: dict[str, Callable[[Strategy, FederatedProblem], None]] = {
     check.__name__: check
     for check in (
-        runs.registered,
-        runs.fields_as_declared,
-        runs.finite_iterates,
-        runs.seeded,
-        runs.same_through_records,
-        runs.same_stacked,
-        runs.strategy_unchanged,
-        runs.resumed,
-        runs.any_shape,
-        runs.single_precision,
+        run_checks.registered,
+        run_checks.fields_as_declared,
+        run_checks.finite_iterates,
+        run_checks.seeded,
+        run_checks.same_through_records,
+        run_checks.same_stacked,
+        run_checks.strategy_unchanged,
+        run_checks.resumed,
+        run_checks.any_shape,
+        run_checks.single_precision,
         faults.lost_replies,
         faults.bad_replies,
         faults.too_few_replies,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, RecordDict
 
+from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Reply, Request, Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.engines.base import Engine
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.flower import codec, incoming, messages
 from flower_fedcon.flower.incoming import Parts
@@ -109,7 +109,7 @@ class OpenRun(LocalEngine):
 
     def round(self, engine: Engine) -> None:
         """Play a round with clients of any engine."""
-        complete(self.server.begin(), self.server, engine)
+        complete(Round.begin(self.server), engine)
 
     @property
     def x(self) -> Any:
@@ -128,11 +128,11 @@ class OpenRun(LocalEngine):
         return rounds
 
 
-def complete(round_: Round, server: Server, engine: Engine) -> None:
+def complete(round_: Round, engine: Engine) -> None:
     """Bring a round that has begun to its end."""
     while (request := round_.next_request()) is not None:
         round_.take(engine.answer(request))
-    server.finish(round_)
+    round_.finish()
 
 
 def arrived(

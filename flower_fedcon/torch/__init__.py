@@ -14,9 +14,9 @@ except ModuleNotFoundError:
 
 from functools import partial
 
-from flower_fedcon.flower.training import train_step as _train_step
+from flower_fedcon.flower.train_functions import train_step as _train_step
+from flower_fedcon.torch.local_loop import MethodOptimizer, TorchCorrection, TorchTraining
 from flower_fedcon.torch.objective import TorchObjective
-from flower_fedcon.torch.training import MethodOptimizer, TorchCorrection, TorchTraining
 
 train_step = partial(_train_step, training=TorchTraining)
 """`flower_fedcon.train_step` for PyTorch: a model is a `torch.nn.Module`."""

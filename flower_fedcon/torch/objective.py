@@ -19,8 +19,8 @@ from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
 from flower_fedcon.torch.content import Untrained
-from flower_fedcon.torch.packed import PackedTorch
-from flower_fedcon.torch.training import as_array
+from flower_fedcon.torch.local_loop import as_array
+from flower_fedcon.torch.packed_modules import PackedTorch
 from flower_fedcon.validation import Array, count, nonnegative
 from flower_fedcon.wire.digests import digest
 
@@ -222,14 +222,14 @@ class TorchObjective(Objective, Stackable):
     @classmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Stack:
         """Return the objectives of many clients, each times its factor, by `torch.func.vmap`."""
-        from flower_fedcon.torch.stacked import StackedTorch
+        from flower_fedcon.torch.stacked_modules import StackedTorch
 
         return StackedTorch(objectives, factors)
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
         """Return why `torch.func.vmap` does not take these; None if it does."""
-        from flower_fedcon.torch.stacked import why_not_together
+        from flower_fedcon.torch.stacked_modules import why_not_together
 
         return why_not_together(objectives)
 

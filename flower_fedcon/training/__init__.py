@@ -4,8 +4,8 @@
 Flower app.
 """
 
-from flower_fedcon.training.arrays import ArrayCorrection, ArraySteps, ArrayTraining
-from flower_fedcon.training.client import own_loop
-from flower_fedcon.training.local import LocalTraining
+from flower_fedcon.training.local_round import LocalTraining
+from flower_fedcon.training.loop_client import own_loop
+from flower_fedcon.training.numpy_loop import ArrayCorrection, ArraySteps, ArrayTraining
 
 __all__ = ["ArrayCorrection", "ArraySteps", "ArrayTraining", "LocalTraining", "own_loop"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.files import atomic, check_file, storage
+from flower_fedcon.wire.whole_files import atomic, check_file, storage
 
 _MAGIC = b"fedcon state "
 _HEAD = re.compile(_MAGIC + rb"(\d{1,9}) ([0-9a-f]{64})\n")

@@ -9,8 +9,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.schedules import Schedule
-from flower_fedcon.schedules.base import at, rate_or_schedule
+from flower_fedcon.schedules import Schedule, at, rate_or_schedule
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array, count, positive
 
@@ -92,11 +91,11 @@ class LocalSteps(OwnSteps[State]):
     client_lr: Any
     own_loop_decides: ClassVar[tuple[str, ...]] = ("client_lr", "local_steps")
     counts = False
-    needs_server_lr: ClassVar[str] = "its author has not said that another server step will do"
+    needs_server_lr: ClassVar[str] = "it is not declared to be right with another server step"
     """Why the server must go `server_lr` times the mean; "" where an optimizer may lead."""
     needs_one_length: ClassVar[str] = ""
     """Why an optimizer must give all entries of the model one step length; "" if it need not."""
-    needs_constant_lr: ClassVar[str] = "its author has not said that steps may change"
+    needs_constant_lr: ClassVar[str] = "it is not declared to be right with steps that change"
     """Why `client_lr` must stay the same; "" where a schedule will do."""
 
     def __init__(

@@ -16,7 +16,7 @@ from q6_runs import PSI, STEPS, cohort, error, gradients, played, ten_digits
 from flower_fedcon import Bernoulli, Full, Sample, simulate
 from flower_fedcon.clients.compositefl import CompositeFLClient
 from flower_fedcon.errors import ParticipationError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.strategies import CompositeFL, FedAvg
 

@@ -18,7 +18,7 @@ from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
 from flower_fedcon.compressors import EF21, QSGD, Identity, Natural, RandK, Sign, TopK
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class, strategy_class
@@ -255,7 +255,7 @@ def test_a_strategy_of_one_s_own_must_say_so():
     class Silent(FedAvg):
         needs_exact = FedConStrategy.needs_exact
 
-    with pytest.raises(ConfigError, match="its author has not said what compression does to it"):
+    with pytest.raises(ConfigError, match="it is not declared to be right with compressed uploads"):
         Silent(client_lr=0.1, local_steps=1, compression=RULES[0])
 
 

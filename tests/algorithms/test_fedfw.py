@@ -67,9 +67,9 @@ def test_averaging_local_frank_wolfe_steps_stays_at_zero():
     ("kind", "rounds", "value"),
     [
         (FedFW, 1_000, 0.940066),
-        (FedFW, 100_000, 0.993708),
+        pytest.param(FedFW, 100_000, 0.993708, marks=pytest.mark.nightly),
         (FedFWPlus, 1_000, 0.999816),
-        (FedFWPlus, 100_000, 0.99999998),
+        pytest.param(FedFWPlus, 100_000, 0.99999998, marks=pytest.mark.nightly),
     ],
 )
 def test_example_of_the_paper(kind, rounds, value):

@@ -17,8 +17,9 @@ from problems import Limited, q6, q6_limited, two_limited
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.clients import FedSGMClient
 from flower_fedcon.compressors import QSGD, Identity, RandK, TopK
+from flower_fedcon.core.round import Round
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import facility
 from flower_fedcon.strategies import FedAvg, FedSGM
@@ -252,7 +253,7 @@ def test_objectives_without_a_constraint_are_refused():
         simulate(FedSGM(**FIVE), q6(), 1)
     run = OpenRun(FedSGM(**FIVE), q6_limited())
     run.problem = q6()  # on the nodes
-    replies = wire_exchange(run)[0].answer(run.server.begin().next_request())
+    replies = wire_exchange(run)[0].answer(Round.begin(run.server).next_request())
     assert len(replies) == len(run.clients)
     assert all(re.search(words, reply.error) for reply in replies)
 

@@ -12,6 +12,7 @@ from problems import Limited, q6_limited
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.compressors import QSGD, RandK, TopK
 from flower_fedcon.core.protocol import TRAIN
+from flower_fedcon.core.round import Round
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.strategies import FedSGM
@@ -123,7 +124,7 @@ def test_messages_carry_every_form(more, participation):
     assert lossy.lost
     assert run.server.counts == direct.server.counts
     assert run.server.downlink_bytes == direct.server.downlink_bytes
-    under_way = run.server.begin()
+    under_way = Round.begin(run.server)
     under_way.take(wire.answer(under_way.next_request()))
     step = under_way.next_request()
     assert (step.phase, step.clients) == (TRAIN, run.server.cohort)
@@ -132,7 +133,7 @@ def test_messages_carry_every_form(more, participation):
     forgotten = wire.answer(step)
     assert [reply.lost for reply in forgotten] == [True] * len(run.server.cohort)
     under_way.take(forgotten)
-    complete(under_way, run.server, wire)
+    complete(under_way, wire)
     assert run.server.counts["lost"] == len(run.server.cohort)
 
 

@@ -12,6 +12,7 @@ from harness import OpenRun
 
 from flower_fedcon import Full, Sample
 from flower_fedcon.core.mirror import Mirror
+from flower_fedcon.core.round import Round
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.registry import algorithms, strategy_class
 
@@ -91,7 +92,7 @@ def both(name: str, settings: dict[str, Any]) -> tuple[OpenRun, list[np.ndarray]
     """
     case = suited(name, settings)
     run = OpenRun(strategy(name, case, **settings), case.problem()).play(3)
-    round_ = run.server.begin()
+    round_ = Round.begin(run.server)
     while (request := round_.next_request()) is not None:
         round_.take(run.answer(request))
     uploads, made, state = round_.uploads(), run.server.strategy, run.state

@@ -19,7 +19,7 @@ from flower_fedcon.aggregation import (
 )
 from flower_fedcon.compressors import RandK, TopK
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import L1
@@ -203,7 +203,9 @@ def test_a_strategy_of_one_s_own_must_say_so():
     class Silent(FedAvg):
         needs_mean = FedConStrategy.needs_mean
 
-    with pytest.raises(ConfigError, match="its author has not said that another rule will do"):
+    with pytest.raises(
+        ConfigError, match="not declared to be right with another rule than the mean"
+    ):
         Silent(client_lr=0.1, local_steps=1, aggregation=CoordinateMedian())
 
     class Sums(FedAvg):

@@ -6,7 +6,7 @@ from harness import OpenRun, client_states, wire_exchange
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.optimizers import Adagrad, Adam, Momentum, Yogi
 from flower_fedcon.registry import algorithms

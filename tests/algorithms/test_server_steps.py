@@ -11,9 +11,9 @@ from harness import refusal
 from pages import ROOT, blocks
 
 from flower_fedcon import simulate
-from flower_fedcon.cli.parts import parts, takers
+from flower_fedcon.cli.parts_by_name import parts, takers
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.optimizers import Adam
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms

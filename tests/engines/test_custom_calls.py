@@ -171,7 +171,7 @@ def test_without_kernels_rounds_are_xlas_own(used, monkeypatch):
 
 ALONE = """
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.benchmarks.in_process import small_clients
+from flower_fedcon.lab.benchmarks.in_process import small_clients
 from flower_fedcon.strategies import FedAvg
 problem = FederatedProblem(small_clients(10, 100, rows=20).objectives)
 print(simulate(FedAvg(client_lr=0.01, local_steps=5), problem, 30, engine="jax").x.sum().hex())

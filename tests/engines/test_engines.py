@@ -96,6 +96,7 @@ def deployed(tmp_path_factory, _own_package):
     return root
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 @pytest.mark.parametrize("algorithm", RUNS)
 def test_nodes_find_the_local_iterates(algorithm, deployed):

@@ -15,7 +15,8 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.regularizers import L2Squared
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.strategies import FedMiD
 

@@ -12,7 +12,7 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import RoundError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import SoftmaxRegression
-from flower_fedcon.objectives.client_axis import Steps, Z
+from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.problems import digits
@@ -45,9 +45,9 @@ def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
     for rows in (None, batches):
         for from_point in (False, True):
             proxes = [0.0, 0.1, 0.2, 0.3, 0.4]
-            points = [(0.3 * t, 1 + 0.2 * t) for t in proxes]
             onward = (0.0, 1.0) if from_point else (1.0, 0.0)
-            steps = Steps(start, 0.05, points, onward, linear, 0.7, center)
+            terms, point = (start, linear, 0.7, center), Prox(psi, proxes.__getitem__)
+            steps = LocalPass(*terms, steps=5, rate=0.05, point=point, onward=onward)
             assert whole.takes(steps)
             found = whole.gradient_steps(steps, which, rows)
             for i, j in enumerate(which):
@@ -58,7 +58,7 @@ def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
                     g = parts[j].batch_gradient(w, own) + linear[i] + 0.7 * (w - center[i])
                     z = (w if from_point else z) - 0.05 * g
                 np.testing.assert_allclose(found[i], z, rtol=0, atol=1e-12)
-    unknown = Steps(np.full(7, np.nan), 0.05, [Z] * 2)
+    unknown = LocalPass(np.full(7, np.nan), steps=2, rate=0.05)
     assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
 
 
@@ -67,7 +67,7 @@ def test_rows_that_are_asked_for_ahead_change_no_bit(always):
     parts = clients("least squares", 420, 21, (125,), np.float64)
     whole = stack(parts)
     start = np.random.default_rng(7).standard_normal(125)
-    steps, places = Steps(start, 0.01, [Z] * 4), np.array([419, 3, 57, 418])
+    steps, places = LocalPass(start, steps=4, rate=0.01), np.array([419, 3, 57, 418])
     tables = np.stack([f.A for f in parts])
     assert rows_ahead(tables, places, 0).tobytes() == parts[3].A.tobytes()
     assert len(rows_ahead(tables, places, 3)) == len(rows_ahead(tables[:9], places[1:2], 0)) == 0
@@ -96,7 +96,7 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
         {"shift": 0.7, "center": center},
         {"linear": linear, "shift": 0.7, "center": center[1]},
     ):
-        found = whole.gradient_steps(Steps(start, 0.01, [Z] * 5, **given), which, None)
+        found = whole.gradient_steps(LocalPass(start, steps=5, rate=0.01, **given), which, None)
         assert found.dtype == dtype
         drift = np.broadcast_to(given.get("linear", np.zeros_like(start)), start.shape)
         pull = given.get("shift", 0.0)
@@ -107,11 +107,12 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
                 z = z - 0.01 * (parts[j].gradient(z) + drift[i] + pull * (z - middle[i]))
             np.testing.assert_allclose(found[i], z, rtol=0, atol=tolerance)
     assert len(used) == 5
-    whole.gradient_steps(Steps(start, 0.01, [Z]), which, None)  # one step has the rows once
-    whole.gradient_steps(Steps(start, 0.01, [(0.1, 1.0)] * 5), which, None)
-    whole.gradient_steps(Steps(start, 0.01, [Z] * 5, (0.5, 0.25)), which, None)
+    one = LocalPass(start, steps=1, rate=0.01)  # which has the rows once
+    five, point = one._replace(steps=5), Prox(L1(1.0), lambda k: 0.1)
+    for other in (one, five._replace(point=point), five._replace(onward=(0.5, 0.25))):
+        whole.gradient_steps(other, which, None)
     assert len(used) == 5
-    unknown = Steps(np.full(30, np.nan, dtype), 0.05, [Z] * 2)
+    unknown = LocalPass(np.full(30, np.nan, dtype), steps=2, rate=0.05)
     assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
 
 
@@ -129,10 +130,10 @@ def test_control_variates_move_with_the_steps(always, kind, d, dtype, batches):
     own = rng.standard_normal((3, *shape)).astype(dtype)
     chosen = rng.integers(0, 7, (3, 4, 5)) if batches else None
     for start in (own[0] / 2, own / 2):
-        steps = Steps(start, 0.01, [Z] * 4, linear=own[1], less=own)
+        steps = LocalPass(start, own[1], less=own, steps=4, rate=0.01, variate_rate=-1 / 0.07)
         assert whole.takes(steps)
         delta = whole.gradient_steps(steps, which, chosen) - start
-        moved, variates = whole.variate_steps(steps, -1 / 0.07, which, chosen)
+        moved, variates = whole.variate_steps(steps, which, chosen)
         np.testing.assert_array_equal(moved, delta)
         np.testing.assert_array_equal(variates, own + (delta * dtype(-1 / 0.07) - own[1]))
         assert moved.dtype == variates.dtype == dtype
@@ -177,10 +178,10 @@ def test_steps_taken_ahead_are_not_anothers(always):
         (x, {"shift": 0.5, "center": x}),
         (np.ones((4, 30)), {}),
     ):
-        plain = Steps(x, 0.01, [Z] * 2)
+        plain = LocalPass(x, steps=2, rate=0.01)
         whole.gradient_steps(plain, which, None)
         whole.values(x)
-        other = Steps(start, 0.01, [Z] * 2, **given)
+        other = LocalPass(start, steps=2, rate=0.01, **given)
         found = whole.gradient_steps(other, which, None)
         np.testing.assert_array_equal(found, fresh.gradient_steps(other, which, None))
         some = whole.gradient_steps(plain, np.array([0, 2]), None)
@@ -195,7 +196,7 @@ def test_a_guess_that_nobody_wants_is_the_last(always, monkeypatch):
         module, "take_steps_by_scores", lambda *a: (told.append(len(a[4])), real(*a))[1]
     )
     whole, x = stack(clients("least squares", 4, 7, (30,), np.float64)), np.ones(30)
-    steps = Steps(x, 0.01, [Z] * 2)
+    steps = LocalPass(x, steps=2, rate=0.01)
     for which in (slice(0, 4), np.array([0, 2]), slice(0, 4), slice(0, 4)):
         whole.gradient_steps(steps, which, None)
         whole.values(x)
@@ -207,13 +208,13 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
     whole = stack(clients("least squares", 2, 5, (8,), np.float64))  # 80 entries
     x, which = np.ones((2, 8)), slice(0, 2)
     assert whole._loops is None
-    assert [whole.takes(Steps(x, 0.1, [Z] * n)) for n in (3, 4, 3)] == [False, True, False]
-    found = whole.gradient_steps(Steps(x, 0.1, [Z] * 4), which, None)
+    assert [whole.takes(LocalPass(x, steps=n, rate=0.1)) for n in (3, 4, 3)] == [False, True, False]
+    found = whole.gradient_steps(LocalPass(x, steps=4, rate=0.1), which, None)
     for _ in range(4):
         x = x - 0.1 * whole.gradient(x, which)
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
     with accelerate.numpy_only():
-        assert not whole.takes(Steps(x, 0.1, [Z] * 4))
+        assert not whole.takes(LocalPass(x, steps=4, rate=0.1))
 
 
 @pytest.mark.parametrize(
@@ -273,9 +274,10 @@ def test_steps_of_softmax_regression_are_those_one_by_one(always, dtype):
     whole, which, psi = stack(parts), np.array([0, 2, 3]), ElasticNet(0.3, 0.2)
     start, linear, center = rng.standard_normal((3, 3, 6, 5)).astype(dtype)
     first, proxes = rng.standard_normal((6, 5)).astype(dtype), [0.0, 0.1, 0.2, 0.3]
-    points = [(0.3 * t, 1 + 0.2 * t) for t in proxes]
+    terms, point = (start, linear, 0.7, center), Prox(psi, proxes.__getitem__)
+    move = {"rate": 0.05, "onward": (1.0, 0.25), "first": first}
     for rows in (None, rng.integers(0, 9, (3, 4, 3))):
-        steps = Steps(start, 0.05, points, (1.0, 0.25), linear, 0.7, center, first)
+        steps = LocalPass(*terms, steps=4, point=point, **move)
         assert whole.takes(steps)
         found = whole.gradient_steps(steps, which, rows)
         assert found.dtype == dtype
@@ -287,10 +289,10 @@ def test_steps_of_softmax_regression_are_those_one_by_one(always, dtype):
                 g = parts[j].batch_gradient(w, own) + linear[i] + 0.7 * (w - center[i])
                 z = z + 0.25 * w - 0.05 * g
             np.testing.assert_allclose(found[i], z, atol=1e-13 if dtype == np.float64 else 2e-5)
-    lost = Steps(np.full((6, 5), np.nan, dtype), 0.05, [Z] * 2)
+    lost = LocalPass(np.full((6, 5), np.nan, dtype), steps=2, rate=0.05)
     assert np.isnan(whole.gradient_steps(lost, which, None)).all()
     free = [SoftmaxRegression(f.A, f.y, 5, l2=0.1, intercept=True) for f in parts]
-    assert not stack(free).takes(Steps(np.zeros((7, 5), dtype), 0.05, [Z] * 2))
+    assert not stack(free).takes(LocalPass(np.zeros((7, 5), dtype), steps=2, rate=0.05))
 
 
 def test_minibatch_steps_of_softmax_regression_go_as_in_the_local_engine(always):

@@ -11,6 +11,7 @@ import pytest
 from chaos import Chaos
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_every_run_ends_where_the_undisturbed_one_does(tmp_path):

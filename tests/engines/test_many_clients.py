@@ -10,10 +10,10 @@ import pytest
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
-from flower_fedcon.core.columns import StateColumns
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.local import LocalEngine
@@ -31,7 +31,8 @@ from flower_fedcon.objectives import (
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs import checkpoint
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import DualFL, FedAvg, FedDualAvg, FedFW, Scaffold
 from flower_fedcon.wire import state_files

@@ -10,10 +10,11 @@ from problems import q6_limited
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.sets import L1Ball
 
 ROUNDS = 6
@@ -49,7 +50,7 @@ def found():
         for name in algorithms():
             problem = problem_of(name)
             strategy = strategy_of(name)
-            engine = GridEngine(strategy, grid, num_clients=6, problem=problem)
+            engine = GridEngine(strategy, grid, Patience(num_clients=6), problem)
             run = GridRun(strategy, engine).play(problem.x0, Plan(ROUNDS, seed=4))
             histories[name] = run.history
 

@@ -26,6 +26,7 @@ class Dies(Quadratic):
         return super().gradient(x)
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread")
 def test_a_worker_that_dies_is_started_again(tmp_path):

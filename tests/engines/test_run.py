@@ -19,11 +19,12 @@ from flower_fedcon import (
     simulate,
 )
 from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
-from flower_fedcon.wire.files import atomic, write_text
+from flower_fedcon.wire.whole_files import atomic, write_text
 
 HALF = {"participation": Sample(count=3)}
 
@@ -286,7 +287,7 @@ def test_a_late_word_of_a_lost_state_changes_nothing():
 def test_a_part_of_a_request_holds_what_is_its_clients_alone():
     problem = q6_ball()
     run = OpenRun(FedFW(problem.constraint, penalty=1.0, **HALF), problem).play(2)
-    request = run.server.begin().next_request()
+    request = Round.begin(run.server).next_request()
     assert request.restore
     for place, client in enumerate(request.clients):
         part = request.only([place])
@@ -297,7 +298,7 @@ def test_a_part_of_a_request_holds_what_is_its_clients_alone():
 
 def test_the_step_after_a_query_is_a_first_attempt():
     run = OpenRun(FedSGM(client_lr=0.1, local_steps=1, tolerance=0.1), q6_limited())
-    round_ = run.server.begin()
+    round_ = Round.begin(run.server)
     query = round_.next_request()
     round_.take(run.answer(query))
     step = round_.next_request()

@@ -15,7 +15,7 @@ from test_resume import StopError, stop_at, untimed
 
 from flower_fedcon import History, simulate
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.wire.files import FolderLock
+from flower_fedcon.wire.whole_files import FolderLock
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

@@ -24,7 +24,7 @@ class Faulty(StackedEngine):
     bad: dict[int, int]
 
     def answer(self, request):
-        replies = super().answer(request)
+        replies = list(super().answer(request))
         if self.bad.get(request.round) in request.clients and len(request.clients) > 1:
             for reply in replies:
                 mine = np.flatnonzero(np.array(reply.clients) == self.bad[request.round])

@@ -9,6 +9,7 @@ from test_stacked import objectives, opened, same
 
 from flower_fedcon import FederatedProblem, Only, Sample, simulate
 from flower_fedcon.clients.fedprox import FedProxClient
+from flower_fedcon.core.round import Round
 from flower_fedcon.engines import stacked
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
@@ -75,7 +76,7 @@ def test_clients_whose_solves_fail_are_named(bad):
     for kind in (LocalEngine, StackedEngine):
         run = OpenRun(strategy, FederatedProblem(parts))
         engine = opened(kind, run)
-        request = run.server.begin().next_request()
+        request = Round.begin(run.server).next_request()
         assert request is not None
         told.append({r.clients[0]: r for reply in engine.answer(request) for r in reply.single()})
     local, many = told

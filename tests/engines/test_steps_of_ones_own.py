@@ -1,4 +1,4 @@
-"""What a class or an objective of one's own says again of the steps is never passed over."""
+"""What a class or an objective of one's own says of its steps is never passed over."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from flower_fedcon.clients.scaffnew import ScaffnewClient
 from flower_fedcon.clients.scaffold import ScaffoldClient
 from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives.local_pass import Done
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedMiD, Scaffnew, Scaffold
 
@@ -34,8 +35,9 @@ class ClippedScaffnewClient(ScaffnewClient):
 class BoundedDualAvgClient(FedDualAvgClient):
     algorithm = "feddualavg"
 
-    def prox(self, z, step):
-        return np.clip(super().prox(z, step), -0.1, 0.1)
+    def local_pass(self, state, down):
+        declared = super().local_pass(state, down)
+        return declared._replace(point=lambda z, k: np.clip(declared.point(z, k), -0.1, 0.1))
 
 
 class NonnegativeL1(L1):
@@ -71,7 +73,7 @@ def engines_agree(strategy, regularizer=None):
         ),
     ],
 )
-def test_a_gradient_or_prox_of_a_subclass_is_asked(monkeypatch, client, strategy, regularizer):
+def test_a_gradient_or_point_of_a_subclass_is_asked(monkeypatch, client, strategy, regularizer):
     for place in ("local", "stacked_states", "stacked"):
         module = f"flower_fedcon.engines.{place}.client_class"
         monkeypatch.setattr(module, lambda name: client, raising=False)
@@ -83,7 +85,7 @@ class HalfwayScaffoldClient(ScaffoldClient):
 
     def upload(self, state, down, done):
         middle = done.start + (done.end - done.start) / 2
-        return super().upload(state, down, done._replace(end=middle))
+        return super().upload(state, down, Done(done.declared, middle, done.steps))
 
 
 def test_an_upload_of_a_subclass_is_asked(monkeypatch):

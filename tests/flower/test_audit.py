@@ -10,9 +10,9 @@ from problems import avg, l1ls, q6, q6_limited, q6_objectives
 
 from flower_fedcon import Sample, __version__, simulate
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.experiments.experiment import Experiment
-from flower_fedcon.runs import audit
-from flower_fedcon.runs.audit import NAME
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.runs import audit_log
+from flower_fedcon.runs.audit_log import NAME
 from flower_fedcon.strategies import FedFW, FedSGM
 from flower_fedcon.wire.digests import digest
 
@@ -141,8 +141,8 @@ def test_an_experiment_file_asks_for_it(tmp_path):
 
 
 def test_a_log_that_grows_is_cut_into_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit, "_LARGEST", 2000)
-    monkeypatch.setattr(audit, "EARLIER", 3)
+    monkeypatch.setattr(audit_log, "_LARGEST", 2000)
+    monkeypatch.setattr(audit_log, "EARLIER", 3)
     options = {"run_dir": tmp_path, "audit": True, "evaluate_every": 0}
     simulate(avg(), q6(), 9, **options)
     simulate(avg(), q6(), 40, resume=True, **options)

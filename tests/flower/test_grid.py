@@ -22,6 +22,7 @@ from flower_fedcon import (
     simulate,
 )
 from flower_fedcon.clients import FedAvgClient
+from flower_fedcon.core.round import Round
 from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
@@ -178,7 +179,7 @@ def test_a_client_without_an_app():
     arrays, examples, config = client.fit([], {"action": "describe"})
     assert (arrays, examples, config["name"], config["num-examples"]) == ([], 1, "first", 1)
     run = OpenRun(avg(), q6())
-    request = run.server.begin().next_request()
+    request = Round.begin(run.server).next_request()
     named, config = RequestEncoder(run.server.info).encode(request, 0)
     arrays, _, answer = client.fit(list(named.values()), config)
     assert (answer["names"], answer["round"], answer["client"]) == ("delta", 1, 0)

@@ -24,6 +24,7 @@ def client_fn(context):
     return FedFWClient(objective, context=context).to_client()
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread")
 def test_legacy_apps_find_the_local_iterates():

@@ -14,6 +14,7 @@ from flwr.app import Context, RecordDict
 from harness import OpenRun
 
 from flower_fedcon import Policy
+from flower_fedcon.core.round import Round
 from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.registry import client_class
 
@@ -53,7 +54,9 @@ def test_a_node_answers_whatever_it_is_sent(name, caplog):
     caplog.set_level(logging.CRITICAL, "flwr")
     case, rng = FIRST[name], random.Random(name)
     run = OpenRun(strategy(name, case), case.problem()).play()
-    whole, common = RequestEncoder(run.server.info).encode(run.server.begin().next_request(), 0)
+    whole, common = RequestEncoder(run.server.info).encode(
+        Round.begin(run.server).next_request(), 0
+    )
     policy = Policy(phases="train,query,certify,evaluate", max_seconds=5)
     answers = []
     count = max(80, fuzzing.CASES // 20)  # for each of the algorithms

@@ -19,6 +19,7 @@ from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.clients import FedAvgClient, ScaffnewClient
 from flower_fedcon.core.protocol import CERTIFY, RunInfo
 from flower_fedcon.core.rng import BATCH
+from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, RefusedError, RoundError
 from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.flower.leftovers import tidy
@@ -53,7 +54,7 @@ class Server:
     def ask(self, x, seed=0, server_round=1, phase="train", **settings):
         """Return the arrays that come back, and the configuration of the reply."""
         info = replace(self.info, seed=seed, settings={**self.info.settings, **settings})
-        request = self.run.server.begin().next_request()
+        request = Round.begin(self.run.server).next_request()
         request = replace(request, round=server_round, phase=phase)
         for name, value in request.broadcast.items():
             if isinstance(value, np.ndarray):

@@ -17,7 +17,7 @@ from scipy.stats import kstest
 from flower_fedcon import FederatedProblem, Policy, client_app, simulate
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, StorageError
-from flower_fedcon.flower.ledger import FileLedger
+from flower_fedcon.flower.node_ledger import FileLedger
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,

@@ -2,76 +2,45 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from deployment import Deployment, DeploymentError, Simulation
 from processes import wait_until
-from quickstart import CLIENTS, VARIANTS, app, run_here
+from quickstart import CLIENTS, VARIANTS, app, model_here, needing_all, same_model
 
-torch = pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
+pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
 
 ROUNDS = 2  # the second needs what the clients have kept of the first
 
 
 @pytest.fixture(scope="module")
 def apps(tmp_path_factory):
-    """The variants' folders; a round needs all clients, so that a node's death changes nothing."""
-    folders = {}
-    for variant in VARIANTS:
-        folder = app(tmp_path_factory.mktemp(variant) / "app", variant)
-        server = folder / "pytorchexample" / "server_app.py"
-        text = server.read_text()
-        for arguments in ("Scaffold(", "client_lr=lr", "proximal=0.1"):
-            after = (
-                f"{arguments}min_replies=3"
-                if arguments[-1] == "("
-                else f"{arguments}, min_replies=3"
-            )
-            text = text.replace(arguments, after, 1)
-        assert "min_replies=3" in text
-        server.write_text(text)
-        folders[variant] = folder
-    return folders
+    """The variants' folders."""
+    return {v: needing_all(app(tmp_path_factory.mktemp(v) / "app", v)) for v in VARIANTS}
 
 
 @pytest.fixture
 def here(apps, tmp_path, identity):
     """The models that the same apps find in this process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield {
-        v: model(run_here(folder, tmp_path / f"{v}.pt", **{"num-server-rounds": ROUNDS}))
-        for v, folder in apps.items()
-    }
-    torch.set_num_threads(threads)
-
-
-def model(result):
-    return {name: array.numpy() for name, array in result.arrays.items()}
+    return {v: model_here(folder, tmp_path / f"{v}.pt", ROUNDS) for v, folder in apps.items()}
 
 
 def config(path):
     return {"num-server-rounds": ROUNDS, "final-model": str(path)}
 
 
-def assert_same(path, expected):
-    found = torch.load(path)
-    assert list(found) == list(expected)
-    for name, array in expected.items():
-        np.testing.assert_allclose(found[name].numpy(), array, rtol=0, atol=1e-6, err_msg=name)
-
-
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_flwr_run_in_simulation(apps, here, tmp_path):
     with Simulation(tmp_path / "flower", CLIENTS) as simulation:
         for variant, folder in apps.items():
             path = tmp_path / f"{variant}-simulated.pt"
             output = simulation.run(folder, config(path), timeout=240).output
-            assert_same(path, here[variant])
+            same_model(path, here[variant])
             assert f"[ROUND {ROUNDS}/{ROUNDS}] train_loss" in output
             assert "eval_acc/2" in output
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 def test_flwr_run_on_supernodes_of_which_one_dies(apps, here, tmp_path):
     nodes = [
@@ -91,6 +60,6 @@ def test_flwr_run_on_supernodes_of_which_one_dies(apps, here, tmp_path):
             except DeploymentError as error:
                 pytest.fail(str(error))
     for variant, path in paths.items():
-        assert_same(path, here[variant])
+        same_model(path, here[variant])
         assert "eval_acc/2" in runs[variant].output
         assert "lost 0" in runs[variant].output

@@ -315,6 +315,7 @@ def test_a_run_configuration_turns_it_on():
         apps._secure({**given, "secagg-num-shares": "all"}, None)
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 def test_a_node_is_killed_in_the_middle_of_a_round(tmp_path):
     """Five nodes that insist on sums; one hangs in its second round, and is killed."""

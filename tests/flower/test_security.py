@@ -19,6 +19,7 @@ APP = Path(__file__).parents[1] / "support" / "flower_app"
 ROUNDS = 3
 
 
+@pytest.mark.nightly
 @pytest.mark.deployment
 @pytest.mark.usefixtures("one_thread")
 def test_known_nodes_over_tls(tmp_path):

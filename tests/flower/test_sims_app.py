@@ -9,11 +9,12 @@ import pytest
 from deployment import run_simulation_app
 
 from flower_fedcon import simulate
-from flower_fedcon.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.experiment import Experiment
 
 SIMS = Path(__file__).parents[2] / "sims"
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 @pytest.mark.usefixtures("one_thread")
 def test_flwr_run_sims(tmp_path):

@@ -15,6 +15,7 @@ from test_resume import StopError, stop_at
 from flower_fedcon.clients import ScaffoldClient
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.core.round import Round
 from flower_fedcon.errors import StorageError
 from flower_fedcon.flower import codec, stores
 from flower_fedcon.flower.policy import Policy
@@ -78,7 +79,7 @@ def test_one_message_at_a_time(tmp_path, monkeypatch):
     """A second process at the same state waits for the first, and says so if it does not end."""
     run = OpenRun(Scaffold(client_lr=0.01, local_steps=1), q6())
     encoder = codec.RequestEncoder(run.server.info)
-    arrays, config = encoder.encode(run.server.begin().next_request(), 0)
+    arrays, config = encoder.encode(Round.begin(run.server).next_request(), 0)
     answers = []
 
     def answer() -> None:

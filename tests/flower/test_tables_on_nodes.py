@@ -12,13 +12,14 @@ from heart_files import FOLDER, SCHEMA
 
 from flower_fedcon import Policy, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.engines.patience import Patience
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.problems import heart
 from flower_fedcon.problems.heart import HOSPITALS
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1, WithIntercept
-from flower_fedcon.runs.run import Plan
+from flower_fedcon.runs.plan import Plan
 from flower_fedcon.strategies import CompositeFL, FedDR, Scaffnew
 from flower_fedcon.tables import Schema, Table, read_table, table_of_node
 
@@ -237,7 +238,7 @@ def test_ray_s_engine_counts_what_this_process_counts():
     """There the server has the problem, prepared, and its nodes objectives."""
     problem = heart()
     strategy = FedDR(problem.regularizer, step_size=3.0)
-    engine = GridEngine(strategy, FakeGrid(problem.objectives), None, 4, problem)
+    engine = GridEngine(strategy, FakeGrid(problem.objectives), Patience(num_clients=4), problem)
     there = GridRun(strategy, engine).play(problem.x0, Plan(num_rounds=2)).history
     here = simulate(strategy, problem, 2)
     assert there.x.tobytes() == here.x.tobytes()

@@ -16,6 +16,7 @@ from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import DualFL, FedAvg, FedDyn, FedFW, FedProx, Scaffold
 
 ROWS = (5, 20, 35)
+RATE, ROUNDS = 0.1, 200  # of the training loops: to 1e-9 of the optimum
 
 
 def objectives():
@@ -57,7 +58,7 @@ def loop_app(load):
         correction = method.begin([x])
         for _ in range(3):
             (g,) = correction.apply_gradients([x], [f.gradient(x)])
-            x = x - 0.02 * g
+            x = x - RATE * g
         content = {"x": ArrayRecord([x]), "m": MetricRecord({"num-examples": f.num_examples})}
         return Message(RecordDict(content), reply_to=message)
 
@@ -80,7 +81,7 @@ def test_uploads_of_loops_are_weighted():
     for f in objectives():
         x = np.zeros(4)
         for _ in range(3):
-            x = x - 0.02 * f.gradient(x)
+            x = x - RATE * f.gradient(x)
         ends.append(x)
     found = started(FedAvg(), 1, weighting="examples")
     assert found == pytest.approx(np.average(ends, axis=0, weights=ROWS), rel=1e-13)
@@ -88,8 +89,8 @@ def test_uploads_of_loops_are_weighted():
     optimum = FederatedProblem(objectives(), weights=ROWS).optimum.x
     plain = FederatedProblem(objectives()).optimum.x
     for strategy in (Scaffold(), FedDyn(proximal=1.0)):
-        assert started(strategy, 1500, weighting="examples") == pytest.approx(optimum, abs=1e-7)
-        assert started(strategy, 1500) == pytest.approx(plain, abs=1e-7)
+        assert started(strategy, ROUNDS, weighting="examples") == pytest.approx(optimum, abs=1e-7)
+        assert started(strategy, ROUNDS) == pytest.approx(plain, abs=1e-7)
 
 
 @on_grid

@@ -11,8 +11,8 @@ from flower_fedcon.aggregation import (
     GeometricMedian,
     NormClipping,
     TrimmedMean,
+    as_aggregation,
 )
-from flower_fedcon.aggregation.base import as_aggregation
 from flower_fedcon.errors import ConfigError
 
 RULES = [TrimmedMean(0.3), CoordinateMedian(), GeometricMedian(), NormClipping(2.0)]

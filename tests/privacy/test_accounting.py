@@ -14,7 +14,7 @@ from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
 from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP
-from flower_fedcon.runs import ledger
+from flower_fedcon.runs import asked_rounds
 from flower_fedcon.strategies import FedAvg, Scaffold
 
 Z, DELTA = 1.5, 1e-4
@@ -119,7 +119,7 @@ def test_before_a_first_checkpoint_too(tmp_path):
 
 def test_a_damaged_count_is_not_taken_for_none(tmp_path):
     simulate(fedavg(), problem(3), 2, run_dir=tmp_path)
-    (tmp_path / ledger.NAME).write_bytes(b"nothing")
+    (tmp_path / asked_rounds.NAME).write_bytes(b"nothing")
     with pytest.raises(FedConError, match="what this run has spent is not known"):
         simulate(fedavg(), problem(3), 3, run_dir=tmp_path, resume=True)
 

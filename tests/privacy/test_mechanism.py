@@ -13,6 +13,7 @@ from test_release import SINGLE, SUMS, shown, suited
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Only, Sample, simulate
 from flower_fedcon.aggregation import CoordinateMedian
+from flower_fedcon.core.round import Round
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.objectives import LeastSquares, PrivateObjective, Quadratic
 from flower_fedcon.paths import regularization_path
@@ -147,7 +148,7 @@ def test_a_quantile_moves_the_clip_to_it():
 
 
 def test_a_client_moves_the_count_of_a_quantile_by_half(monkeypatch):
-    monkeypatch.setattr("flower_fedcon.core.private.normal", np.zeros)
+    monkeypatch.setattr("flower_fedcon.core.server_privacy.normal", np.zeros)
     told = []
     monkeypatch.setattr(GaussianDP, "next_clip", lambda self, clip, share: told.append(share) or 9)
     privacy = GaussianDP(9.0, 1.0, 1e-5, quantile=0.5)
@@ -160,7 +161,7 @@ def test_a_client_moves_the_count_of_a_quantile_by_half(monkeypatch):
 def statistics(privacy, runs, canary):
     """Return where each of many first rounds ends, in units of the stated noise."""
     run = OpenRun(fedavg(privacy), pulled(canary, 0.0, 0.0, d=1))
-    round_ = run.server.begin()
+    round_ = Round.begin(run.server)
     while (request := round_.next_request()) is not None:
         round_.take(run.answer(request))
     made, state = run.server.strategy, run.state
@@ -191,7 +192,7 @@ def test_an_audit_finds_what_is_stated_and_catches_half_the_noise(monkeypatch):
 
 def test_a_single_upload_is_in_nobodys_reach():
     run = OpenRun(fedavg(NOISY), pulled(1, 2, 3, d=1))
-    round_ = run.server.begin()
+    round_ = Round.begin(run.server)
     while (request := round_.next_request()) is not None:
         round_.take(run.answer(request))
     with pytest.raises(AlgorithmError, match="a single client's 'delta' was asked for"):

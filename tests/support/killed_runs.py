@@ -25,7 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "algorithms")]
 from contract import CONTRACTS, build  # noqa: E402
 
 from flower_fedcon.runs.history import History  # noqa: E402
-from flower_fedcon.runs.run import Plan  # noqa: E402
+from flower_fedcon.runs.plan import Plan  # noqa: E402
 from flower_fedcon.simulation import play  # noqa: E402
 
 ROUNDS, EVERY = 150, 7

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
-from flower_fedcon.runs.run import Plan, Run
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.run import Run
 from flower_fedcon.training import ArrayTraining, own_loop
 
 

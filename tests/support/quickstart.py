@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from fake_grid import FakeGrid
 from flwr.app import Context, RecordDict
 
@@ -39,6 +40,18 @@ def app(folder: Path, variant: str | None) -> Path:
         diff = HOME / f"{variant}.diff"
         command = ["git", "apply", "--unidiff-zero", str(diff)]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def needing_all(folder: Path) -> Path:
+    """Let an app's round need all clients, so that a node's death changes nothing."""
+    server = folder / "pytorchexample" / "server_app.py"
+    text = server.read_text()
+    for arguments in ("Scaffold(", "client_lr=lr", "proximal=0.1"):
+        comma = "" if arguments[-1] == "(" else ", "
+        text = text.replace(arguments, f"{arguments}{comma}min_replies={CLIENTS}", 1)
+    assert f"min_replies={CLIENTS}" in text
+    server.write_text(text)
     return folder
 
 
@@ -90,3 +103,26 @@ def run_here(folder: Path, model: Path, **config):
         finally:
             FlowerStrategy.start = start
     return results[0]
+
+
+def model_here(folder: Path, path: Path, rounds: int) -> dict[str, np.ndarray]:
+    """Return the model that an app finds in this process, on one thread as on the nodes."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        arrays = run_here(folder, path, **{"num-server-rounds": rounds}).arrays
+    finally:
+        torch.set_num_threads(threads)
+    return {name: array.numpy() for name, array in arrays.items()}
+
+
+def same_model(path: Path, expected: dict[str, np.ndarray]) -> None:
+    """Compare a saved model with the one that is expected."""
+    import torch
+
+    found = torch.load(path)
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name].numpy(), array, rtol=0, atol=1e-6, err_msg=name)

@@ -10,7 +10,7 @@ from harness import refusal
 from heart_files import FOLDER, SCHEMA
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.experiments.holdings import holdings
+from flower_fedcon.lab.experiments.holdings import holdings
 from flower_fedcon.problems.heart import HOSPITALS
 from flower_fedcon.problems.tables import clients_of, tables
 

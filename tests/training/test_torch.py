@@ -30,7 +30,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch
 from torch import nn  # noqa: E402
 
 from flower_fedcon.torch import TorchObjective, TorchTraining  # noqa: E402
-from flower_fedcon.torch.packed import PackedTorch  # noqa: E402
+from flower_fedcon.torch.packed_modules import PackedTorch  # noqa: E402
 
 LR, K = 0.1, 3
 STEPS = {"client_lr": LR, "local_steps": K}

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch
 from torch import nn  # noqa: E402
 
 from flower_fedcon.torch import TorchObjective  # noqa: E402
-from flower_fedcon.torch.stacked import StackedTorch  # noqa: E402
+from flower_fedcon.torch.stacked_modules import StackedTorch  # noqa: E402
 
 LOSS = nn.CrossEntropyLoss()
 STEPS = {"client_lr": 0.1, "local_steps": 3}

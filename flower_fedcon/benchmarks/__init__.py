@@ -1,6 +1,0 @@
-"""What the arithmetic costs, and what all around it adds: `fedcon bench`."""
-
-from flower_fedcon.benchmarks.measure import Result
-from flower_fedcon.benchmarks.runner import BENCHMARKS, ON_REQUEST, described, run, to_json
-
-__all__ = ["BENCHMARKS", "ON_REQUEST", "Result", "described", "run", "to_json"]

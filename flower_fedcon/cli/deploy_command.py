@@ -1,0 +1,85 @@
+"""`fedcon deploy`: a Flower app on SuperNodes of this machine."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.console import InterruptedRunError, say
+
+_ENDS = signal.SIGINT, signal.SIGTERM
+
+
+def interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End what runs, and let no second signal end the stopping: nothing stays behind."""
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def deploy(
+    app: Annotated[
+        Path, typer.Argument(help="Folder of a Flower app, with its pyproject.toml.", metavar="APP")
+    ],
+    local: Annotated[
+        bool, typer.Option("--local", help="On this machine's loopback (required).")
+    ] = False,
+    nodes: Annotated[
+        int | None, typer.Option(help="SuperNodes; by default 3, or as many as --data.")
+    ] = None,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(help="A node's file, once for each node, which is called after it: "
+                     'data="FILE" name="STEM" in its configuration.'),
+    ] = None,
+    node_config: Annotated[
+        str,
+        typer.Option(help="Configuration of each node, {i} for its number: "
+                     "'data=\"client-{i}.npz\"'."),
+    ] = "",
+    run_config: Annotated[
+        str, typer.Option(help="As for `flwr run`: keys that the app's pyproject.toml lists.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="For logs and state; by default runs/<APP>-deployed.")
+    ] = None,
+) -> None:  # fmt: skip
+    """Start a SuperLink and SuperNodes, run an app on them, and stop everything.
+
+    Ctrl-C stops everything too. The nodes' state stays in the folder for the next start.
+    """
+    from flower_fedcon.flower.deployment import LocalDeployment
+
+    if not local:
+        raise ConfigError(
+            "write --local: on several machines Flower's own commands start the nodes"
+        )
+    if not (app / "pyproject.toml").is_file():
+        raise ConfigError(f"{app} is no Flower app: there is no {app / 'pyproject.toml'}")
+    home = folder or Path("runs") / f"{app.resolve().name}-deployed"
+    for end in _ENDS:
+        signal.signal(end, interrupt_once)
+    files = data or []
+    if files and nodes not in (None, len(files)):
+        raise ConfigError(f"--nodes {nodes} and {len(files)} times --data: give one --data a node")
+    for path in files:
+        if not path.is_file():
+            raise ConfigError(f"--data {path}: there is no such file")
+    own = [f'data="{path.resolve()}" name="{path.stem}" {node_config}' for path in files]
+    number = len(files) or (3 if nodes is None else nodes)
+    try:
+        with LocalDeployment(home, number, own or node_config, say=say) as deployment:
+            completed = deployment.run(app, run_config)
+    except KeyboardInterrupt:
+        raise InterruptedRunError(
+            f"interrupted; all is stopped, and the nodes' state is in {home}: the same command "
+            "goes on, with resume=true in --run-config where the app lists that key"
+        ) from None
+    say("stopped")
+    if not completed:
+        raise typer.Exit(1)

@@ -1,0 +1,105 @@
+"""`fedcon path`: the solutions for many weights of a regularizer, and the choice of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flower_fedcon.cli.options import File, Rounds, Seed, Set
+from flower_fedcon.lab.experiments.console import console, say, table
+
+if TYPE_CHECKING:
+    from flower_fedcon.paths import CrossValidation, RegularizationPath
+
+_SHOWN = 12  # points of a path that the table has
+
+
+def path(
+    file: File,
+    num: Annotated[int, typer.Option(help="Points of the path.")] = 100,
+    min_ratio: Annotated[
+        float, typer.Option(help="The smallest weight, relative to the largest.")
+    ] = 1e-3,
+    folds: Annotated[
+        int, typer.Option(help="Cross-validate with so many folds in each client; 0: do not.")
+    ] = 0,
+    tolerance: Annotated[float, typer.Option(help="KKT residual at which a point ends.")] = 1e-8,
+    own: Annotated[
+        bool,
+        typer.Option(
+            "--own-algorithm",
+            help="By the file's algorithm, and not by the one that a "
+            "path takes by default (FedNewton, where objectives have Hessians).",
+        ),
+    ] = False,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A CSV file: weights, residuals, all coefficients."),
+    ] = None,
+    set_: Set = None,
+) -> None:
+    """Solve an experiment's problem for many weights of its regularizer.
+
+    Weights are multiples of the problem's regularizer. For each there are at most as many rounds as
+    the file's table "run" says, by the cohorts of its algorithm.
+    """
+    from flower_fedcon.lab.experiments.experiment import Experiment
+    from flower_fedcon.paths import cross_validate, regularization_path
+    from flower_fedcon.paths.path import default_strategy
+    from flower_fedcon.paths.path_report import coefficients, names_of, to_csv
+    from flower_fedcon.wire.whole_files import write_text
+
+    experiment = Experiment.load(file, set_ or ())
+    problem, run = experiment.problem(), experiment.run_options
+    options = {
+        "num": num, "min_ratio": min_ratio, "tolerance": tolerance,
+        "max_rounds": run.rounds if rounds is None else rounds,
+        "seed": run.seed if seed is None else seed,
+    }  # fmt: skip
+    strategy = experiment.strategy()
+    if not own:
+        strategy = default_strategy(problem, strategy.participation)
+    chosen: CrossValidation | None = None
+    if folds:
+        chosen = cross_validate(problem, None, strategy, folds=folds, **options)  # type: ignore[arg-type]
+        solved = chosen.path
+    else:
+        solved = regularization_path(problem, None, strategy, **options)  # type: ignore[arg-type]
+    names = names_of(problem)
+    _show(solved, chosen)
+    if chosen is not None:
+        place = chosen.one_standard_error
+        say(f"weight {chosen.values[place]:.4g}, the largest within a standard error:")
+        rows = table("Coefficient", "Value", "exp(Value)", "In folds", right_from=1)
+        for cells in coefficients(names, chosen, place):
+            rows.add_row(*cells)
+        console().print(rows)
+    say(repr(solved if chosen is None else chosen))
+    if output is not None:
+        write_text(output, to_csv(names, solved, chosen))
+        say(f"path: {output}")
+
+
+def _show(solved: RegularizationPath, chosen: CrossValidation | None) -> None:
+    """Show some points of a path, the first, the last and the chosen ones among them."""
+    extra = () if chosen is None else ("Held-out loss", "")
+    rows = table("Weight", "Active", "KKT", "Rounds", "Bytes up", *extra, right_from=0)
+    last = len(solved) - 1
+    places = {round(i * last / max(1, min(_SHOWN, last))) for i in range(_SHOWN + 1)}
+    marks: dict[int, str] = {}
+    if chosen is not None:
+        marks = {chosen.one_standard_error: "1se", chosen.best: "min"}
+    for i in sorted({place for place in places if place <= last} | marks.keys()):
+        cells = [
+            f"{solved.values[i]:.4g}", str(solved.active[i].size), f"{solved.kkt[i]:.1e}",
+            str(solved.rounds[i]), f"{solved.uplink_bytes[i]:,}",
+        ]  # fmt: skip
+        if chosen is not None:
+            loss = f"{chosen.mean[i]:.4f} +- {chosen.standard_error[i]:.4f}"
+            cells += [loss, marks.get(i, "")]
+        rows.add_row(*cells)
+    console().print(rows)

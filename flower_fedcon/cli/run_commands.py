@@ -1,0 +1,183 @@
+"""`fedcon run`, `compare`, `tune` and `plot`: experiments, and what they leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flower_fedcon.cli.options import File, Rounds, RunArguments, Seed, Set, spread
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.console import console, say, table
+
+if TYPE_CHECKING:
+    from flower_fedcon.lab.experiments.experiment import Experiment
+    from flower_fedcon.lab.experiments.run_tables import TuningOptions
+    from flower_fedcon.lab.experiments.tuning import Point
+
+
+@spread
+def run(arguments: RunArguments) -> None:
+    """Run an experiment's algorithm."""
+    from flower_fedcon.lab.experiments.comparison import run_one
+
+    experiment = arguments.experiment()
+    run_one(experiment, arguments.plan(experiment), arguments.tracking)
+
+
+@spread
+def compare(
+    arguments: RunArguments,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2", help="Run each seed; the mean and the range are shown."),
+    ] = None,
+) -> None:
+    """Run every algorithm of an experiment on the same problem."""
+    from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
+    from flower_fedcon.lab.experiments.seed_statistics import parse
+
+    experiment = arguments.experiment()
+    if seeds is None:
+        run_all(experiment, arguments.plan(experiment), arguments.tracking)
+        return
+    if arguments.seed is not None:
+        raise ConfigError("give --seed or --seeds, not both")
+    seeded = {seed: experiment.seeded(seed) for seed in parse(seeds)}
+    run_seeds(seeded, arguments.plan(experiment), arguments.tracking)
+
+
+def tune(
+    file: File,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=V1,V2", help="Values of a setting; may be repeated. "
+                     "By default the grids in the file."),
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(help="Label of an algorithm; may be repeated. By default the file's first, or "
+                     "with the file's grids every one that has a grid."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2", help="Run each seed; the mean counts, the range is shown."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Column of the history; by default residual.")
+    ] = None,
+    largest: Annotated[bool, typer.Option("--largest", help="The largest value is best.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs, one in it for each algorithm; by default "
+                     "runs/<file name>-tune. Finished runs are not repeated."),
+    ] = None,
+    set_: Set = None,
+) -> None:  # fmt: skip
+    """Run an algorithm with every combination of some settings, and write the best: best.toml.
+
+    With the file's grids, the exit code is 1 if a setting in the file is not the best of its grid,
+    or lies at an end of it.
+    """
+    from flower_fedcon.lab.experiments import tuning
+    from flower_fedcon.lab.experiments.folders import label_slug
+    from flower_fedcon.lab.experiments.run_tables import TuningOptions
+    from flower_fedcon.lab.experiments.seed_statistics import parse
+
+    experiment = RunArguments(file, rounds=rounds, seed=seed, set_=set_).experiment()
+    options = experiment.tuning
+    if metric is not None or largest:
+        options = TuningOptions(metric=metric or options.metric, largest=largest)
+    if seeds is not None and seed is not None:
+        raise ConfigError("give --seed or --seeds, not both")
+    numbers = None if seeds is None else parse(seeds)
+    folder = run_dir or Path("runs") / f"{file.stem}-tune"
+
+    def home(label: str) -> Path:
+        say(f"{label}:")
+        return folder / label_slug(label, experiment.labels)
+
+    if grid:
+        points = tuning.grid(grid)
+        chosen = {label: experiment.only(label) for label in algorithm or experiment.labels[:1]}
+        for label, alone in chosen.items():
+            _tune(alone, points, home(label), options, workers, numbers)
+        return
+    labels = algorithm or [x for x in experiment.labels if experiment.grid(x)]
+    if not labels:
+        tuning.file_grid(experiment, experiment.labels[0])  # raises
+    if rounds is None and options.rounds is not None:
+        experiment = RunArguments(
+            file, rounds=options.rounds, seed=seed, set_=set_
+        ).experiment()  # fmt: skip
+    wrong = []
+    for label in labels:
+        points = tuning.file_grid(experiment, label)
+        found = _tune(experiment.only(label), points, home(label), options, workers, numbers)
+        wrong += tuning.faults(experiment, label, found, options)
+    for text in wrong:
+        say(text)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _tune(
+    experiment: Experiment,
+    points: list[dict[str, str]],
+    folder: Path,
+    options: TuningOptions,
+    workers: int,
+    seeds: list[int] | None,
+) -> list[Point]:
+    """Tune one algorithm, and show and write what was found."""
+    from flower_fedcon.lab.experiments import tuning
+    from flower_fedcon.wire.whole_files import write_text
+
+    found, best = tuning.tune(
+        experiment, points, folder, options=options, seeds=seeds, workers=workers, say=say
+    )
+    rows = table(*points[0], options.title.replace("_", " ").capitalize(), right_from=0)
+    for point in sorted(found, key=lambda p: -p.score if options.largest else p.score):
+        rows.add_row(*point.settings.values(), str(point))
+    console().print(rows)
+    write_text(folder / "best.toml", best.to_toml(0))
+    say(f"best:      {folder / 'best.toml'}")
+    return found
+
+
+def plot(
+    run_dirs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of runs or comparisons; files are skipped, so DIR/* will do."),
+    ],
+    output: Annotated[
+        list[Path],
+        typer.Option("--output", "-o", help="A .png, .pdf or .svg file; may be repeated."),
+    ],
+    x: Annotated[
+        str | None, typer.Option(help="Panels: rounds, bytes, seconds; by default all.")
+    ] = None,
+    y: Annotated[
+        str | None, typer.Option(help="Column of the histories; by default F - F*, or F.")
+    ] = None,
+) -> None:
+    """Draw the histories of runs in one figure, bands over seeds."""
+    from flower_fedcon.lab.experiments.figures import check_figure, plot_histories
+    from flower_fedcon.lab.experiments.histories import histories_of
+
+    for path in output:
+        check_figure(path, x)
+    folders = [path for path in run_dirs if not path.is_file()]  # DIR/* names files too
+    if not folders:
+        raise ConfigError(f"{run_dirs[0]} is a file: name the folder of a run or a comparison")
+    if len(folders) < len(run_dirs):
+        names = ", ".join(path.name for path in run_dirs if path.is_file())
+        say(f"no folders, and skipped: {names}")
+    histories, seeds = histories_of(folders)
+    plot_histories(histories, output, x=x, y=y, seeds=seeds, say=say)
+    for path in output:
+        say(f"figure: {path}")

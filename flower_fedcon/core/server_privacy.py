@@ -1,0 +1,259 @@
+"""The server's side of privacy: what a run has spent, whom it draws, and the noise of a round."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.method import Method
+from flower_fedcon.core.participation import Bernoulli, Participation, Sample
+from flower_fedcon.core.protocol import UNIFORM, Reply
+from flower_fedcon.core.summed import Summed
+from flower_fedcon.core.uploads import Uploads
+from flower_fedcon.errors import BudgetError, ConfigError
+from flower_fedcon.privacy.accountant import FIXED, FULL, POISSON, Accountant, Sampling
+from flower_fedcon.privacy.clipping import CLIP, clipped, norms, rows, slack
+from flower_fedcon.privacy.gaussian import GaussianDP
+from flower_fedcon.privacy.noise import normal
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+
+class Private:
+    """What makes the rounds of one run private.
+
+    Parameters
+    ----------
+    strategy : Method
+        Bound to the run's setup, with `privacy`.
+
+    Attributes
+    ----------
+    spent : int
+        Rounds that have been asked for, whether or not they were ever applied.
+    clip : float
+        C of the coming round.
+    before_round : callable
+        Told of `spent` before a round is asked for, to write it down.
+    """
+
+    def __init__(self, strategy: Method[Any]) -> None:
+        assert strategy.privacy is not None  # noqa: S101  (the caller's case)
+        self._rule: GaussianDP = strategy.privacy
+        self._participation, self._about = strategy.participation, strategy.release.about
+        n = strategy.setup.num_clients
+        self._sampling = sampling_of(self._participation, n)
+        if strategy.clients_keep_state:  # others' states tell of earlier cohorts: no amplification
+            self._sampling = self._sampling._replace(kind=FULL)
+        self._accountant = Accountant(
+            self._rule.noise_multiplier, self._rule.target_delta, self._sampling
+        )
+        self._num_clients = n
+        layout = strategy.setup.layout
+        self._shape = partial(strategy.upload_shape, layout=layout)
+        self._dtype = layout.array_dtype
+        self.spent, self.clip = 0, self._rule.clip
+        self.before_round: Callable[[int], None] = lambda spent: None
+
+    # --- what it costs ---------------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float:
+        """What has been spent."""
+        return self._accountant.epsilon(self.spent)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether one more round would exceed the budget."""
+        budget = self._rule.budget
+        return budget is not None and self._accountant.epsilon(self.spent + 1) > budget
+
+    def begin(self) -> None:
+        """Account for a round before anybody is asked.
+
+        Raises
+        ------
+        BudgetError
+            If it would exceed the budget.
+        """
+        if self.exhausted:
+            raise BudgetError(
+                f"one more round would exceed the privacy budget of epsilon = {self._rule.budget:g}"
+                f" (it would be {self._accountant.epsilon(self.spent + 1):.4g}, after {self.spent} "
+                "rounds): give a larger noise_multiplier or budget, or fewer rounds"
+            )
+        self.spent += 1
+        self.before_round(self.spent)
+
+    def record(self) -> dict[str, float]:
+        """Return what a history records."""
+        adaptive = {} if self._rule.quantile is None else {"clip": self.clip}
+        return {"epsilon": self.epsilon, **adaptive}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {"spent": self.spent, "clip": self.clip}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.spent, self.clip = snapshot["spent"], float(snapshot["clip"])
+
+    # --- a round ---------------------------------------------------------------------------------
+
+    def cohort(self) -> list[int] | None:
+        """Return whom a round asks, by draws that no seed tells; None where the seed may tell.
+
+        An empty draw is a round of noise alone: to repeat it would tell that somebody was drawn.
+        """
+        rule, n, system = self._participation, self._num_clients, random.SystemRandom()
+        if self._rule.noise_multiplier == 0 or self._sampling.kind == FULL:
+            return None
+        if isinstance(rule, Bernoulli):
+            return [client for client in range(n) if system.random() < rule.p]
+        return sorted(system.sample(range(n), round(self._sampling.size)))
+
+    def instructions(self) -> Payload:
+        """Return what the broadcast says besides."""
+        return {CLIP: self.clip}
+
+    def uploads(self, replies: Sequence[Reply], names: Sequence[str], down: Payload) -> Uploads:
+        """Return a round's uploads, clipped, with noise in their sum and a known denominator.
+
+        Clients on nodes have clipped what they sent; the guarantee does not rest on that.
+        """
+        about = {name: down[self._about[name]] for name in names if name in self._about}
+        size = self._sampling.size
+        if names:
+            kept: list[Reply] = []
+            within = 0
+            for reply in replies:
+                found, count = self._clipped(reply, names, about)
+                within, kept = within + count, [*kept, found]
+            deviation, replies = self._rule.noise(self.clip, size), kept
+            if deviation > 0:
+                replies = self._noised(kept, names, about, deviation)
+            count_noise = self._rule.noise_of_count(size)
+            # Each of them counts 1/2 or -1/2: one client more or less moves the sum by 1/2.
+            present = sum(len(reply.clients) for reply in kept)
+            share = (within - present / 2 + count_noise * float(normal(()))) / size + 0.5
+            self.clip = self._rule.next_clip(self.clip, share)
+        return Uploads(replies, self._num_clients, denominator=size, about=about)
+
+    def _clipped(
+        self, reply: Reply, names: Sequence[str], about: Mapping[str, Array]
+    ) -> tuple[Reply, int]:
+        """Return a reply whose clients' releases are at most C long, and how many were shorter."""
+        columns = {name: rows(reply.payload[name], len(reply.clients)) for name in names}
+        lengths = norms(columns, about)
+        within = int(np.count_nonzero(lengths < self.clip * (1 - slack(columns))))
+        if not (lengths > self.clip).any():
+            return reply, within
+        cut = clipped(columns, about, self.clip)
+        payload = {
+            name: column if isinstance(reply.payload[name], np.ndarray) else list(column)
+            for name, column in cut.items()
+        }
+        return replace(reply, payload=payload), within
+
+    def _noised(
+        self,
+        replies: Sequence[Reply],
+        names: Sequence[str],
+        about: Mapping[str, Array],
+        deviation: float,
+    ) -> list[Reply]:
+        """Return one reply that holds noisy sums, in double precision until then, no single value.
+
+        Where nobody was drawn, noise is all there is.
+        """
+        clients = sorted(client for reply in replies for client in reply.clients)
+        payload: dict[str, Any] = {}
+        for name in names:
+            center = np.asarray(about.get(name, 0.0), np.float64)
+            total = deviation * normal(self._shape(name))
+            for reply in replies:
+                column = rows(reply.payload[name], len(reply.clients)).astype(np.float64)
+                total = total + (column - center).sum(axis=0)
+            total = np.asarray(total + len(clients) * center, self._dtype)
+            payload[name] = Summed(name, total, len(clients), 0)
+        return [Reply(clients, 0, payload)]
+
+
+def sampling_of(participation: Participation, num_clients: int) -> Sampling:
+    """Return how a rule draws cohorts, for the accountant.
+
+    Raises
+    ------
+    ConfigError
+        If the accountant has no form for it.
+    """
+    if participation.is_full(num_clients):
+        return Sampling(FULL, num_clients, num_clients)
+    if isinstance(participation, Bernoulli):
+        return Sampling(POISSON, num_clients, participation.p * num_clients)
+    if isinstance(participation, Sample):
+        return Sampling(FIXED, num_clients, participation.size(num_clients))
+    raise ConfigError(
+        f"privacy=... needs Full(), Sample(...) or Bernoulli(p) as participation, got "
+        f"{participation!r}: what other draws leak is not known"
+    )
+
+
+def check_argument(strategy: Method[Any]) -> None:
+    """Raise unless `privacy` is a rule, for a method that may be private at all.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not isinstance(strategy.privacy, GaussianDP):
+        raise ConfigError(
+            "privacy must be flower_fedcon.privacy.GaussianDP(clip=..., noise_multiplier=..., "
+            f"target_delta=...), got {strategy.privacy!r}"
+        )
+    if strategy.aggregation is not None:
+        raise ConfigError(
+            f"{strategy.title}: privacy=... adds noise to a sum, and aggregation="
+            f"{strategy.aggregation!r} takes none: give one of them"
+        )
+    reason = strategy.release.single
+    if reason or strategy.queries:
+        raise ConfigError(
+            f"{strategy.title} takes no privacy=...: "
+            + (f"its server needs each upload, not their sum ({reason})" if reason else
+               "its clients answer a query before the step, which no noise covers")
+            + "; `fedcon list` says which methods need the sum alone"
+        )  # fmt: skip
+
+
+def check_private(strategy: Method[Any]) -> None:
+    """Raise unless a strategy that is bound to a run can be private in it.
+
+    Raises
+    ------
+    ConfigError
+        With the reason, and the remedy where there is one.
+    """
+    setup, rule = strategy.setup, strategy.participation
+    sampling_of(rule, setup.num_clients)
+    reasons = [
+        strategy.why_single(),
+        strategy.why_not_private(),
+        "weights by numbers of examples would be released: give weighting='uniform'"
+        if setup.weighting != UNIFORM
+        else "",
+        "train loops of one's own send metrics and buffers besides: give nodes an objective, such "
+        "as a TorchObjective"
+        if setup.any_own_loop
+        else "",
+        "its clients keep state, for cohorts of one size: use Sample(...) or Full()"
+        if strategy.clients_keep_state and setup.sampled and isinstance(rule, Bernoulli)
+        else "",
+    ]
+    for reason in filter(None, reasons):
+        raise ConfigError(f"{strategy.title} takes no privacy=... here: {reason}")

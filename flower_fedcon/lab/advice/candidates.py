@@ -1,0 +1,203 @@
+"""Which methods fit a problem, by what their classes and cards declare, and with which settings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.card import Card, first_sentence
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.lab.advice.facts import Facts, setup_of
+from flower_fedcon.lab.advice.studies import Measured, Study
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.mismatch import kept_constraints, oracles, why_mismatched
+from flower_fedcon.registry import algorithms, own_algorithms
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import parameters
+
+Kind: TypeAlias = type[FedConStrategy[Any]]
+_STEPS = 5  # local steps, as in most of the studies
+_LARGE = 20  # an upload of more than so many times the model is a burden
+
+# A first value for an argument, from what is known; a class's own default comes before it.
+_STARTS: dict[str, Callable[[Facts], float | None]] = {
+    "local_steps": lambda _: _STEPS,
+    "client_lr": lambda f: None if not f.smoothness else 1 / (2 * f.smoothness * _STEPS),
+    "step_size": lambda f: None if not f.smoothness else 1 / f.smoothness,
+    "proximal": lambda f: None if not f.smoothness else (
+        math.sqrt(f.strong_convexity * f.smoothness) if f.strong_convexity else f.smoothness / 10),
+    "primal_lr": lambda f: None if not (f.smoothness and f.strong_convexity) else (
+        1 / math.sqrt(f.strong_convexity * f.smoothness)),
+    "strong_convexity": lambda f: f.strong_convexity or None,
+    "smoothness": lambda f: f.smoothness,
+    "damping": lambda f: None if not f.smoothness else 5 * f.smoothness * _STEPS,
+    "tolerance": lambda _: 0.05,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method that fits.
+
+    Attributes
+    ----------
+    kind : type
+    settings : dict
+        Its arguments to begin with, without the set or regularizer and without participation.
+    strategy : FedConStrategy
+        Made with them.
+    why : list of str
+        For it, and against it.
+    exact : bool
+        Whether its limit is the optimum, by its card.
+    burden : float
+        The entries of an upload, over those of the model.
+    measured : Measured, optional
+        In the nearest study.
+    """
+
+    kind: Kind
+    settings: dict[str, Any]
+    strategy: FedConStrategy[Any]
+    why: list[str]
+    exact: bool
+    burden: float
+    measured: Measured | None
+
+    def rank(self, *, by_bytes: bool) -> tuple[float, ...]:
+        """Return what candidates are sorted by: the smallest is the first to try."""
+        found = self.measured
+        cost = (found.megabytes if by_bytes else found.rounds) if found else None
+        known = 0 if cost is not None else 2 if found else 1  # one that did not arrive is the last
+        return (not self.exact, self.burden > _LARGE, known, cost or 0.0)
+
+
+def candidates(
+    problem: FederatedProblem,
+    participation: Participation,
+    facts: Facts,
+    study: Study | None,
+    *,
+    by_bytes: bool = False,
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return the methods that fit, the first to try first, and why each of the others does not.
+
+    A method fits if its card's problem is this one, it uses what the problem has added, and it
+    accepts the cohorts and the clients' constants when a run is set up.
+    """
+    setup, penalty = setup_of(problem, participation), _penalty(problem)
+    fitting, others = [], {}
+    for kind in (*algorithms().values(), *own_algorithms().values()):
+        try:
+            card = kind.card()
+        except FedConError:  # an algorithm of one's own need not have one
+            card = None
+        reason = "" if card is None else _why_not(card, kind, facts)
+        if not reason:
+            try:
+                settings, strategy = _made(kind, problem, participation, facts, setup, penalty)
+            except FedConError as error:
+                reason = str(error)
+            else:
+                reason = why_mismatched(strategy, problem) or ""
+        if reason:
+            others[kind.__name__] = reason.partition(": take ")[0]
+            continue
+        measured = None if study is None else study.best(kind.__name__)
+        burden = strategy.most_entries(problem.layout) / problem.layout.size
+        exact = card is None or not re.search("biased|floor", card.participation)
+        why = list(_why(card, kind, facts, burden)) if card else ["an algorithm of your own"]
+        fitting.append(Candidate(kind, settings, strategy, why, exact, burden, measured))
+    fitting.sort(key=lambda each: each.rank(by_bytes=by_bytes))
+    return fitting, others
+
+
+def _why_not(card: Card, kind: Kind, facts: Facts) -> str:
+    """Return why a method's own problem is another one; "" if it is not."""
+    if card.source.startswith("refuted"):
+        return f"is {first_sentence(card.source)}"
+    if "minimiser" in card.problem:
+        return f"is for objectives {card.problem.partition('convex, ')[2] or card.problem}"
+    if "strongly" in card.problem and not facts.strongly_convex and "or not" not in card.problem:
+        return "is for strongly convex objectives, and mu is not known to be > 0"
+    if not facts.convex and not _allows_nonconvex(card, kind):
+        return "is stated for convex objectives, and these are not"
+    if kind.constraints == "each" and facts.term != "each":
+        return "is for a constraint of each client's own"
+    if facts.sampled and kind.needs_everyone:
+        return f"needs every client in every round ({kind.needs_everyone})"
+    return ""
+
+
+def _allows_nonconvex(card: Card, kind: Kind) -> bool:
+    if "schedule" in parameters(kind):  # of Frank-Wolfe methods: "convex" or "nonconvex"
+        return True
+    return "nonconvex" in card.problem or "convex" not in card.problem
+
+
+def _made(
+    kind: Kind,
+    problem: FederatedProblem,
+    participation: Participation,
+    facts: Facts,
+    setup: Setup,
+    penalty: float | None,
+) -> tuple[dict[str, Any], FedConStrategy[Any]]:
+    """Return settings with which a method accepts the problem, and the strategy.
+
+    First with what it requires; if that does not do, with all that there is a first value for.
+    """
+    known = parameters(kind)
+    starts: dict[str, Any] = {name: start(facts) for name, start in _STARTS.items()}
+    starts["penalty"] = penalty
+    if not facts.convex:
+        starts["schedule"] = "nonconvex"
+    offered = {name: value for name, value in starts.items() if name in known and value is not None}
+    required = {name: v for name, v in offered.items()
+                if known[name].default is known[name].empty or name == "schedule"}  # fmt: skip
+    required |= kept_constraints(kind, problem)
+    open_ = {n: v for n, v in offered.items() if n in required or known[n].default is None}
+    open_ |= kept_constraints(kind, problem)
+    given = {**oracles(kind, problem), "participation": participation}
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in {*required, *given}:
+            raise ConfigError(f"needs {name}, for which the problem gives no value")
+    try:
+        strategy = kind(**required, **given)
+        strategy.bind(setup)
+    except FedConError:
+        strategy = kind(**open_, **given)
+        strategy.bind(setup)
+        return open_, strategy
+    return required, strategy
+
+
+def _penalty(problem: FederatedProblem) -> float | None:
+    """Return the rule of FedFW's card: max_i ||grad f_i(x0)|| / (N diameter)."""
+    if problem.constraint is None:
+        return None
+    steepest = max(float(np.linalg.norm(c.gradient(problem.start))) for c in problem.clients)
+    try:
+        diameter = float(problem.constraint.diameter_for(problem.layout.shape))
+    except FedConError:
+        return None
+    return steepest / (problem.num_clients * diameter) or None
+
+
+def _why(card: Card, kind: Kind, facts: Facts, burden: float) -> Iterator[str]:
+    yield card.summary
+    if facts.sampled and not kind.needs_everyone:
+        yield f"sampled cohorts: {first_sentence(card.participation)}"
+    yield f"state: {first_sentence(card.state)}"
+    yield f"wire: {first_sentence(card.wire)}"
+    if burden > _LARGE:
+        yield f"but an upload has {burden:.0f} times the entries of the model"
+    if card.stated != "as in its paper":
+        yield f"stated: {card.stated}"

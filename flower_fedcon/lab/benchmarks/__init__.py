@@ -1,0 +1,6 @@
+"""What the arithmetic costs, and what all around it adds: `fedcon bench`."""
+
+from flower_fedcon.lab.benchmarks.measure import Result
+from flower_fedcon.lab.benchmarks.suite import BENCHMARKS, ON_REQUEST, described, run, to_json
+
+__all__ = ["BENCHMARKS", "ON_REQUEST", "Result", "described", "run", "to_json"]

@@ -1,0 +1,301 @@
+"""The papers' claims, as files.
+
+A claims file, ``sims/claims/NAME.toml``, belongs to an experiment file:
+
+    paper = "..."
+    figure = "Figure 1"
+    experiment = "NAME.toml"            # the default: the file of the same name, a folder up
+    requires = "u.data"                 # a file without which these claims are skipped
+    rounds = 10000                      # of the full run; by default the experiment's
+    algorithms = ["FedFW", "FedFWPlus"] # to run besides those that claims name
+    set = ["run.evaluate_every=10"]     # overrides
+    seeds = [0]
+    vary = ["run.seed"]                 # what a seed sets
+
+    [sweep]                             # optional: see `sweeps`
+    "problem.clients" = [1, 4, 16]
+
+    [quick]                             # replaces entries above in the quick run, or quick = false
+    rounds = 1000
+
+    [[claim]]
+    what = "FedFW falls at least as fast as t^(-1/2)"
+    where = "Theorem 1"                 # the default: figure
+    source = "text"                     # who says so: one of `SOURCES`
+    bound = "theory"                    # where the number below is from: one of `BOUNDS`
+    measure = "slope"                   # one of `MEASURES`, with its own keys
+    algorithm = "FedFW"
+    column = "total"
+    below = -0.5                        # or above, or near = ... and within = ... (relative)
+    quick = {until = 1000}              # replaces entries, or false: not in the quick run
+
+    [claim.explained]                   # of a claim that does not hold; in quick, false: it does
+    fault = "ours"                      # whose fault that is: one of `FAULTS`
+    why = "..."
+    shown_by = "..."                    # what other claims say, which hold: of this file, or
+                                        # "NAME: ..." of another one
+    expected = -0.4                     # what is measured instead: one number, or one for each
+    tolerance = 0.1                     # relative
+
+An algorithm whose experiment file has a grid for it must lie inside that, not at an end.
+
+A file can give `source` and `bound` for all its claims. Where a claim covers several rounds,
+algorithms or seeds, the worst of them counts. A claim with an explanation fails when a number
+leaves what the explanation expects. Columns are those of the history, and "relative" (residual /
+|F*|), "bytes" and "megabytes" (up and down).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.measures import MEASURES, Runs
+from flower_fedcon.lab.experiments.sweeps import Scaling, Sweep, listed
+from flower_fedcon.lab.experiments.toml_schema import (
+    Table,
+    check_keys,
+    check_table,
+    check_type,
+    context,
+)
+from flower_fedcon.lab.experiments.tuning import check_interior
+from flower_fedcon.lab.experiments.verdicts import Verdict, judge, scaling
+from flower_fedcon.runs.toml import read_toml
+from flower_fedcon.validation import choice, count
+
+SOURCES = {
+    "text": "the paper's own text",
+    "authors' code": "the authors' published code, its settings or what it prints",
+    "secondary": "what others, reviews or later papers, say that the paper says",
+    "ours": "no paper: a check, or a finding, of this collection",
+}
+BOUNDS = {
+    "stated": "the source states this number",
+    "theory": "it follows from a theorem",
+    "order": "none was chosen: who is ahead, 1 for a ratio and 0 for a difference",
+    "independent": "another computation of the same formulas, or of the optimum",
+    "measured": "ours, chosen after the measurement, with air",
+}
+FAULTS = {
+    "paper": "the claim does not hold, whatever was left open",
+    "ours": "a setting that the paper leaves open, or a problem of ours, decides it",
+    "data": "the paper's data are not at hand, and on these it does not hold",
+}
+_NUMBERS = (int, float)
+_TYPES: dict[str, Any] = {
+    "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
+    "algorithm": str, "column": str, "over": str | list, "algorithms": list, "round": int | list,
+    "level": float | list, "since": int, "of": str, "until": int, "below": float, "above": float,
+    "near": float | list, "within": float, "fault": str, "why": str, "shown_by": str | list,
+    "expected": float | list, "tolerance": float, "at": list, "per": str, "take": str,
+    "power": float, "of_mean": bool, "over_round": int,
+}  # fmt: skip
+_NUMERIC = ("near", "round", "expected", "at", "level")
+_THRESHOLDS = ("below", "above", "near")
+_PROVENANCE = {"source": SOURCES, "bound": BOUNDS}
+_EXPLAINED = ("fault", "why", "shown_by", "expected", "tolerance")
+_SHARED = (
+    "what", "where", *_PROVENANCE, "measure", "explained", "quick", *_THRESHOLDS, "within", "at"
+)  # fmt: skip
+_OPTIONS: dict[str, Any] = {
+    "rounds": int, "algorithms": list, "set": list, "seeds": list, "vary": list, "sweep": dict
+}  # fmt: skip
+_TEXTS = ("paper", "figure", "experiment", "requires", *_PROVENANCE)
+_TOP = (*_TEXTS, *_OPTIONS, "quick", "claim")
+
+
+class Claims:
+    """A checked claims file.
+
+    Parameters
+    ----------
+    path : path
+    quick : bool
+        Apply the entries for the quick run.
+
+    Attributes
+    ----------
+    name, paper, figure, requires : str
+    experiment : Path
+    seeds : list of int
+    sweep : Sweep
+    skipped : bool
+        Whether its claims are skipped: they are not in the quick run, or a file is missing.
+
+    Raises
+    ------
+    ConfigError
+        If an entry is missing, unknown or of the wrong type.
+    """
+
+    def __init__(self, path: Path, *, quick: bool = False) -> None:
+        self.name, self._source, self._quick = path.stem, str(path), quick
+        tables = read_toml(path)
+        with context(self._source):
+            check_keys(tables, _TOP)
+            for key in _TEXTS:
+                check_type(key, tables.get(key, ""), str)
+            self.paper, self.figure = tables.get("paper", ""), tables.get("figure", "")
+            file = tables.get("experiment", f"{path.stem}.toml")
+            self.experiment = path.parent.parent / file
+            changes = tables.get("quick", {})
+            self.requires = tables.get("requires", "")
+            missing = bool(self.requires) and not Path(self.requires).exists()
+            self.skipped = missing or (quick and changes is False)
+            if changes is not False:
+                check_table(changes, "[quick]")
+                with context("[quick]"):
+                    check_keys(changes, _OPTIONS)
+            options = {key: tables[key] for key in _OPTIONS if key in tables}
+            if quick and changes:
+                options |= changes
+            for key, value in options.items():
+                check_type(key, value, _OPTIONS[key])
+            self._options = options
+            self.seeds = [count("seeds", s, minimum=0) for s in options.get("seeds", [0])]
+            with context("[sweep]"):
+                self.sweep = Sweep.of(options.get("sweep", {}))
+            given = tables.get("claim", [])
+            if not isinstance(given, list) or not given:
+                raise ConfigError("write [[claim]], in double brackets, for each claim")
+            shared = {key: tables[key] for key in _PROVENANCE if key in tables}
+            self.claims = []
+            for i, table in enumerate(given, start=1):
+                with context(f"[[claim]] {i}"):
+                    claim = _checked(table, {"where": self.figure, **shared}, quick)
+                    if claim is not None:
+                        self.claims.append(claim)
+            self.left_out = len(given) - len(self.claims)
+            _check_shown(given, path)
+
+    def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
+        """Return what `Experiment.load` is given."""
+        found = [str(text) for text in self._options.get("set", [])]
+        if "rounds" in self._options:
+            found.append(f"run.rounds={self._options['rounds']}")
+        if "seeds" in self._options:
+            found += [f"{key}={seed}" for key in self._options.get("vary", ["run.seed"])]
+        return (*found, *self.sweep.overrides(place))
+
+    def runs(self) -> list[tuple[tuple[Any, ...], Experiment]]:
+        """Return the runs that the claims need: key, as in `Runs`, and experiment of each."""
+        with context(self._source):
+            experiment = Experiment.load(self.experiment, self.overrides(self.seeds[0]))
+            labels: list[str] = list(self._options.get("algorithms", []))
+            for claim in self.claims:
+                for key in ("algorithm", "algorithms", "over"):
+                    labels += listed(claim.get(key, []))
+            labels = list(dict.fromkeys(labels))
+            shipped = Experiment.load(self.experiment)  # its grids are of its own settings
+            for label in labels:
+                if label not in experiment.labels:
+                    hint = nearest(str(label), experiment.labels)
+                    raise ConfigError(f"{self.experiment} has no algorithm {label!r}: {hint}")
+                check_interior(shipped, label)
+        path = self.experiment.resolve()
+        found: list[tuple[tuple[Any, ...], Experiment]] = []
+        for seed in self.seeds:
+            for place, where in enumerate(self.sweep.places(seed)):
+                each = Experiment.load(path, self.overrides(seed, place))
+                found += [((label, *where), each) for label in labels]
+        return found
+
+    def judge(self, runs: Runs) -> list[Verdict]:
+        """Return a verdict for each claim."""
+        found = []
+        for claim in self.claims:
+            with context(self._source), context(claim["what"]):
+                found.append(judge(claim, runs, self.seeds, self.name, self.sweep))
+        return found
+
+    def scalings(self, runs: Runs) -> list[Scaling]:
+        """Return what the claims with the measure "scaling" were fitted to, for a figure."""
+        claims = [claim for claim in self.claims if claim["measure"] == "scaling"]
+        return [scaling(claim, runs, self.seeds, self.sweep) for claim in claims]
+
+
+def _checked(table: Any, shared: Table, quick: bool) -> Table | None:
+    """Return a claim with the quick run's entries applied, None if it is not in that run."""
+    check_table(table, "[[claim]]")
+    if "measure" not in table:
+        raise ConfigError(f"measure is missing: it is one of {', '.join(sorted(MEASURES))}")
+    choice("measure", table["measure"], tuple(MEASURES))
+    measure = MEASURES[table["measure"]]
+    known = (*_SHARED, *measure.required, *measure.optional)
+    changes = table.get("quick", {})
+    check_type("quick", changes, bool | dict)
+    claim: Table = shared | {key: value for key, value in table.items() if key != "quick"}
+    if isinstance(changes, dict):
+        with context("quick"):
+            check_keys(changes, known)
+            if quick:
+                claim = _changed(claim, changes)
+    check_keys(claim, known)
+    for key in ("what", *measure.required):
+        if key not in claim:
+            raise ConfigError(f"{key} is missing: the measure {table['measure']!r} needs it")
+    _check_types(claim)
+    for key, valid in _PROVENANCE.items():
+        if key not in claim:
+            raise ConfigError(f"{key} is missing: it is one of {', '.join(map(repr, valid))}")
+        choice(key, claim[key], tuple(valid))
+    if sum(key in claim for key in _THRESHOLDS) != 1:
+        raise ConfigError("give one of below, above, and near")
+    if ("near" in claim) != ("within" in claim):
+        raise ConfigError("near and within belong together: near = 4619, within = 0.02")
+    if "explained" in claim:
+        with context("explained"):
+            _check_explained(claim["explained"])
+    return None if quick and changes is False else claim
+
+
+def _changed(claim: Table, changes: Table) -> Table:
+    """Return a claim with the entries of the quick run in place of its own."""
+    if set(changes) & set(_THRESHOLDS):
+        claim = {key: value for key, value in claim.items() if key not in _THRESHOLDS}
+    explained = changes.get("explained", {})
+    check_type("explained", explained, bool | dict)
+    merged = claim | changes | {"explained": claim.get("explained", {}) | (explained or {})}
+    if explained is False or not merged["explained"]:
+        del merged["explained"]
+    return merged
+
+
+def _check_types(table: Table) -> None:
+    for key, value in table.items():
+        check_type(key, value, _TYPES[key])
+        numbers = listed(value) if key in _NUMERIC else []
+        if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
+            raise ConfigError(f"{key} holds numbers only")
+
+
+def _check_explained(table: Table) -> None:
+    check_keys(table, _EXPLAINED)
+    for key in _EXPLAINED:
+        if key not in table:
+            raise ConfigError(f"{key} is missing: an explanation has {', '.join(_EXPLAINED)}")
+    _check_types(table)
+    choice("fault", table["fault"], tuple(FAULTS))
+
+
+def _check_shown(claims: Iterable[Table], path: Path) -> None:
+    """Raise unless what each explanation is shown by is a claim that holds."""
+    own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
+    for claim in claims:
+        for text in listed(claim.get("explained", {}).get("shown_by", [])):
+            name, _, what = text.partition(": ")
+            holding = own
+            if text not in own and name in siblings:
+                holding, text = _holding(read_toml(siblings[name])["claim"]), what
+            if text not in holding:
+                with context(claim["what"]):
+                    raise ConfigError(f"shown_by = {text!r} is no other claim that holds: "
+                                      f"{nearest(text, holding)}")  # fmt: skip
+
+
+def _holding(claims: Iterable[Table]) -> list[str]:
+    return [claim["what"] for claim in claims if "explained" not in claim]

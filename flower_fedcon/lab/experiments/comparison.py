@@ -1,0 +1,158 @@
+"""Experiments played into folders, with a table and a figure: `fedcon run` and `compare`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from flower_fedcon.errors import FedConError
+from flower_fedcon.lab.experiments.console import console, results, say
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.figures import plot_histories
+from flower_fedcon.lab.experiments.folders import label_slug, write
+from flower_fedcon.lab.experiments.runner import play
+from flower_fedcon.lab.experiments.seed_statistics import mean
+from flower_fedcon.lab.experiments.toml_schema import context
+from flower_fedcon.lab.experiments.tracking import Tracking
+from flower_fedcon.runs.directory import CONFIG, FIGURE
+from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.simulation import jax_engine
+
+_NO = Tracking()
+
+
+def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
+    """Run an experiment's main algorithm in the plan's run directory."""
+    experiment.strategies()  # raises before the first run
+    _find_optimum(experiment)
+    folder = _folder(plan)
+    label = experiment.labels[0]
+    history = _play(experiment, 0, label, folder, plan, tracking)
+    _show(experiment, {label: history.rows}, [folder / FIGURE])
+    if history.report is not None:
+        console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
+    say(f"directory: {folder}")
+
+
+def run_all(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
+    """Run all algorithms of an experiment, each in a folder of the plan's run directory."""
+    experiment.strategies()  # raises before the first run
+    _find_optimum(experiment)
+    folder, labels = _folder(plan), experiment.labels
+    histories = {
+        label: _play(
+            experiment, i, label, folder / label_slug(label, labels), plan, tracking, named=True
+        )
+        for i, label in enumerate(labels)
+    }
+    if not plan.resume:
+        write(folder / CONFIG, experiment.to_toml())
+    rows = {label: history.rows for label, history in histories.items()}
+    _show(experiment, rows, _figures(folder))
+    say(f"directory: {folder}")
+
+
+def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Tracking = _NO) -> None:
+    """Run a comparison for several seeds, in the folders ALGORITHM/seed-SEED of the plan's one.
+
+    Parameters
+    ----------
+    experiments : dict
+        Seed -> the experiment, as `Experiment.seeded` gives it.
+    plan : Plan
+        Its seed is replaced.
+    """
+    first = next(iter(experiments.values()))
+    _find_optimum(first)
+    folder, labels = _folder(plan), first.labels
+    runs: dict[str, list[Sequence[Record]]] = {label: [] for label in labels}
+    for i, label in enumerate(labels):
+        for seed, experiment in experiments.items():
+            target = folder / label_slug(label, labels) / f"seed-{seed}"
+            name = f"{label}, seed {seed}"
+            seeded = replace(plan, seed=seed)
+            rows = _play(experiment, i, name, target, seeded, tracking, named=True).rows
+            runs[label].append(rows)
+    if not (folder / CONFIG).exists():
+        write(folder / CONFIG, first.to_toml())
+    means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
+    _show(first, means, _figures(folder), runs)
+    say(f"directory: {folder}")
+
+
+def _folder(plan: Plan) -> Path:
+    return Path(plan.run_dir or "")
+
+
+def _figures(folder: Path) -> list[Path]:
+    """Return the files of a comparison's figure, which is also drawn in vectors, for papers."""
+    figure = folder / FIGURE
+    return [figure, figure.with_suffix(".pdf")]
+
+
+def _find_optimum(experiment: Experiment) -> None:
+    problem = experiment.problem()
+    if experiment.run_options.engine == "jax":
+        jax_engine()  # raises without JAX, and not only after the search
+    if not experiment.reference:
+        return
+    began = time.perf_counter()
+    try:
+        optimum = problem.optimum
+    except FedConError as error:
+        raise type(error)(_without_reference(str(error))) from None
+    seconds = time.perf_counter() - began
+    say(f"reference optimum F* = {optimum.value:.8g} ({optimum.method}, {seconds:.1f} s)")
+
+
+def _without_reference(text: str) -> str:
+    """Return an error's text with the way to do without F*, once.
+
+    >>> _without_reference("no F*: run without it (reference = false)")
+    'no F*: run without it (--set problem.reference=false)'
+    """
+    said, remedy = "reference = false", "--set problem.reference=false"
+    return text.replace(said, remedy) if said in text else f"{text}; or do without F - F*: {remedy}"
+
+
+def _play(
+    experiment: Experiment,
+    index: int,
+    label: str,
+    folder: Path,
+    plan: Plan,
+    tracking: Tracking,
+    *,
+    named: bool = False,
+) -> History:
+    """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
+    plan = replace(plan, run_dir=folder, config=experiment.to_toml(index))
+    title = experiment.title or Path(experiment.source).stem
+    where = context(label) if named else nullcontext()
+    with where, tracking.callbacks(label, title, plan) as more:
+        plan = replace(plan, callbacks=(*plan.callbacks, *more))
+        return play(experiment, index, plan, label=label)
+
+
+def _show(
+    experiment: Experiment,
+    histories: Mapping[str, Sequence[Record]],
+    figures: Sequence[Path],
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+) -> None:
+    """Print the table of the runs that recorded anything, and draw their figure."""
+    rows = {label: records for label, records in histories.items() if records}
+    if not rows:
+        return
+    console().print(results(rows, experiment.problem(), seeds))
+    if seeds is None:
+        for label, records in rows.items():
+            if dropped := records[-1]["dropped"]:
+                say(f"{label}: {dropped:g} replies were dropped, see history.csv")
+    title = experiment.title or Path(experiment.source).stem
+    figure = plot_histories(rows, figures, title=title, seeds=seeds, say=say)
+    say(f"figure:    {figure}")

@@ -1,0 +1,196 @@
+"""What the command shows: tables, progress, results."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flower_fedcon.problems.federated import FederatedProblem
+    from flower_fedcon.runs.history import Record
+    from flower_fedcon.runs.limits import End
+
+
+class InterruptedRunError(Exception):
+    """Ctrl-C during a run; the text says how to go on with it."""
+
+
+def console() -> Console:
+    """Return a console for standard output."""
+    from rich.console import Console
+
+    found = Console(markup=False, highlight=False)
+    # A file or a pipe has no width of its own: 80 columns would break every cell.
+    return found if found.is_terminal else Console(markup=False, highlight=False, width=160)
+
+
+def table(*columns: str, plain: bool = False, right_from: int | None = None) -> Table:
+    """Return an empty table; `plain` without header, numbers from column `right_from` on."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=None if plain else SIMPLE_HEAD, show_header=not plain, pad_edge=False)
+    for i, name in enumerate(columns):
+        right = right_from is not None and i >= right_from
+        made.add_column(name, justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def say(text: str) -> None:
+    """Print a line, whatever its length."""
+    print(text, flush=True)
+
+
+@contextmanager
+def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator[Any]:
+    """Yield a callback that moves a bar on a terminal, and prints a line each tenth elsewhere.
+
+    It says how long the run will go on, and what will end it first: of `callbacks`, those that do.
+    """
+    from flower_fedcon.runs.limits import Forecast
+
+    screen, forecast = console(), Forecast(rounds, callbacks)
+    if not screen.is_terminal:
+        began, shown = time.perf_counter(), 0
+
+        def line(record: Record) -> None:
+            nonlocal shown
+            tenth, end = int(10 * record["round"] / rounds), forecast(record)
+            if tenth > shown or record["round"] == rounds or end.reached:
+                shown = tenth
+                seconds = time.perf_counter() - began
+                say(f"{label}: round {record['round']:g}/{rounds}, {brief(record)}, "
+                     f"{seconds:.1f} s{left(end)}")  # fmt: skip
+
+        yield line
+        return
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[state]}", markup=False),
+    )
+    with progress.Progress(*columns, console=screen) as bar:
+        task = bar.add_task(label, total=rounds, state="")
+
+        def move(record: Record) -> None:
+            state = brief(record) + left(forecast(record))
+            bar.update(task, completed=record["round"], state=state)
+
+        yield move
+
+
+def brief(record: Record) -> str:
+    """Return a record's objective, and where they are known F - F* and epsilon."""
+    text = f"F {record['objective']:.6g}" if "objective" in record else "not evaluated"
+    text += f", F - F* {record['residual']:.3g}" if "residual" in record else ""
+    return text + (f", epsilon {record['epsilon']:.3g}" if "epsilon" in record else "")
+
+
+def left(end: End) -> str:
+    """Return how long a run will go on, and until what; of a run that has ended, by what.
+
+    >>> from flower_fedcon.runs.limits import End
+    >>> left(End(75.2, "round 100", reached=False)), left(End(0.0, "2 megabytes", reached=True))
+    (', 1:15 left until round 100', ', ended by 2 megabytes')
+    """
+    if end.reached:
+        return "" if end.what.startswith("round ") else f", ended by {end.what}"
+    if not math.isfinite(end.seconds):
+        return ""
+    minutes, seconds = divmod(round(end.seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return f", {clock} left until {end.what}"
+
+
+def results(
+    histories: Mapping[str, Sequence[Record]],
+    problem: FederatedProblem,
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+) -> Table:
+    """Return the table at the end of a run; with `seeds`, also the range over each label's runs."""
+    from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
+
+    last = {label: rows[-1] for label, rows in histories.items()}
+    metrics = [name for name in problem.metrics if all(name in row for row in last.values())]
+    known = any("residual" in row for row in last.values())
+    optimum = problem.optimum.value if known else 0.0
+    columns = {"Algorithm": None, "Objective": "{objective:.6g}"}
+    if known:
+        columns["F - F*"] = "{residual:.3g}"
+        if abs(optimum) > 1e-12:
+            columns["Relative"] = "{relative:.3g}"
+    for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT"), ("epsilon", "Epsilon")):
+        if all(name in row for row in last.values()):
+            columns[title] = f"{{{name}:.3g}}"
+    columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
+    if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
+        columns["Violation"] = "{violation:.3g}"
+    columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
+    made = table(*columns, right_from=1)
+    forms = [form for form in columns.values() if form]
+
+    def texts(row: Record) -> list[str]:
+        numbers = {
+            **row,
+            "relative": row.get("residual", 0.0) / (abs(optimum) or 1.0),
+            "up": row["uplink_bytes"] / 1e6,
+            "down": row["downlink_bytes"] / 1e6,
+        }
+        return [form.format(**numbers) for form in forms]
+
+    for label, row in last.items():
+        cells = texts(row)
+        if seeds and len(seeds[label]) > 1:
+            ends = [texts(reduce(seeds[label])[-1]) for reduce in (lowest, highest)]
+            cells = [
+                text if low == high else f"{text}\n{low} to {high}"
+                for text, low, high in zip(cells, *ends, strict=True)
+            ]
+        made.add_row(label, *cells)
+    return made
+
+
+@contextmanager
+def quiet(active: bool, *, strategies: bool = False) -> Iterator[None]:
+    """Silence Flower's log and NumPy's warnings: a diverging run ends with its one error.
+
+    With `strategies`, what a strategy says of its settings is still shown.
+    """
+    if not active:
+        yield
+        return
+    import numpy as np
+
+    from flower_fedcon.runs.json_log import JsonLog
+
+    logs = {"flwr": logging.ERROR}
+    logs["flwr.strategies"] = logging.WARNING if strategies else logging.ERROR
+    before = {name: logging.getLogger(name).level for name in logs}
+    heard = [h for h in logging.getLogger("flwr").handlers if not isinstance(h, JsonLog)]
+    muted: dict[logging.Handler, int] = {}
+    if len(heard) < len(logging.getLogger("flwr").handlers):  # the log for machines has it all
+        muted = {handler: handler.level for handler in heard}
+        for handler in heard:
+            handler.setLevel(logging.ERROR)
+    else:
+        for name, level in logs.items():
+            logging.getLogger(name).setLevel(level)
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+        for handler, level in muted.items():
+            handler.setLevel(level)

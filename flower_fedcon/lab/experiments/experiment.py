@@ -1,0 +1,341 @@
+"""Experiments described by a TOML file: a problem, how to run, and one or more algorithms.
+
+    title = "Composite digits"         # optional, as is paper = "..."
+
+    [problem]
+    name = "digits"                    # one of `flower_fedcon.problems.BUILDERS`, or a function
+                                       # of yours, "module:function", installed or at hand
+    clients = 10                       # its keyword arguments
+    l1 = 1e-3
+    reference = true                   # find the optimum first, and record F - F* (the default)
+
+    [run]
+    rounds = 500                       # required
+    seed = 0                           # the rest are the defaults
+    engine = "local"                   # workers = 2 shares the clients out among processes;
+                                       # with "ray", timeout = 60 stops a client that hangs, and
+                                       # clients_per_message = 1 gives each a message of its own
+    evaluate_every = 1
+    certificates = false               # record also "kkt" and, with a constraint set, "fw_gap"
+
+    [algorithm]
+    name = "FedDualAvg"                # one of the collection
+    client_lr = 0.5                    # its arguments
+    local_steps = 5
+    participation = {sample = 3}       # or {fraction = 0.3}, {bernoulli = 0.5}, "full"
+    grid = {client_lr = [0.1, 0.2, 0.5, 1.0]}   # optional: what its settings were chosen from
+
+    [[compare]]                        # further algorithms, for `fedcon compare`
+    name = "FedMiD"
+    label = "mirror descent"           # optional, the name in tables and figures
+    client_lr = 0.2
+    local_steps = 5
+
+    [tuning]                           # optional: how `fedcon tune` compares the values of grids
+    rounds = 100                       # the keys are those of `options.TuningOptions`
+
+An algorithm's `regularizer` and `constraint` come from the problem; a table such as
+``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
+the problem has, or uses another, is refused unless its table, or ``[run]`` for all of them, says
+``on_mismatch = "warn"``. Other arguments are tables alike: ``server_optimizer = {type = "Adam"}``,
+``client_lr = {type = "InverseSqrt", initial = 0.1}``. Every key is checked against the signature
+that will receive it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon import registry
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.experiments import overrides as changes
+from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions
+from flower_fedcon.lab.experiments.toml_schema import (
+    Table,
+    check_keys,
+    check_table,
+    check_type,
+    check_types,
+    context,
+    defaults,
+)
+from flower_fedcon.problems import builder
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
+from flower_fedcon.runs.toml import argument, read_toml, section, write_value
+from flower_fedcon.strategies.base import FedConStrategy
+from flower_fedcon.validation import choice, parameters
+
+
+class Experiment:
+    """A checked experiment.
+
+    Parameters
+    ----------
+    tables : dict
+        What the file holds.
+    source : str
+        The file's name, which begins each error's text.
+    overrides : sequence of str
+        "key=value", each applied in turn, names first: see `load`.
+
+    Attributes
+    ----------
+    title, paper : str
+    run_options : RunOptions
+    tuning : TuningOptions
+
+    Raises
+    ------
+    ConfigError
+        If an entry is missing, unknown or of the wrong type.
+
+    Examples
+    --------
+    >>> experiment = Experiment({
+    ...     "problem": {"name": "counterexample"},
+    ...     "run": {"rounds": 5},
+    ...     "algorithm": {"name": "FedFW", "penalty": 1.0},
+    ... })
+    >>> experiment.problem().num_clients, experiment.strategy().penalty
+    (2, 1.0)
+    """
+
+    def __init__(
+        self, tables: Mapping[str, Any], source: str = "experiment", overrides: Sequence[str] = ()
+    ) -> None:
+        self.source = source
+        self._tables: Table = copy.deepcopy(dict(tables))
+        self._built: list[FederatedProblem] = []  # the problem, once it is asked for
+        with context(source):
+            changes.apply(self._tables, overrides)
+            self._check()
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """Read a file.
+
+        Parameters
+        ----------
+        path : path
+        overrides : sequence of str
+            Such as "run.rounds=10", "algorithm.client_lr=0.1", "compare.1.client_lr=0.1" (the
+            first of ``[[compare]]``), or a key that only one of the tables ``[problem]``,
+            ``[run]`` and ``[algorithm]`` can have, "rounds=10". The value is TOML, else a string.
+
+        Raises
+        ------
+        ConfigError
+            If the file cannot be read, or what it holds cannot be used.
+        """
+        return cls(read_toml(path), str(path), overrides)
+
+    # --- what it describes ---------------------------------------------------------------------
+
+    @property
+    def labels(self) -> list[str]:
+        """The algorithms' labels, all different; the main one first."""
+        labels: list[str] = []
+        for table in self._algorithms():
+            label = base = str(
+                table.get("label") or registry.strategy_class(table["name"]).__name__
+            )
+            number = 2
+            while label in labels:
+                label, number = f"{base} {number}", number + 1
+            labels.append(label)
+        return labels
+
+    def problem(self) -> FederatedProblem:
+        """Return the problem, the same object each time."""
+        if not self._built:
+            with context(self.source), context("[problem]"):
+                name = self._tables["problem"]["name"]
+                built = builder(name)(**self.problem_arguments)
+                if not isinstance(built, FederatedProblem):
+                    raise ConfigError(f"{name} returned {built!r}, expected a FederatedProblem")
+                self._built.append(built)
+        return self._built[0]
+
+    @property
+    def reference(self) -> bool:
+        """Whether the optimum is to be found before the run."""
+        return bool(self._tables["problem"].get("reference", True))
+
+    def strategy(self, index: int = 0) -> FedConStrategy[Any]:
+        """Return an algorithm: 0 for ``[algorithm]``, 1 for the first of ``[[compare]]``, ..."""
+        table, problem = self._algorithms()[index], self.problem()
+        kind = registry.strategy_class(table["name"])
+        with context(self.source), context(_table_name(index)):
+            arguments = {
+                name: argument(name, value) for name, value in table.items()
+                if name not in changes.ALGORITHM
+            }  # fmt: skip
+            arguments = oracles(kind, problem) | arguments
+            check_types(arguments, parameters(kind))
+            _check_required(kind, arguments)
+            made = kind(**arguments)
+            mismatch = why_mismatched(made, problem)
+            if mismatch is not None and self.on_mismatch(index) == "error":
+                raise ConfigError(mismatch)
+            return made
+
+    def participation(self, index: int = 0) -> Participation:
+        """Return who takes part, as an algorithm's table says: everyone by default."""
+        rule: Participation = argument(
+            "participation", self._algorithms()[index].get("participation", "full")
+        )
+        return rule
+
+    def on_mismatch(self, index: int = 0) -> str:
+        """Return what becomes of an algorithm that solves another problem: "error" or "warn"."""
+        own = self._algorithms()[index].get("on_mismatch")
+        return str(own or self.run_options.on_mismatch or "error")
+
+    def strategies(self) -> dict[str, FedConStrategy[Any]]:
+        """Return all algorithms, by label."""
+        return {label: self.strategy(i) for i, label in enumerate(self.labels)}
+
+    def grid(self, label: str) -> dict[str, list[float]]:
+        """Return the values that an algorithm's settings were chosen from, {} if it has none."""
+        return dict(self._table(label).get("grid", {}))
+
+    def settings(self, label: str) -> Table:
+        """Return an algorithm's settings, as the file states them."""
+        return {k: v for k, v in self._table(label).items() if k not in changes.ALGORITHM}
+
+    def only(self, label: str) -> Experiment:
+        """Return the same experiment with one of its algorithms alone."""
+        tables = {key: value for key, value in self._tables.items() if key != "compare"}
+        return Experiment({**tables, "algorithm": self._table(label)}, self.source)
+
+    def with_algorithms(self, tables: Sequence[Table]) -> Experiment:
+        """Return the same experiment with other algorithms, the main one first."""
+        first, *others = tables
+        own = {**self._tables, "algorithm": first, "compare": others}
+        return Experiment(own, self.source)
+
+    def seeded(self, seed: int) -> Experiment:
+        """Return the same experiment with another seed of its runs; the two share one problem."""
+        run = {**self._tables["run"], "seed": seed}
+        other = Experiment({**self._tables, "run": run}, self.source)
+        other._built = self._built
+        return other
+
+    def share_problem(self, other: Experiment) -> None:
+        """Use another experiment's problem, with the optimum found there, if it is the same."""
+        if self._tables["problem"] == other._tables["problem"]:
+            self._built = other._built
+
+    def to_toml(self, index: int | None = None) -> str:
+        """Return the resolved experiment, defaults included; only one algorithm if `index`."""
+        lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")
+                 if key in self._tables]  # fmt: skip
+        name = self._tables["problem"]["name"]
+        problem = defaults(parameters(builder(name))) | self.problem_arguments
+        lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
+        options = asdict(self.run_options).items()
+        run = {key: value for key, value in options if value is not None and value is not False}
+        lines += section("[run]", run)
+        tables, labels = self._algorithms(), self.labels
+        for i in range(len(tables)) if index is None else [index]:
+            kind = registry.strategy_class(tables[i]["name"])
+            table = {"name": kind.__name__, "label": labels[i], **defaults(parameters(kind))}
+            table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
+            table.setdefault("participation", "full")
+            lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
+        return "\n".join(lines).lstrip("\n") + "\n"
+
+    # --- checks --------------------------------------------------------------------------------
+
+    def _algorithms(self) -> list[Table]:
+        return [self._tables["algorithm"], *self._tables.get("compare", [])]
+
+    def _table(self, label: str) -> Table:
+        if label not in self.labels:
+            raise ConfigError(f"unknown label {label!r}: {nearest(label, self.labels)}")
+        return self._algorithms()[self.labels.index(label)]
+
+    @property
+    def problem_arguments(self) -> Table:
+        """The arguments of the problem's builder, as the file states them."""
+        extra = ("name", "reference")
+        return {k: v for k, v in self._tables["problem"].items() if k not in extra}
+
+    def _check(self) -> None:
+        tables = self._tables
+        check_keys(tables, changes.TOP, "the file's top level")
+        for name in ("problem", "run", "algorithm"):
+            check_table(tables.get(name), f"[{name}]")
+        compare = tables.get("compare", [])
+        if not isinstance(compare, list):
+            raise ConfigError("write [[compare]], in double brackets, for each algorithm")
+        for i, table in enumerate(compare, start=1):
+            check_table(table, _table_name(i))
+        for key in ("title", "paper"):
+            check_type(key, tables.get(key, ""), str)
+        self.title, self.paper = tables.get("title", ""), tables.get("paper", "")
+        with context("[run]"):
+            check_keys(tables["run"], changes.valid_keys(tables, "run"))
+            if "rounds" not in tables["run"]:
+                raise ConfigError("rounds is missing: write rounds = 100, or as many as you like")
+            check_types(tables["run"], parameters(RunOptions))
+            self.run_options = RunOptions(**tables["run"])
+        with context("[tuning]"):
+            check_table(tables.get("tuning", {}), "[tuning]")
+            check_keys(tables.get("tuning", {}), parameters(TuningOptions))
+            check_types(tables.get("tuning", {}), parameters(TuningOptions))
+            self.tuning = TuningOptions(**tables.get("tuning", {}))
+        with context("[problem]"):
+            function = builder(_required_name(tables["problem"], "problem"))
+            check_keys(tables["problem"], changes.valid_keys(tables, "problem"))
+            check_type("reference", tables["problem"].get("reference", True), bool)
+            check_types(self.problem_arguments, parameters(function))
+            for key, parameter in parameters(function).items():
+                if parameter.default is parameter.empty and key not in tables["problem"]:
+                    raise ConfigError(f"{key} is missing: {tables['problem']['name']} needs it")
+        for i, table in enumerate(self._algorithms()):
+            with context(_table_name(i)):
+                kind = registry.strategy_class(_required_name(table, "algorithm"))
+                valid = (*changes.ALGORITHM, *parameters(kind))
+                check_keys(table, valid, also=kind.other_names())
+                check_type("label", table.get("label", ""), str)
+                choice("on_mismatch", self.on_mismatch(i), ON_MISMATCH)
+                with context("grid"):
+                    _check_grid(table.get("grid", {}), table)
+
+
+def _check_grid(grid: Any, table: Table) -> None:
+    check_table(grid, "grid")
+    check_keys(grid, [key for key in table if key not in changes.ALGORITHM])
+    for key, values in grid.items():
+        numbers = values if isinstance(values, list) else []
+        for number in numbers:
+            check_type(key, number, float)
+        if len(numbers) < 3 or sorted(set(numbers)) != numbers:
+            raise ConfigError(f"{key} must be three or more numbers that grow, got {values!r}")
+
+
+def _table_name(index: int) -> str:
+    return f"[[compare]] {index}" if index else "[algorithm]"
+
+
+def _required_name(table: Table, what: str) -> Any:
+    if "name" not in table:
+        raise ConfigError(f"name is missing: it says which {what}")
+    return table["name"]
+
+
+def _check_required(kind: type[Any], arguments: Table) -> None:
+    for name, parameter in parameters(kind).items():
+        if parameter.default is not parameter.empty or name in arguments:
+            continue
+        remedy = f"write {name} = ..."
+        if name in ("regularizer", "constraint"):
+            remedy = f"the problem has none; choose one there, or write {name} = {{type = ...}}"
+        raise ConfigError(f"{kind.__name__} needs {name}: {remedy}")

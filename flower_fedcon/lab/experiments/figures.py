@@ -1,0 +1,344 @@
+"""Figures of runs: the error against rounds, traffic and time."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
+from flower_fedcon.lab.experiments.sweeps import Scaling, exponent
+from flower_fedcon.runs.history import Record, why_not_recorded
+from flower_fedcon.validation import Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_log = logging.getLogger("flwr")
+SUFFIXES = (".png", ".pdf", ".svg")
+AXES = {
+    "rounds": "communication round",
+    "bytes": "megabytes sent, up and down",
+    "seconds": "seconds in the rounds",
+}
+LABELS = {
+    "residual": "objective residual  F − F*",
+    "objective": "objective  F",
+    "fw_gap": "Frank-Wolfe gap",
+    "kkt": "proximal-gradient residual",
+}
+_HELD_OUT = ("test_auc", "test_accuracy", "test_concordance", "test_rmse")  # the first is drawn
+_CLIENTS = 8  # at most so many clients have lines of their own
+
+# Okabe and Ito's palette, which any colour vision can tell apart, without its yellow, which is too
+# faint for a line on white; then three of Tol's muted colours. Dashes and markers differ as well.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
+    "#882255", "#999933", "#7F7F7F",
+)  # fmt: skip
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+
+
+def plot_histories(
+    histories: Mapping[str, Sequence[Record]],
+    path: str | Path | Sequence[str | Path],
+    *,
+    title: str = "",
+    x: str | None = None,
+    y: str | None = None,
+    seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+    say: Callable[[str], object] = _log.warning,
+) -> Path:
+    """Draw F - F* of several runs, and return the file's path.
+
+    Where F* is not known, the Frank-Wolfe gap, if all of them recorded it, else F. A metric on
+    held-out rows that all recorded has a panel beside it; a single run shows it by client, too.
+
+    Parameters
+    ----------
+    histories : dict
+        Label -> rows of a history.
+    path : path or sequence of paths
+        .png, .pdf or .svg files, all of the same figure; the first is returned.
+    title : str (default: "")
+    x : str, optional
+        Panels to draw, "rounds", "bytes", "seconds" or several, "rounds,bytes"; by default all.
+    y : str, optional
+        Another column of the histories, such as "test_accuracy", and nothing else.
+    seeds : dict, optional
+        Label -> the rows of several runs whose mean the label's history is: a band between their
+        smallest and largest values is drawn.
+    say : callable, optional
+        Called with a line of text for each run that cannot be drawn in full, which the legend
+        names as well; by default a warning in the log.
+
+    Raises
+    ------
+    ConfigError
+        If there is nothing to draw, or the file's kind is not one of these.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    targets = [check_figure(each, x) for each in paths]
+    for label, rows in histories.items():
+        if not rows:
+            raise ConfigError(f"{label!r} has no recorded rounds to draw")
+    if not histories:
+        raise ConfigError("no runs to draw")
+    records = [row for rows in histories.values() for row in rows]
+    # Not if every run is at the optimum up to rounding: there would be nothing left to draw.
+    residual = all("residual" in row for row in records) and any(
+        row["residual"] > 0 for row in records
+    )
+    gap = all("fw_gap" in row and "residual" not in row for row in records)
+    column = y or ("residual" if residual else "fw_gap" if gap else "objective")
+    residual = column == "residual"
+    if not all(any(column in row for row in rows) for rows in histories.values()):
+        known = set.intersection(*({key for row in rows for key in row}
+                                   for rows in histories.values()))  # fmt: skip
+        raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
+    panels = [(name, column) for name in (AXES if x is None else x.split(","))]
+    if y is None and (beside := _held_out(histories)):
+        panels.append((panels[0][0], beside))
+    missing = {label: _missing(rows, column, residual) for label, rows in histories.items()}
+    for label, what in missing.items():
+        if what:
+            say(f"{label}: {what}")
+
+    figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (name, drawn) in zip(axes, panels, strict=True):
+        positive = drawn == "residual"
+        for i, (label, rows) in enumerate(histories.items()):
+            shown = f"{label} (not drawn)" if missing[label].startswith("not drawn") else label
+            _draw(axis, abscissa_of(rows, name), values_of(rows, drawn, positive), shown, i)
+            if seeds and len(seeds.get(label, ())) > 1:
+                _band(axis, rows, seeds[label], (name, drawn), i)
+        if len(histories) == 1:
+            _draw_clients(axis, next(iter(histories.values())), (name, drawn))
+        _dress(axis, name)
+        _mark(axis)
+        if drawn == column and axis is not axes[0]:
+            axis.sharey(axes[0])
+            axis.tick_params(labelleft=False)
+        else:
+            axis.set_ylabel(LABELS.get(drawn, drawn.replace("_", " ")))
+    if residual or spans(histories, column):
+        axes[0].set_yscale("log")
+    if title:
+        figure.suptitle(title)
+    handles, labels = axes[0].get_legend_handles_labels()
+    fitting = 64 * len(panels) // (max(map(len, labels)) + 11)  # characters in the width
+    columns = min(len(labels), 4, max(1, fitting))
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3
+    )
+    _save(figure, targets)
+    return targets[0]
+
+
+def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str = "") -> Path:
+    """Draw what scalings were fitted to, with the fits, and return the file's path.
+
+    Parameters
+    ----------
+    scalings : sequence of Scaling
+        Those with the same axes share a panel. Lines are means over the seeds, or medians where
+        each seed is fitted alone; bands go from the smallest to the largest values.
+    path : path
+        .png, .pdf or .svg.
+    title : str (default: "")
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    target = check_figure(path)
+    panels: dict[tuple[str, str], list[Scaling]] = {}
+    for scaling in scalings:
+        panels.setdefault((scaling.abscissa, scaling.ordinate), []).append(scaling)
+    figure = Figure(figsize=(4.8 * len(panels) + 0.6, 4.8), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, ((abscissa, ordinate), members) in zip(axes, panels.items(), strict=True):
+        for i, scaling in enumerate(members):
+            y = np.stack(scaling.y)
+            middle = y.mean(axis=0) if scaling.of_mean else np.median(y, axis=0)
+            power = exponent(scaling.x, middle)
+            _draw(axis, scaling.x, middle, f"{scaling.label}: {power:.2f}", i)
+            colour = COLOURS[i % len(COLOURS)]
+            axis.fill_between(
+                scaling.x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.2, linewidth=0
+            )
+        axis.set(xscale="log", yscale="log", xlabel=abscissa, ylabel=LABELS.get(ordinate, ordinate))
+        axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
+        axis.spines[["top", "right"]].set_visible(False)
+        ticks = [f"{float(f'{x:.3g}'):g}" for x in members[0].x]
+        axis.set_xticks(members[0].x, ticks, minor=False)
+        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        axis.legend(
+            title="fitted exponents", loc="upper center", bbox_to_anchor=(0.5, -0.16),
+            frameon=False, handlelength=3, fontsize="small", title_fontsize="small",
+        )  # fmt: skip
+    if title:
+        figure.suptitle(title)
+    _save(figure, [target])
+    return target
+
+
+def _save(figure: Figure, targets: Sequence[Path]) -> None:
+    """Write a figure in fonts that journals accept and editors can edit.
+
+    There is no date in the files, so that equal runs give equal ones.
+    """
+    from matplotlib import rc_context
+
+    for target in targets:
+        dated = {".pdf": "CreationDate", ".svg": "Date"}.get(target.suffix.lower())
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "fedcon"}):
+                figure.savefig(target, metadata={dated: None} if dated else None)
+        except OSError as error:
+            raise ConfigError(f"cannot write {target}: {error.strerror or error}") from None
+
+
+def check_figure(path: str | Path, x: str | None = None) -> Path:
+    """Return the path if a figure of its kind can be drawn, with this abscissa.
+
+    >>> check_figure("figure.gif")
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: cannot draw figure.gif: its name must end in .png, .pdf, .svg
+    """
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"cannot draw {target}: its name must end in {', '.join(SUFFIXES)}")
+    for name in [] if x is None else x.split(","):
+        if name not in AXES:
+            raise ConfigError(f"unknown axis {name!r}: {nearest(name, AXES)}")
+    return target
+
+
+def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
+    axis.plot(
+        x, y, label=label, color=COLOURS[index % len(COLOURS)], linewidth=1.4,
+        linestyle=_DASHES[index % len(_DASHES)], marker=_MARKERS[index % len(_MARKERS)],
+        markersize=5, markerfacecolor="white", zorder=3 - 0.01 * index,
+    )  # fmt: skip
+
+
+def _draw_clients(axis: Axes, rows: Sequence[Record], names: tuple[str, str]) -> None:
+    """Draw what was measured at each client, of a few, beside the pooled value."""
+    name, column = names
+    own = sorted({key for row in rows for key in row if key.startswith(f"{column}/")})
+    for i, key in enumerate(own if len(own) <= _CLIENTS else (), start=1):
+        _draw(axis, abscissa_of(rows, name), values_of(rows, key), key.partition("/")[2], i)
+    if len(axis.lines) > 1:
+        labels = ["pooled", *(str(line.get_label()) for line in axis.lines[1:])]
+        axis.legend(axis.lines, labels, frameon=False, fontsize="small", handlelength=3)
+
+
+def _band(
+    axis: Axes,
+    rows: Sequence[Record],
+    runs: Sequence[Sequence[Record]],
+    names: tuple[str, str],
+    index: int,
+) -> None:
+    name, column = names
+    positive = column == "residual"
+    axis.fill_between(
+        abscissa_of(rows, name),
+        values_of(lowest(runs), column, positive),
+        values_of(highest(runs), column, positive),
+        color=COLOURS[index % len(COLOURS)],
+        alpha=0.2,
+        linewidth=0,
+        zorder=2 - 0.01 * index,
+    )
+
+
+def _dress(axis: Axes, name: str) -> None:
+    axis.set_xlabel(AXES[name])
+    axis.grid(visible=True, which="major", linewidth=0.5, alpha=0.4)
+    axis.spines[["top", "right"]].set_visible(False)
+    if _is_long([np.asarray(line.get_xdata(), float) for line in axis.lines], name):
+        axis.set_xscale("log")
+    else:
+        axis.set_xlim(left=0)
+
+
+def _is_long(lines: Sequence[Array], name: str) -> bool:
+    """Return whether the abscissa is to be logarithmic.
+
+    Rounds: if they span more than two decades. Bytes and seconds: if a run that ends early would be
+    squeezed against the left edge.
+    """
+    if name == "rounds":
+        return bool(max(x[-1] for x in lines) > 100 * min(x[0] for x in lines) > 0)
+    return bool(max(x[-1] for x in lines) > 8 * min(x[-1] for x in lines) > 0)
+
+
+def _mark(axis: Axes) -> None:
+    """Space each line's markers evenly along the abscissa, clear of the other lines' markers."""
+    scale = np.log if axis.get_xscale() == "log" else np.asarray
+    for i, line in enumerate(axis.lines):
+        x = np.asarray(line.get_xdata(), float)
+        x = scale(np.maximum(x, x[x > 0].min(initial=1.0)))  # a coarse clock may read 0 at first
+        places = np.linspace(x[0], x[-1], 8) + (x[-1] - x[0]) * (i % 4) / 32
+        line.set_markevery(sorted({min(int(j), len(x) - 1) for j in np.searchsorted(x, places)}))
+
+
+def _missing(rows: Sequence[Record], name: str, positive: bool) -> str:
+    """Return what of a column a figure cannot show, and why; "" if it shows all."""
+    values = values_of(rows, name)
+    hidden = int((~np.isfinite(values_of(rows, name, positive))).sum())
+    if not hidden:
+        return ""
+    reasons = []
+    if positive and (values <= 0).any():
+        reasons.append(f"{name} <= 0, down to {np.nanmin(values):.3g}, has no logarithm")
+    if not np.isfinite(values).all():
+        reasons.append(f"{name} is not recorded or not finite")
+    scope = "not drawn" if hidden == len(values) else f"{hidden} of {len(values)} points not drawn"
+    return f"{scope}: {' and '.join(reasons)}"
+
+
+def abscissa_of(rows: Sequence[Record], name: str) -> Array:
+    """Return what a history is drawn against, by its name in `AXES`."""
+    if name == "bytes":
+        total = values_of(rows, "uplink_bytes") + values_of(rows, "downlink_bytes")
+        megabytes: Array = total / 1e6
+        return megabytes
+    return values_of(rows, "round" if name == "rounds" else "seconds")
+
+
+def values_of(rows: Sequence[Record], name: str, positive: bool = False) -> Array:
+    """Return a column; with `positive`, values <= 0 are gaps, as a logarithmic axis needs."""
+    values = np.array([row.get(name, math.nan) for row in rows], dtype=float)
+    if positive:
+        values[~(values > 0)] = math.nan
+    return values
+
+
+def _held_out(histories: Mapping[str, Sequence[Record]]) -> str:
+    """Return the pooled metric on held-out rows to draw, or "" if the runs share none."""
+    every = [{key for row in rows for key in row} for rows in histories.values()]
+    shared = {key for key in set.intersection(*every) if key.startswith("test_") and "/" not in key}
+    return next((name for name in (*_HELD_OUT, *sorted(shared)) if name in shared), "")
+
+
+def spans(histories: Mapping[str, Sequence[Record]], column: str) -> bool:
+    """Return whether all values are positive, over more than two decades."""
+    values = np.concatenate([values_of(rows, column) for rows in histories.values()])
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() / values.min() > 100)

@@ -1,0 +1,81 @@
+"""The folders of runs and comparisons: what they are called, and which runs they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.runs.toml import read_toml
+from flower_fedcon.wire.whole_files import storage, write_text
+
+
+def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
+    """Return the folder for an experiment file's runs: the one asked for, or a new one."""
+    if run_dir is not None:
+        if not resume and runs_in(run_dir):
+            raise ConfigError(
+                f"{run_dir} holds a run already: choose another --run-dir, or remove it"
+            )
+        return run_dir
+    folder = first = Path("runs") / file.stem
+    number = 2
+    while not resume and runs_in(folder):
+        folder, number = first.with_name(f"{first.name}-{number}"), number + 1
+    return folder
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories of a folder: itself, or those of its comparison."""
+    with storage(f"look into {folder}"):
+        if (folder / HISTORY).exists():
+            return [folder]
+        found = [*folder.glob(f"*/{HISTORY}"), *folder.glob(f"*/seed-*/{HISTORY}")]
+    return sorted(path.parent for path in found)
+
+
+def labels_of(folder: Path) -> list[str]:
+    """Return the labels in the configuration of a run or a comparison, [] if there is none."""
+    try:
+        tables = read_toml(folder / CONFIG)
+        algorithms = [tables["algorithm"], *tables.get("compare", [])]
+        return [str(table.get("label") or table["name"]) for table in algorithms]
+    except (ConfigError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def label_slug(label: str, labels: Sequence[str]) -> str:
+    """Return the folder name of one of several labels, different from those of the others.
+
+    >>> [label_slug(label, ["FedFW", "fedfw!"]) for label in ("FedFW", "fedfw!")]
+    ['fedfw', 'fedfw-2']
+    """
+    used: list[str] = []
+    for other in labels:
+        slug = base = re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run"
+        number = 2
+        while slug in used:
+            slug, number = f"{base}-{number}", number + 1
+        if other == label:
+            return slug
+        used.append(slug)
+    raise KeyError(label)
+
+
+def settings_slug(settings: Mapping[str, str]) -> str:
+    """Return the folder name of a combination of settings, which tells different ones apart.
+
+    >>> settings_slug({"client_lr": "0.1", "participation": "{sample = 3}"})
+    'client_lr=0.1,participation=-sample-=-3-'
+    """
+    text = ",".join(f"{key}={value}" for key, value in settings.items())
+    return re.sub(r"[^A-Za-z0-9.,=+_-]", "-", text)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text file in one step, with the folders above it."""
+    with storage(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)

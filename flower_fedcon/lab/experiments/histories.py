@@ -1,0 +1,92 @@
+"""The histories that folders of runs hold, read for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.folders import labels_of, runs_in
+from flower_fedcon.lab.experiments.seed_statistics import mean
+from flower_fedcon.runs.directory import HISTORY
+from flower_fedcon.runs.history import History, Record
+
+Histories: TypeAlias = dict[str, Sequence[Record]]
+Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
+
+
+def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
+    """Return what the folders of runs and comparisons hold, by labels that differ.
+
+    Returns
+    -------
+    histories : dict
+        Label -> rows; of a comparison over seeds the mean.
+    seeds : dict
+        Label -> the rows of each seed, where there are several.
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run, or a history cannot be read.
+    """
+    histories: Histories = {}
+    seeds: Seeds = {}
+    for label, members in labelled(folders).items():
+        runs: list[Sequence[Record]] = [_rows(folder / HISTORY) for folder in members]
+        histories[label] = mean(runs) if len(runs) > 1 else runs[0]
+        if len(runs) > 1:
+            seeds[label] = runs
+    return histories, seeds
+
+
+def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """Return the run directories of some folders, by labels that differ.
+
+    Those of a comparison that differ only in their seed have one label.
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run.
+    """
+    found: dict[str, list[Path]] = {}
+    for given in folders:
+        for group, members in _groups(given).items():
+            label = base = _label(members[0])
+            if label in found:
+                label = base = f"{base} ({group})"
+            number = 2
+            while label in found:
+                label, number = f"{base} {number}", number + 1
+            found[label] = members
+    return found
+
+
+def _groups(given: Path) -> dict[Path, list[Path]]:
+    """Return the runs of a folder, those that differ only in their seed together."""
+    found = runs_in(given)
+    if not found:
+        raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it")
+    # In the order, and so the colours, of the comparison's own figure.
+    places = {label: place for place, label in enumerate(labels_of(given))}
+    found.sort(key=lambda folder: places.get(_label(folder), len(places)))
+    groups: dict[Path, list[Path]] = {}
+    for folder in found:
+        of_a_seed = folder != given and folder.name.startswith("seed-")
+        groups.setdefault(folder.parent if of_a_seed else folder, []).append(folder)
+    return groups
+
+
+def _label(folder: Path) -> str:
+    """Return what a run directory's configuration calls its algorithm."""
+    return (labels_of(folder) or [folder.name])[0]
+
+
+def _rows(path: Path) -> list[Record]:
+    """Return a history's rows, or say that they cannot be read."""
+    try:
+        return History.read_rows(path)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None

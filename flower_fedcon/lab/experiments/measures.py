@@ -1,0 +1,184 @@
+"""What a claim can measure in the histories of its runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.experiments.sweeps import Places, Reader, exponent, listed, quantities
+from flower_fedcon.lab.experiments.toml_schema import Table, check_type
+from flower_fedcon.runs.history import Record
+from flower_fedcon.validation import Array
+
+Runs: TypeAlias = Mapping[tuple[Any, ...], Sequence[Record]]
+"""(label, seed), or in a sweep (label, seed, value) -> rows."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A kind of measurement: the keys it takes besides the threshold's, and its computation.
+
+    `find` returns the measured numbers of one seed, one for each round or algorithm named; with
+    `across` of all seeds and all places of a sweep together.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    find: Callable[[Table, Any], list[float]]
+    across: bool = False
+
+
+def _value(claim: Table, rows: Reader) -> list[float]:
+    """Return the column at each round, divided by another one (`per`) where one is given."""
+    history = rows(claim["algorithm"])
+    found = [_at(history, claim["column"], number) for number in _rounds(claim, history)]
+    if "per" not in claim:
+        return found
+    per = [_at(history, claim["per"], number) for number in _rounds(claim, history)]
+    return [value / other for value, other in zip(found, per, strict=True)]
+
+
+def _ratio(claim: Table, rows: Reader) -> list[float]:
+    """Return the column of one algorithm over that of each other one, at each round.
+
+    Or over the other's at another round, `over_round`.
+    """
+    history = rows(claim["algorithm"])
+    found = []
+    for other in listed(claim["over"]):
+        for number in _rounds(claim, history):
+            lower = _at(rows(other), claim["column"], claim.get("over_round", number))
+            upper = _at(history, claim["column"], number)
+            found.append(upper / lower if lower else math.copysign(math.inf, upper))
+    return found
+
+
+def _lead(claim: Table, rows: Reader) -> list[float]:
+    """Return the column of one algorithm minus that of each other one, as `_ratio` does."""
+    history = rows(claim["algorithm"])
+    return [
+        _at(history, claim["column"], number)
+        - _at(rows(other), claim["column"], claim.get("over_round", number))
+        for other in listed(claim["over"])
+        for number in _rounds(claim, history)
+    ]
+
+
+def _order(claim: Table, rows: Reader) -> list[float]:
+    """Return the ratio of each algorithm's column to the next one's: below 1 if in order."""
+    found = []
+    for number in _rounds(claim, rows(claim["algorithms"][0])):
+        values = [_at(rows(label), claim["column"], number) for label in claim["algorithms"]]
+        found += [a / b for a, b in itertools.pairwise(values)]
+    return found
+
+
+def _pairs(claim: Table, rows: Reader) -> list[float]:
+    """Return the column of each algorithm over that of its counterpart in `over`."""
+    return [
+        value
+        for one, other in zip(claim["algorithms"], listed(claim["over"]), strict=True)
+        for value in _ratio({**claim, "algorithm": one, "over": other}, rows)
+    ]
+
+
+def _spread(claim: Table, rows: Reader) -> list[float]:
+    """Return each algorithm's standard deviation over rounds, over that of its counterpart."""
+
+    def deviation(label: str) -> float:
+        history = [row for row in rows(label) if row["round"] >= claim.get("since", 1)]
+        return float(column_of(history, claim["column"]).std())
+
+    return [
+        deviation(one) / deviation(other)
+        for one, other in zip(claim["algorithms"], listed(claim["over"]), strict=True)
+    ]
+
+
+def _first(claim: Table, rows: Reader) -> list[float]:
+    """Return the first recorded round with the column at or below a level, inf if none is.
+
+    With per = "rounds", as a share of the run's rounds.
+    """
+    (found,) = _cost({**claim, "algorithms": [claim["algorithm"]]}, rows)
+    return [found / rows(claim["algorithm"])[-1]["round"] if "per" in claim else found]
+
+
+def _cost(claim: Table, rows: Reader) -> list[float]:
+    """Return what each algorithm spends, in rounds or another column (`of`), to reach a level."""
+    check_type("level", claim["level"], float)
+    found = []
+    for label in claim["algorithms"]:
+        history = rows(label)
+        reached = np.flatnonzero(column_of(history, claim["column"]) <= claim["level"])
+        spent = column_of(history, claim.get("of", "round"))
+        found.append(float(spent[reached[0]]) if reached.size else math.inf)
+    return found
+
+
+def _slope(claim: Table, rows: Reader) -> list[float]:
+    """Return the exponent of t that fits the column best between two rounds (least squares)."""
+    history = rows(claim["algorithm"])
+    numbers = column_of(history, "round")
+    values = column_of(history, claim["column"])
+    kept = (numbers >= claim.get("since", 1)) & (numbers <= claim.get("until", math.inf))
+    if kept.sum() < 2 or not (values[kept] > 0).all():
+        raise ConfigError("a slope needs two recorded rounds at least, with values above 0")
+    return [float(np.polyfit(np.log(numbers[kept]), np.log(values[kept]), 1)[0])]
+
+
+def _count(claim: Table, rows: Reader) -> list[float]:
+    """Return the number of recorded rounds with the column above a level."""
+    values = column_of(rows(claim["algorithm"]), claim["column"])
+    return [float((values > claim["level"]).sum())]
+
+
+def _scaling(claim: Table, seeded: Sequence[Places]) -> list[float]:
+    """Return the exponents of a sweep's parameter that fit best; see `sweeps`."""
+    found = [quantities(claim, places, column_of) for places in seeded]
+    if claim.get("of_mean"):
+        found = [(found[0][0], np.mean([y for _, y in found], axis=0))]
+    return [exponent(x, y) for x, y in found]
+
+
+MEASURES: dict[str, Measure] = {
+    "value": Measure(("algorithm", "column"), ("round", "per"), _value),
+    "ratio": Measure(("algorithm", "over", "column"), ("round", "over_round"), _ratio),
+    "lead": Measure(("algorithm", "over", "column"), ("round", "over_round"), _lead),
+    "pairs": Measure(("algorithms", "over", "column"), ("round",), _pairs),
+    "spread": Measure(("algorithms", "over", "column"), ("since",), _spread),
+    "order": Measure(("algorithms", "column"), ("round",), _order),
+    "first": Measure(("algorithm", "column", "level"), ("per",), _first),
+    "cost": Measure(("algorithms", "column", "level"), ("of",), _cost),
+    "slope": Measure(("algorithm", "column"), ("since", "until"), _slope),
+    "count": Measure(("algorithm", "column", "level"), (), _count),
+    "scaling": Measure(
+        ("algorithm", "column"), ("level", "take", "power", "of_mean"), _scaling, across=True
+    ),
+}
+
+
+def _rounds(claim: Table, history: Sequence[Record]) -> list[int]:
+    return [int(n) for n in listed(claim.get("round", history[-1]["round"]))]
+
+
+def _at(history: Sequence[Record], column: str, number: int) -> float:
+    for row in history:
+        if row["round"] == number:
+            return float(column_of([row], column)[0])
+    raise ConfigError(f"round {number} is not recorded: rounds up to {history[-1]['round']:g} are, "
+                      "as evaluate_every says")  # fmt: skip
+
+
+def column_of(history: Sequence[Record], name: str) -> Array:
+    """Return a column of a history."""
+    columns = {key for row in history for key in row}
+    if name not in columns:
+        raise ConfigError(f"unknown column {name!r}: {nearest(name, columns)}")
+    return np.array([row.get(name, math.nan) for row in history], dtype=float)

@@ -1,0 +1,198 @@
+"""The papers' claims beside what is measured: `fedcon reproduce`; see `claims`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.lab.experiments.claims import Claims
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.folders import label_slug
+from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
+from flower_fedcon.lab.experiments.sweeps import Scaling
+from flower_fedcon.lab.experiments.verdicts import Verdict
+from flower_fedcon.runs.history import Record
+
+# --- running -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `reproduce` found.
+
+    Attributes
+    ----------
+    verdicts : list of Verdict
+    seconds : dict
+        Processor seconds of the runs, by experiment.
+    elapsed : float
+        Seconds in all, by the clock.
+    left_out : int
+        Claims that were not measured: they need the full run, or a file.
+    scalings : dict
+        What claims about scalings were fitted to, by experiment.
+    """
+
+    verdicts: list[Verdict]
+    seconds: dict[str, float]
+    elapsed: float
+    left_out: int
+    scalings: dict[str, list[Scaling]] = field(default_factory=dict)
+
+
+def find(sims: Path, names: Sequence[str] = ()) -> list[Path]:
+    """Return the claims files of a folder, or those of the names given."""
+    files = {path.stem: path for path in sorted((sims / "claims").glob("*.toml"))}
+    if not files:
+        raise ConfigError(f"{sims / 'claims'} holds no claims: give the folder with --sims")
+    for name in names:
+        if name not in files:
+            raise ConfigError(f"unknown claims {name!r}: {nearest(name, files)}")
+    return [files[name] for name in names or files]
+
+
+def reproduce(
+    paths: Sequence[Path],
+    *,
+    quick: bool = False,
+    workers: int = 2,
+    folder: Path | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Reproduction:
+    """Run the experiments that claims files need, and judge the claims.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Claims files.
+    quick : bool
+        Fewer rounds and claims.
+    workers : int
+        Processes.
+    folder : Path, optional
+        Keep each run there, in a folder of its own: one that is finished is not repeated.
+    say : callable
+        Called with a line of text after each run.
+
+    Raises
+    ------
+    FedConError
+        If a file cannot be used, or a run fails.
+    """
+    began = time.perf_counter()
+    every = [Claims(path, quick=quick) for path in paths]
+    files = [claims for claims in every if claims.claims and not claims.skipped]
+    needed: dict[Job, list[tuple[str, tuple[Any, ...]]]] = {}  # file and key of who needs a run
+    for claims in files:
+        for key, experiment in claims.runs():
+            job = _job(claims.name, key[0], experiment, folder)
+            needed.setdefault(job, []).append((claims.name, key))
+    runs: dict[str, dict[tuple[Any, ...], Sequence[Record]]] = {c.name: {} for c in files}
+    seconds = dict.fromkeys(runs, 0.0)
+    wanted = list(needed.values())
+    for done, (i, played) in enumerate(play_jobs(list(needed), workers=workers), start=1):
+        (name, (label, seed, *value)), *others = wanted[i]
+        if played.error:
+            raise FedConError(f"{name}: {label}: {played.error}")
+        rows = _with_totals(played)
+        for each, key in wanted[i]:
+            runs[each][key] = rows
+        seconds[name] += played.seconds
+        place = "".join(f", at {number:g}" for number in value if not others)
+        spent = "found" if played.found else f"{played.seconds:.1f} s"
+        say(f"{done}/{len(needed)}: {name}: {label}, seed {seed}{place}, {spent}")
+    verdicts = [v for claims in files for v in claims.judge(runs[claims.name])]
+    left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
+    scalings = {claims.name: claims.scalings(runs[claims.name]) for claims in files}
+    drawn = {name: found for name, found in scalings.items() if found}
+    return Reproduction(verdicts, seconds, time.perf_counter() - began, left_out, drawn)
+
+
+def _job(name: str, label: str, experiment: Experiment, folder: Path | None) -> Job:
+    """Return the job of one run; its folder is named after all its settings."""
+    index = experiment.labels.index(label)
+    toml = experiment.to_toml(index)
+    if folder is not None:
+        digest = hashlib.sha256(toml.encode()).hexdigest()[:12]
+        folder = (folder / name / f"{label_slug(label, [label])}-{digest}").resolve()
+    return Job(experiment.source, toml, folder=folder)
+
+
+def _with_totals(played: Played) -> list[Record]:
+    """Return a run's rows with the columns that claims know besides those of the history."""
+    size = abs(played.optimum or 0.0)
+    for row in played.rows:
+        if size and "residual" in row:
+            row["relative"] = row["residual"] / size
+        row["bytes"] = row["uplink_bytes"] + row["downlink_bytes"]
+        row["megabytes"] = row["bytes"] / 1e6
+    return played.rows
+
+
+# --- output --------------------------------------------------------------------------------------
+
+TITLES = ("Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Verdict")
+
+
+def cells(verdict: Verdict) -> list[str]:
+    """Return a verdict's row, as in `TITLES`."""
+    last = f"{verdict.verdict}: {verdict.note}" if verdict.note else verdict.verdict
+    return [
+        verdict.experiment,
+        verdict.what,
+        verdict.where,
+        verdict.source,
+        verdict.claimed,
+        verdict.bound,
+        verdict.measured,
+        last,
+    ]
+
+
+def summary(outcome: Reproduction) -> str:
+    """Return how many claims passed, the papers' apart from ours, and the time.
+
+    >>> summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[1:]
+    ['ours: 0, 0 pass, 0 explained, 0 fail', '2 not run', '3 s, processors 4 s']
+    """
+    parts = []
+    for whose, ours in (("papers' claims", False), ("ours", True)):
+        verdicts = [v.verdict for v in outcome.verdicts if (v.source == "ours") == ours]
+        kinds = ", ".join(f"{verdicts.count(k)} {k}" for k in ("pass", "explained", "fail"))
+        parts.append(f"{whose}: {len(verdicts)}, {kinds}")
+    if outcome.left_out:
+        parts.append(f"{outcome.left_out} not run")
+    spent = f"{outcome.elapsed:.0f} s, processors {sum(outcome.seconds.values()):.0f} s"
+    return "; ".join([*parts, spent])
+
+
+def to_json(outcome: Reproduction) -> str:
+    """Return everything as JSON; non-finite numbers, which JSON lacks, are null."""
+
+    def plain(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    claims = [{**vars(v), "values": [plain(x) for x in v.values]} for v in outcome.verdicts]
+    tables = {
+        "claims": claims,
+        "seconds": outcome.seconds,
+        "elapsed": outcome.elapsed,
+        "left_out": outcome.left_out,
+    }
+    return json.dumps(tables, indent=2, ensure_ascii=False) + "\n"
+
+
+def to_markdown(outcome: Reproduction) -> str:
+    """Return the table in Markdown."""
+    lines = [f"| {' | '.join(TITLES)} |", "|" + "---|" * len(TITLES)]
+    for verdict in outcome.verdicts:
+        row = [cell.replace("|", "\\|") for cell in cells(verdict)]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join([*lines, "", summary(outcome)]) + "\n"

@@ -1,0 +1,107 @@
+"""The tables ``[run]`` and ``[tuning]`` of an experiment file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flower_fedcon.core import rng
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.mismatch import ON_MISMATCH
+from flower_fedcon.runs.certificates import CERTIFICATES
+from flower_fedcon.runs.history import Callback, EarlyStopping
+from flower_fedcon.runs.limits import Budget
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.simulation import ENGINES
+from flower_fedcon.validation import choice, count, optional, positive
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The table ``[run]``: its keys are these fields."""
+
+    rounds: int
+    seed: int = 0
+    engine: str = "local"
+    evaluate_every: int = 1
+    workers: int | None = None
+    timeout: float | None = None
+    clients_per_message: int | None = None
+    audit: bool | None = None
+    on_mismatch: str | None = None  # "error"
+    certificates: bool = False
+    until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
+    budget: dict[str, float] | None = None  # of seconds or megabytes
+
+    def __post_init__(self) -> None:
+        count("rounds", self.rounds, minimum=0)
+        count("evaluate_every", self.evaluate_every, minimum=0)
+        rng.check_seed(self.seed)
+        choice("engine", self.engine, ENGINES)
+        if self.on_mismatch is not None:
+            choice("on_mismatch", self.on_mismatch, ON_MISMATCH)
+        if self.workers is not None:
+            count("workers", self.workers)
+        optional(positive, "timeout", self.timeout)
+        optional(count, "clients_per_message", self.clients_per_message)
+        self.stops()
+
+    def stops(self) -> tuple[Callback, ...]:
+        """Return the callbacks that end such a run before its last round."""
+        levels = (self.until or {}).items()
+        stops: list[Callback] = [EarlyStopping(level, column) for column, level in levels]
+        return (*stops, Budget(**self.budget)) if self.budget else tuple(stops)
+
+    def plan(self, **more: Any) -> Plan:
+        """Return the plan of such a run, with further entries of `Plan`."""
+        callbacks = (*self.stops(), *more.pop("callbacks", ()))
+        return Plan(
+            num_rounds=self.rounds,
+            seed=self.seed,
+            evaluate_every=self.evaluate_every,
+            audit=self.audit if more.get("run_dir") else None,  # else there is no place for it
+            certificates=self.certificates or not CERTIFICATES.isdisjoint(self.until or ()),
+            callbacks=callbacks,
+            **more,
+        )
+
+
+@dataclass(frozen=True)
+class TuningOptions:
+    """The table ``[tuning]``: how the values of a grid are compared; its keys are these fields.
+
+    Attributes
+    ----------
+    rounds : int, optional
+        Of each run; by default the experiment's.
+    metric : str
+        A column of the history. The smallest value after the last round is the best.
+    level : float, optional
+        The value that brings the metric to this level with the least `of` is the best instead.
+    of : str
+        A column of the history: what is spent until then, such as "uplink_bytes".
+    largest : bool
+        The largest value is the best.
+    """
+
+    rounds: int | None = None
+    metric: str = "residual"
+    level: float | None = None
+    of: str = "round"
+    largest: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rounds is not None:
+            count("rounds", self.rounds)
+        optional(positive, "level", self.level)
+        if self.level is not None and self.largest:
+            raise ConfigError("give level or largest: a level is reached from above")
+        if self.level is None and self.of != "round":
+            raise ConfigError(f"of = {self.of!r} is what is spent to reach a level: give one")
+
+    @property
+    def title(self) -> str:
+        """What the score is called."""
+        if self.level is None:
+            return self.metric
+        return f"{self.of} with {self.metric} at most {self.level:g}"

@@ -1,0 +1,284 @@
+"""Plays what an experiment describes: one run in this process, or many over processes.
+
+`fedcon run`, `compare`, `tune` and `reproduce` all run through `play`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flower_fedcon import simulation
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
+from flower_fedcon.lab.experiments.console import InterruptedRunError, progress, quiet, say
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.folders import write
+from flower_fedcon.problems.mismatch import why_mismatched
+from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.runs.history import Callback, History, Record
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.validation import count
+from flower_fedcon.wire.whole_files import read_bytes
+
+RESULT = "result.json"
+"""In the folder of a job that has ended: how it ended."""
+
+
+def play(
+    experiment: Experiment, index: int = 0, plan: Plan | None = None, *, label: str = ""
+) -> History:
+    """Play one algorithm of an experiment.
+
+    Parameters
+    ----------
+    experiment : Experiment
+    index : int
+        As in `Experiment.strategy`.
+    plan : Plan, optional
+        By default that of the experiment's table ``[run]``, without a run directory.
+    label : str
+        What lines about progress call the run; nothing is shown without one.
+
+    Raises
+    ------
+    FedConError
+        If the problem and the algorithm do not fit, or a round cannot be completed.
+    InterruptedRunError
+        On Ctrl-C, if there are a label and a run directory to go on in.
+    """
+    run, problem = experiment.run_options, experiment.problem()
+    plan = plan or run.plan()
+    if experiment.reference:
+        problem.optimum  # noqa: B018  (found once, and recorded from then on)
+    if label and (mismatch := why_mismatched(experiment.strategy(index), problem)) is not None:
+        say(f"{label}: {mismatch.partition(': ')[0]}")  # the log is kept quiet below
+    stacked = run.engine == "stacked"
+    if label and stacked:  # beside the log, which is kept quiet below
+        from flower_fedcon.engines.stacked import why_not_stackable
+
+        reason = why_not_stackable(experiment.strategy(index), problem)
+        if reason is not None:
+            say(f"{label}: {reason}; running on the local engine")
+    # The logs of Ray and JAX stay on; so does the stacked engine's where nothing above said why it
+    # is not used.
+    silent = run.engine == "local" or (stacked and bool(label))
+    shown = progress(label, plan.num_rounds, plan.callbacks) if label else nullcontext()
+    try:
+        with shown as show, quiet(silent, strategies=bool(label)):
+            callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
+            strategy, plan = experiment.strategy(index), replace(plan, callbacks=callbacks)
+            return simulation.play(
+                strategy,
+                problem,
+                plan,
+                engine=run.engine,
+                workers=run.workers,
+                timeout=run.timeout,
+                clients_per_message=run.clients_per_message,
+                on_mismatch=experiment.on_mismatch(index),
+            )
+    except KeyboardInterrupt:
+        if not label or plan.run_dir is None:
+            raise
+        raise _interrupted(label, plan, Path(plan.run_dir)) from None
+
+
+def _interrupted(label: str, plan: Plan, folder: Path) -> InterruptedRunError:
+    rows = History.read_rows(folder / HISTORY) if (folder / HISTORY).exists() else []
+    done = int(rows[-1]["round"]) if rows else 0
+    return InterruptedRunError(
+        f"interrupted: {label} is recorded up to round {done} of {plan.num_rounds} in {folder}; "
+        f"go on with --resume --run-dir {folder}"
+    )
+
+
+# --- jobs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that any process can play: all of it is text.
+
+    Attributes
+    ----------
+    source : str
+        Begins the text of the experiment's errors.
+    toml : str
+        The experiment. Jobs with the same one share its problem, and the optimum.
+    index : int
+        The algorithm, as in `Experiment.strategy`.
+    folder : Path, optional
+        Its run directory. A finished run that is there already is read, not repeated; one that
+        was interrupted goes on.
+    until : tuple, optional
+        A column, and the level at which the run can stop.
+    """
+
+    source: str
+    toml: str
+    index: int = 0
+    folder: Path | None = None
+    until: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of a job.
+
+    Attributes
+    ----------
+    rows : list of Record
+        Of its history; none if it failed.
+    optimum : float, optional
+        The problem's optimal value, where it is known.
+    error : str
+        Why it failed, or "".
+    found : bool
+        Whether its folder held the finished run.
+    seconds : float
+        Processor time.
+    """
+
+    rows: list[Record] = field(default_factory=list)
+    optimum: float | None = None
+    error: str = ""
+    found: bool = False
+    seconds: float = 0.0
+
+
+def play_jobs(jobs: Sequence[Job], *, workers: int) -> Iterator[tuple[int, Played]]:
+    """Return an iterator over the jobs' numbers and results, in the order in which they end.
+
+    One worker is this process.
+
+    Raises
+    ------
+    ConfigError
+        While iterating: if a job's folder cannot be made, or holds a run of other settings.
+    """
+    count("workers", workers)
+    if workers == 1 or len(jobs) <= 1:
+        return (_numbered(i, job) for i, job in enumerate(jobs))
+    from joblib import Parallel, delayed
+
+    # One thread for each process: the problems are small, and the processes fill the cores.
+    with _one_thread():
+        pool = Parallel(
+            n_jobs=workers, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
+        )
+        found: Iterator[tuple[int, Played]] = pool(
+            delayed(_in_a_worker)(os.getpid(), i, job) for i, job in enumerate(jobs)
+        )
+        return found
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Have new processes use one thread each in linear algebra and compiled kernels."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _numbered(i: int, job: Job) -> tuple[int, Played]:
+    return i, _play_job(job)
+
+
+def _in_a_worker(parent: int, i: int, job: Job) -> tuple[int, Played]:
+    from flower_fedcon.engines.workers import leave_with
+
+    leave_with(parent)
+    return _numbered(i, job)
+
+
+def _play_job(job: Job) -> Played:
+    began = time.process_time()
+    folder = job.folder
+    if folder is not None:
+        ended = _ended(folder, job)
+        if ended is not None:
+            return ended
+    rows: list[Record] = []
+    optimum, error = None, ""
+    try:
+        experiment = _experiment(job.source, job.toml)
+        plan = experiment.run_options.plan(
+            run_dir=folder,
+            resume=folder is not None,
+            config=job.toml,
+            callbacks=_stops(job.until),
+        )
+        rows = play(experiment, job.index, plan).rows
+        if experiment.reference:
+            optimum = experiment.problem().optimum.value
+    except StorageError:  # of this machine, not of the run
+        raise
+    except FedConError as problem:
+        error = str(problem)
+    if folder is not None:
+        if not (folder / CONFIG).exists():  # it failed before it began
+            write(folder / CONFIG, job.toml)
+        result = {"error": error, "optimum": optimum, "until": job.until}
+        write(folder / RESULT, json.dumps(result) + "\n")
+    return Played(rows, optimum, error, seconds=time.process_time() - began)
+
+
+def _stops(until: tuple[str, float] | None) -> list[Callback]:
+    """Return the callbacks that stop a run at a level."""
+    if until is None:
+        return []
+    column, level = until
+    return [lambda row: column in row and row[column] <= level]
+
+
+def _ended(folder: Path, job: Job) -> Played | None:
+    """Return the finished run that a job's folder holds, if it does.
+
+    One that could stop at another level goes on.
+    """
+    config, result = _content(folder / CONFIG), _content(folder / RESULT)
+    if config is not None and config != job.toml.encode():
+        raise ConfigError(f"{folder} holds a run of other settings: choose another --run-dir")
+    try:
+        ended = json.loads(result or b"")
+        error, optimum = str(ended["error"]), ended["optimum"]
+        optimum = None if optimum is None else float(optimum)
+        if ended.get("until") not in (None, job.until and list(job.until)):
+            return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None  # none, or damaged: the run goes on from its checkpoint
+    rows = [] if error else History.read_rows(folder / HISTORY)
+    return Played(rows, optimum, error, found=True)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_bytes(path, follow=True)
+    except FileNotFoundError:
+        return None
+
+
+_latest: list[Experiment] = []
+
+
+def _experiment(source: str, toml: str) -> Experiment:
+    """Return an experiment; a problem that the latest ones have too is shared, with its optimum."""
+    made = Experiment(tomllib.loads(toml), source)
+    for other in _latest:
+        made.share_problem(other)
+    _latest[:] = [made, *_latest[:1]]
+    return made

@@ -1,0 +1,164 @@
+"""A claim's verdict: what is claimed beside what was measured; see `claims`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.measures import MEASURES, Runs, column_of
+from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep, listed, quantities
+from flower_fedcon.lab.experiments.toml_schema import Table
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim with what was measured.
+
+    Attributes
+    ----------
+    experiment, what, where : str
+    source : str
+        Who says so: one of `claims.SOURCES`.
+    claimed, bound : str
+        The claim as the table shows it, and where its number is from: one of `claims.BOUNDS`.
+    measured : str
+        As the table shows it.
+    verdict : {"pass", "fail", "explained"}
+    note : str
+        Of an explained claim: whose fault it is, why, which claim shows it, what is expected
+        instead. Of one that left what its explanation expects: that.
+    values : tuple of float
+        Everything measured: for each seed, each algorithm and each round.
+    """
+
+    experiment: str
+    what: str
+    where: str
+    source: str
+    claimed: str
+    bound: str
+    measured: str
+    verdict: str
+    note: str
+    values: tuple[float, ...]
+
+
+def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep: Sweep) -> Verdict:
+    """Return the verdict on a checked claim."""
+    measure, seeded = MEASURES[claim["measure"]], _seeded(claim, runs, seeds, sweep)
+    if measure.across:
+        measured = [measure.find(claim, seeded)]
+    else:
+        measured = [measure.find(claim, rows) for places in seeded for _, rows in places]
+    values = [value for each in measured for value in each]
+    if "near" in claim:
+        off = _off(values, _targets("near", claim["near"], measured))
+        holds = off <= claim["within"]
+        claimed = f"{_many(listed(claim['near']))} within {100 * claim['within']:g} %"
+        text = f"{_named(claim, values)} (off by {100 * off:.2g} %)"
+    else:
+        below = "below" in claim
+        limit = claim["below" if below else "above"]
+        # not-a-number passes nothing
+        holds = all(v < limit if below else v > limit for v in values)
+        claimed = f"{'<' if below else '>'} {_number(limit)}"
+        text = _shown(claim, values, max(values) if below else min(values))
+    verdict, note = "pass" if holds else "fail", ""
+    if "explained" in claim:
+        verdict, note = _explained(claim["explained"], measured, holds)
+    return Verdict(
+        experiment, claim["what"], claim["where"], claim["source"], claimed, claim["bound"], text,
+        verdict, note, tuple(values),
+    )  # fmt: skip
+
+
+def scaling(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> Scaling:
+    """Return what a claim with the measure "scaling" is fitted to."""
+    found = [quantities(claim, places, column_of) for places in _seeded(claim, runs, seeds, sweep)]
+    return Scaling.of(claim, sweep, found[0][0], [values for _, values in found])
+
+
+def _seeded(claim: Table, runs: Runs, seeds: Sequence[int], sweep: Sweep) -> list[Places]:
+    """Return for each seed the places at which a claim is judged."""
+    chosen = claim.get("at", [])
+    return [[(key[-1], _reader(runs, key)) for key in sweep.places(s, chosen)] for s in seeds]
+
+
+def _reader(runs: Runs, key: tuple[Any, ...]) -> Reader:
+    return lambda label: runs[(label, *key)]
+
+
+def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tuple[str, str]:
+    """Return verdict and note of a claim with an explanation, which expects certain numbers."""
+    values = [value for each in measured for value in each]
+    off = _off(values, _targets("expected", table["expected"], measured))
+    expected = f"{_many(listed(table['expected']))} within {100 * table['tolerance']:g} %"
+    if not off <= table["tolerance"]:
+        return "fail", f"the explanation expects {expected}; off by {100 * off:.2g} %"
+    if holds:
+        return "pass", ""
+    whose = {"paper": "the paper's", "ours": "ours", "data": "the data's"}[table["fault"]]
+    shown = "".join(f'shown by "{what}"; ' for what in listed(table["shown_by"]))
+    return "explained", f"{whose}: {table['why']} ({shown}expected {expected})"
+
+
+def _off(values: Sequence[float], targets: Sequence[float]) -> float:
+    """Return the largest relative error; inf where a value is not a number.
+
+    >>> _off([1.1, 2.0], [1.0, 2.0]), _off([math.inf], [math.inf]), _off([math.nan], [0.0])
+    (0.10000000000000009, 0.0, inf)
+    """
+    errors = [0.0 if v == t else abs(v - t) / (abs(t) or 1.0)
+              for v, t in zip(values, targets, strict=True)]  # fmt: skip
+    return max(math.inf if math.isnan(error) else error for error in errors)
+
+
+def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[float]:
+    """Return a number for each measured one: one for all, those of some seeds, or each its own."""
+    targets = [float(number) for number in listed(given)]
+    each, every = len(measured[0]), sum(map(len, measured))
+    if len(targets) > 1 and (len(targets) % each or every % len(targets)):
+        raise ConfigError(f"{name} has {len(targets)} numbers for {each} measured ones")
+    return targets * (every // len(targets))
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _shown(claim: Table, values: Sequence[float], worst: float) -> str:
+    if claim["measure"] == "cost":
+        return _named(claim, values)
+    if len(values) == 1:
+        return _number(worst)
+    ends = f"{_number(min(values))} to {_number(max(values))}"
+    return f"{_number(worst)} (worst of {len(values)}: {ends})"
+
+
+def _number(value: float) -> str:
+    """Return a number for a table.
+
+    >>> _number(10559.2), _number(0.5), _number(1.3e-5), _number(float("inf"))
+    ('10559', '0.5', '1.3e-05', 'never')
+    """
+    if math.isinf(value):
+        return "never"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+
+
+def _many(values: Iterable[float]) -> str:
+    return ", ".join(map(_number, values))
+
+
+def _named(claim: Table, values: Sequence[float]) -> str:
+    """Return the values, with the algorithms' labels where there is one for each.
+
+    >>> _named({"measure": "cost", "algorithms": ["FedFW", "FedDR"]}, [20.0, math.inf])
+    'FedFW 20, FedDR never'
+    """
+    labels = claim["algorithms"] if claim["measure"] == "cost" else []
+    if len(labels) != len(values):
+        return _many(values)
+    return ", ".join(f"{name} {_number(v)}" for name, v in zip(labels, values, strict=True))

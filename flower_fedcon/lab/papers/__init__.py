@@ -1,0 +1,150 @@
+"""The problems of the papers' experiments, and the table of all that an experiment file can name.
+
+Every module has one builder, or reads data for several: `image_files` (the files of MNIST and
+CIFAR-10) and `hub` (sets loaded by flwr-datasets).
+
+A builder is a function that returns a `FederatedProblem`; its arguments are annotated, and given by
+keyword. To add one, write it in a module here and enter it in `BUILDERS`: its arguments are the
+keys that ``[problem]`` then accepts. A file can also name a function of the user's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module, invalidate_caches
+from pathlib import Path
+from typing import TypeAlias
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.papers.breast_cancer import neyman_pearson
+from flower_fedcon.lab.papers.chr12a import chr12a
+from flower_fedcon.lab.papers.cifar10 import cifar10
+from flower_fedcon.lab.papers.counterexample import counterexample
+from flower_fedcon.lab.papers.digits_network import digits_network
+from flower_fedcon.lab.papers.emnist import emnist
+from flower_fedcon.lab.papers.facility import facility
+from flower_fedcon.lab.papers.fairness import fair_digits, fair_heart
+from flower_fedcon.lab.papers.fmri import fmri
+from flower_fedcon.lab.papers.l1_logistic import l1_logistic
+from flower_fedcon.lab.papers.lasso import lasso
+from flower_fedcon.lab.papers.low_rank import low_rank
+from flower_fedcon.lab.papers.many_clients import many_clients
+from flower_fedcon.lab.papers.mixture import mixture
+from flower_fedcon.lab.papers.mnist import mnist, mnist_images
+from flower_fedcon.lab.papers.movielens import movielens
+from flower_fedcon.lab.papers.multitask import multitask
+from flower_fedcon.lab.papers.quadratics import quadratics
+from flower_fedcon.lab.papers.six_quadratics import six_quadratics
+from flower_fedcon.lab.papers.sparse_regression import sparse_regression
+from flower_fedcon.problems.digits import digits
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.files import files
+from flower_fedcon.problems.heart import heart
+from flower_fedcon.problems.tables import tables
+
+Builder: TypeAlias = Callable[..., FederatedProblem]
+
+BUILDERS: dict[str, Builder] = {
+    "chr12a": chr12a,
+    "cifar10": cifar10,
+    "counterexample": counterexample,
+    "digits": digits,
+    "digits_network": digits_network,
+    "emnist": emnist,
+    "facility": facility,
+    "fair_digits": fair_digits,
+    "fair_heart": fair_heart,
+    "files": files,
+    "fmri": fmri,
+    "heart": heart,
+    "l1_logistic": l1_logistic,
+    "lasso": lasso,
+    "low_rank": low_rank,
+    "many_clients": many_clients,
+    "mixture": mixture,
+    "mnist": mnist,
+    "movielens": movielens,
+    "multitask": multitask,
+    "neyman_pearson": neyman_pearson,
+    "quadratics": quadratics,
+    "six_quadratics": six_quadratics,
+    "sparse_regression": sparse_regression,
+    "tables": tables,
+}
+
+__all__ = [
+    "BUILDERS",
+    "Builder",
+    "builder",
+    "chr12a",
+    "cifar10",
+    "counterexample",
+    "digits",
+    "digits_network",
+    "emnist",
+    "facility",
+    "fair_digits",
+    "fair_heart",
+    "files",
+    "fmri",
+    "heart",
+    "l1_logistic",
+    "lasso",
+    "low_rank",
+    "many_clients",
+    "mixture",
+    "mnist",
+    "mnist_images",
+    "movielens",
+    "multitask",
+    "neyman_pearson",
+    "quadratics",
+    "six_quadratics",
+    "sparse_regression",
+    "tables",
+]
+
+
+def builder(name: object) -> Builder:
+    """Return the builder of that name, or the function that "module:function" names.
+
+    Such a module is installed, or lies in the working directory.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+
+    >>> builder("lasso") is lasso, builder("flower_fedcon.problems:lasso") is lasso
+    (True, True)
+    """
+    if isinstance(name, str) and ":" in name:
+        return _own(name)
+    if name not in BUILDERS:
+        raise ConfigError(
+            f"unknown problem {name!r}: {nearest(str(name), BUILDERS)}, or a function of your own "
+            'as "module:function"'
+        )
+    return BUILDERS[str(name)]
+
+
+def _own(name: str) -> Builder:
+    module_name, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a command's path does not hold it; worker processes inherit it
+        sys.path.append(here)
+    invalidate_caches()  # a module written a moment ago
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(
+            f"cannot import {module_name!r} for the problem {name!r} ({error!r}): write "
+            f'"module:function", of a module that is installed or lies in {here}'
+        ) from None
+    found = getattr(module, function, None)
+    if not callable(found):
+        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        hint = nearest(function, known)
+        raise ConfigError(f"{module_name!r} has no function {function!r}: {hint}")
+    return found  # type: ignore[no-any-return]

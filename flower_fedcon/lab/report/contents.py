@@ -1,0 +1,195 @@
+"""What a run's folder holds, as far as it can be read: a damaged part is missing, and named."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flower_fedcon.errors import ConfigError, FedConError, StorageError
+from flower_fedcon.lab.experiments.histories import labelled
+from flower_fedcon.lab.experiments.run_tables import RunOptions
+from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean
+from flower_fedcon.lab.report.exchanges import Exchanges, read_exchanges
+from flower_fedcon.runs.directory import CONFIG, ENVIRONMENT, HISTORY
+from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.limits import Forecast
+from flower_fedcon.runs.table_report import COEFFICIENTS
+from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.wire.whole_files import in_use, read_bytes
+
+Part = TypeVar("Part")
+FINISHED = "finished"
+
+
+@dataclass
+class RunContents:
+    """One run's folder.
+
+    Attributes
+    ----------
+    label : str
+    folder : Path
+    rows : list of Record
+    settings : dict
+        Of its config.toml, "table.key" -> the value as TOML.
+    versions : dict
+        Of its environment.json: Python, the platform, and packages.
+    coefficients : dict
+        Column -> its coefficient in the column's own unit.
+    exchanges : Exchanges, optional
+        Of its audit log.
+    missing : list of str
+        A sentence for each part that is not there or cannot be read.
+    running : bool
+        Whether a process is at it.
+    options : RunOptions, optional
+        Of its config.toml.
+    """
+
+    label: str
+    folder: Path
+    rows: list[Record] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    coefficients: dict[str, float] = field(default_factory=dict)
+    exchanges: Exchanges | None = None
+    missing: list[str] = field(default_factory=list)
+    running: bool = False
+    options: RunOptions | None = None
+
+    @property
+    def status(self) -> str:
+        """How far it is, in words."""
+        done = int(self.rows[-1]["round"]) if self.rows else 0
+        if self.running:
+            return "running"
+        if self.exchanges is not None and self.exchanges.error:
+            return f"ended after round {done}: {self.exchanges.error}"
+        if self.options is None:
+            return f"{done} rounds"
+        if done >= self.options.rounds:
+            return FINISHED
+        ended = self.rows and Forecast(self.options.rounds, self.options.stops())(self.rows[-1])
+        if ended and ended.reached:
+            return f"{FINISHED} at {done} of {self.options.rounds}: {ended.what}"
+        return f"stopped at {done} of {self.options.rounds}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended as it was to."""
+        return self.status.startswith(FINISHED)
+
+
+@dataclass
+class Curves:
+    """What is drawn under one label: a run, or the mean of several that differ in their seeds."""
+
+    label: str
+    runs: list[RunContents]
+    rows: Sequence[Record]
+    low: Sequence[Record] = ()
+    high: Sequence[Record] = ()
+
+
+def read_folders(folders: Sequence[Path], cells: int = 100_000) -> list[Curves]:
+    """Return the runs of some folders, in the order in which they are drawn.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Of runs or comparisons.
+    cells : int (default: 100,000)
+        The most cells that all maps of clients by rounds have together.
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run.
+    """
+    members = labelled(folders)
+    each = max(2000, cells // sum(map(len, members.values())))
+    found = []
+    for label, paths in members.items():
+        many = len(paths) > 1
+        runs = [
+            read_run(path, f"{label}, {path.name}" if many else label, cells=each) for path in paths
+        ]
+        tables = [run.rows for run in runs if run.rows]
+        if len(tables) > 1:
+            found.append(Curves(label, runs, mean(tables), lowest(tables), highest(tables)))
+        else:
+            found.append(Curves(label, runs, tables[0] if tables else []))
+    return found
+
+
+def read_run(folder: Path, label: str, *, cells: int = 100_000) -> RunContents:
+    """Return what one run's folder holds; see `RunContents`."""
+    run = RunContents(label, folder, running=in_use(folder))
+
+    def part(read: Callable[[Path], Part], name: str, without: Part, hint: str = "") -> Part:
+        try:
+            return read(folder / name)
+        except FileNotFoundError:
+            if hint:
+                run.missing.append(f"{name} is not there: {hint}")
+        except FedConError as error:
+            run.missing.append(str(error))
+        return without
+
+    run.rows = part(History.read_rows, HISTORY, [])
+    if not run.rows and not run.missing:
+        run.missing.append(f"{folder / HISTORY} holds no round yet")
+    run.options = run_options(folder)
+    run.settings = part(_settings, CONFIG, {}, "its settings are not known")
+    run.versions = part(_versions, ENVIRONMENT, {}, "its versions are not known")
+    run.coefficients = part(_coefficients, COEFFICIENTS, {})
+    try:
+        run.exchanges = read_exchanges(folder, cells)
+    except StorageError as error:
+        run.missing.append(str(error))
+    if run.exchanges is not None and run.exchanges.unreadable:
+        run.missing.append(f"{run.exchanges.unreadable} lines of the audit log cannot be read")
+    return run
+
+
+def run_options(folder: Path) -> RunOptions | None:
+    """Return what a run's configuration says of rounds and limits; None if it cannot be read."""
+    try:
+        return RunOptions(**read_toml(folder / CONFIG)["run"])
+    except (FedConError, KeyError, TypeError):
+        return None
+
+
+def _settings(path: Path) -> dict[str, str]:
+    if not path.exists():
+        raise FileNotFoundError
+    found: dict[str, str] = {}
+    for name, table in read_toml(path).items():
+        if isinstance(table, Mapping):
+            found |= {f"{name}.{key}": write_value(value) for key, value in table.items()}
+        else:
+            found[name] = write_value(table)
+    return found
+
+
+def _versions(path: Path) -> dict[str, str]:
+    try:
+        stated: Any = json.loads(read_bytes(path, follow=True))
+        packages = stated.pop("packages")
+        return {str(key): str(value) for key, value in {**stated, **packages}.items()}
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        raise ConfigError(f"{path} is damaged: its versions are not known") from None
+
+
+def _coefficients(path: Path) -> dict[str, float]:
+    try:
+        text = read_bytes(path, follow=True).decode()
+        rows = list(csv.DictReader(io.StringIO(text), strict=True))
+        return {row["column"]: float(row["per_unit"]) for row in rows}
+    except (ValueError, KeyError, TypeError, csv.Error):
+        raise ConfigError(f"{path} is damaged: its coefficients are not known") from None

@@ -1,0 +1,187 @@
+"""Who took part in a run, and who failed when, from its audit log (`runs.audit_log`)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import printable
+from flower_fedcon.runs.audit_log import EARLIER, NAME
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.whole_files import check_file, storage
+
+KINDS = ("used", "dropped", "silent", "lost")
+"""What becomes of a question to a client; "lost": it came back without its state."""
+_MOST_CLIENTS, _LONGEST, _REASONS = 200, 2**24, 100
+
+
+class Map:
+    """Counts by kind, client and round, in at most so many cells: groups of clients and rounds.
+
+    Rounds are grouped by ever larger powers of two, as later ones come.
+
+    >>> grid = Map(["a", "b"], columns=2)
+    >>> for server_round in (1, 2, 3):
+    ...     grid.add("used", "a", server_round)
+    >>> grid.width, grid.counts[0].tolist()  # rounds 1-2 and 3-4
+    (2, [[2, 1], [0, 0]])
+    """
+
+    def __init__(self, names: list[str], columns: int) -> None:
+        self.names, self.width, self._columns = names, 1, max(2, columns)
+        self.group = -(-len(names) // _MOST_CLIENTS) or 1  # clients of a row
+        self._rows = {name: place // self.group for place, name in enumerate(names)}
+        shape = (len(KINDS), -(-len(names) // self.group), self._columns)
+        self._counts = np.zeros(shape, dtype=np.int64)
+        self._last = 0
+
+    def add(self, kind: str, client: str, server_round: int) -> None:
+        """Count one answer, or none, of a client."""
+        if client not in self._rows or server_round < 1:
+            return  # of a stranger, who has no row
+        while server_round > self.width * self._columns:
+            self._halve()
+        self._last = max(self._last, server_round)
+        place = (server_round - 1) // self.width
+        self._counts[KINDS.index(kind), self._rows[client], place] += 1
+
+    def _halve(self) -> None:
+        half = self._counts[..., : self._columns // 2 * 2]
+        pairs = half.reshape(*half.shape[:2], -1, 2).sum(axis=-1)
+        if self._columns % 2:
+            pairs = np.concatenate([pairs, self._counts[..., -1:]], axis=-1)
+        self._counts = np.zeros_like(self._counts)
+        self._counts[..., : pairs.shape[-1]] = pairs
+        self.width *= 2
+
+    @property
+    def counts(self) -> Array:
+        """The counts, of shape (kinds, rows of clients, columns of rounds)."""
+        return self._counts[..., : -(-self._last // self.width)]
+
+    @property
+    def labels(self) -> list[str]:
+        """What each row is called: a client, or the first and the last of a group."""
+        parts = [self.names[i : i + self.group] for i in range(0, len(self.names), self.group)]
+        return [part[0] if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts]
+
+
+@dataclass
+class Exchanges:
+    """What an audit log says.
+
+    Attributes
+    ----------
+    map : Map
+        Of the exchanges of rounds: no queries, no certificates.
+    totals : dict
+        Client -> counts by kind, over all exchanges.
+    sent : dict
+        Client -> bytes of its uploads that were used.
+    reasons : Counter
+        (client, kind, reason) -> how often.
+    starts : int
+        How often the run was started.
+    error : str
+        With which it ended, or "".
+    unreadable : int
+        Lines that cannot be read; a torn last one is none.
+    """
+
+    map: Map
+    totals: dict[str, Counter[str]] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    starts: int = 0
+    error: str = ""
+    unreadable: int = 0
+
+    def take(self, line: Mapping[str, Any], cells: int) -> None:
+        """Take in a line of the log.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError, AttributeError
+            If it is none.
+        """
+        event = line["event"]
+        if event == "start":
+            self.starts, self.error = self.starts + 1, ""
+            if not self.map.names:
+                names = [str(name) for name in line["clients"]]
+                rows = min(len(names), _MOST_CLIENTS) or 1
+                self.map = Map(names, min(500, cells // rows))
+        elif event == "exchange":
+            self._take_exchange(line)
+        elif event == "end":
+            self.error = printable(str(line["error"]))
+
+    def _take_exchange(self, line: Mapping[str, Any]) -> None:
+        server_round, training = int(line["round"]), line["phase"] == "train"
+        answers: list[tuple[str, str, str]] = []
+        for name, size in line["used"].items():
+            if not 0 <= (sent := int(size)) < 2**63:
+                raise ValueError(f"{size} bytes")
+            answers.append((name, "used", ""))
+            self.sent[name] += sent
+        for kind in ("dropped", "silent"):
+            answers += [(name, kind, str(reason)) for name, reason in line[kind].items()]
+        answers += [(str(name), "lost", "") for name in line["lost"]]
+        for name, kind, reason in answers:
+            self.totals.setdefault(name, Counter())[kind] += 1
+            if training:
+                self.map.add(kind, name, server_round)
+            key = (name, kind, printable(reason, 200))
+            if kind != "used" and (key in self.reasons or len(self.reasons) < _REASONS):
+                self.reasons[key] += 1
+
+
+def read_exchanges(folder: Path, cells: int = 100_000) -> Exchanges | None:
+    """Return what a run's audit log says; None where it keeps none.
+
+    Parameters
+    ----------
+    folder : Path
+    cells : int (default: 100,000)
+        The most cells of its map.
+
+    Raises
+    ------
+    StorageError
+        If it cannot be read.
+    """
+    first = folder / NAME
+    paths = [*(first.with_suffix(f".{i}{first.suffix}") for i in range(EARLIER, 0, -1)), first]
+    paths = [path for path in paths if path.exists()]
+    if not paths:
+        return None
+    found = Exchanges(Map([], 2))
+    for path in paths:
+        for text in _lines(path):
+            try:
+                found.take(json.loads(text), cells)
+            except (
+                ArithmeticError,
+                AttributeError,
+                LookupError,
+                RecursionError,
+                TypeError,
+                ValueError,
+            ):
+                found.unreadable += 1
+    return found
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Return the lines of a file that have an end."""
+    check_file(path, follow=True)
+    with storage(f"read {path}"), path.open("rb") as file:
+        while line := file.readline(_LONGEST):
+            if line.endswith(b"\n"):
+                yield line

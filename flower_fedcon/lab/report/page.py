@@ -1,0 +1,97 @@
+"""`fedcon report`: one HTML file, which needs no network, of the runs in some folders."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.figures import COLOURS
+from flower_fedcon.lab.report import sections
+from flower_fedcon.lab.report.contents import Curves, read_folders
+from flower_fedcon.lab.report.curves import charts
+from flower_fedcon.lab.report.html import embedded
+from flower_fedcon.wire.whole_files import storage, write_text
+
+
+def write_report(folders: Sequence[Path], path: Path) -> Path:
+    """Write the page of the runs in some folders, and return its path.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Of runs or comparisons.
+    path : Path
+        An .html file.
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run, the file's name ends in something else, or plotly is missing.
+    StorageError
+        If it cannot be written.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"cannot write {path}: the name of a page must end in .html")
+    library = _plotly()
+    text = page(read_folders(folders), library)
+    with storage(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)
+    return path
+
+
+def page(curves: Sequence[Curves], library: str) -> str:
+    """Return the page, with the library that draws it.
+
+    The browser is told to run nothing but the two scripts, by their digests, and to load nothing.
+    """
+    script = _part("page.js")
+    data: dict[str, Any] = {
+        "colours": COLOURS,
+        "charts": charts(curves),
+        "maps": sections.maps(curves),
+    }
+    allowed = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return Template(_part("page.html")).substitute(
+        policy=policy,
+        title=escape(sections.title(curves)),
+        style=_part("page.css"),
+        summary=sections.summary(curves),
+        missing=sections.missing(curves),
+        clients=sections.clients(curves),
+        coefficients=sections.coefficients(curves),
+        settings=sections.settings(curves),
+        data=embedded(data),
+        library=library,
+        script=script,
+    )
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ConfigError(
+            "the page is drawn by plotly, which is not installed: pip install "
+            "'flower-fedcon[report]'"
+        ) from None
+    return str(get_plotlyjs())
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

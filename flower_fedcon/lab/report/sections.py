@@ -1,0 +1,219 @@
+"""The parts of the page that are text: summary, clients, coefficients, settings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flower_fedcon.lab.report.contents import Curves, RunContents
+from flower_fedcon.lab.report.exchanges import KINDS, Exchanges
+from flower_fedcon.lab.report.html import Html, table, tag
+from flower_fedcon.runs.history import Record
+
+_SHOWN = {
+    "objective": "Objective",
+    "residual": "F − F*",
+    "kkt": "KKT",
+    "fw_gap": "FW gap",
+    "violation": "Violation",
+    "epsilon": "epsilon",
+}
+_COUNTED = (
+    "round", "uplink_bytes", "downlink_bytes", "seconds", "cohort", "replies", "dropped",
+    "retries", "lost", "refused",
+)  # fmt: skip
+_METRICS, _ROWS = 6, 50
+
+
+def title(curves: Sequence[Curves]) -> str:
+    """Return what the runs are called: their experiment's title, where they share one."""
+    stated = {run.settings.get("title", "") for each in curves for run in each.runs}
+    if len(stated) == 1 and (found := stated.pop()):
+        return str(json.loads(found)) if found.startswith('"') else found
+    return "Runs: " + ", ".join(each.label for each in curves)[:200]
+
+
+def summary(curves: Sequence[Curves]) -> Html:
+    """Return the table of how far each run has got."""
+    last = {each.label: each.rows[-1] for each in curves if each.rows}
+    names = [name for row in last.values() for name in row if "/" not in name]
+    known = [name for name in _SHOWN if name in names]
+    if all(not row.get("violation") for row in last.values()):
+        known = [name for name in known if name != "violation"]
+    others = [n for n in dict.fromkeys(names)
+              if n not in (*_SHOWN, *_COUNTED) and not n.startswith("local_")]  # fmt: skip
+    columns = {name: _SHOWN.get(name, _words(name)) for name in (*known, *others[:_METRICS])}
+    rows = []
+    for i, each in enumerate(curves):
+        end = last.get(each.label, {})
+        low, high = (each.low or [{}])[-1], (each.high or [{}])[-1]
+        cells = [_number(end, n, low, high) for n in columns]
+        cells += [_megabytes(end, f"{way}link_bytes") for way in ("up", "down")]
+        cells += [_seconds(end.get("seconds")), *(_number(end, n) for n in ("dropped", "lost"))]
+        colour = tag("i", class_=f"chip c{i % 10}")
+        status = "; ".join(dict.fromkeys(run.status for run in each.runs))
+        name = tag("span", colour, f" {each.label}")
+        rows.append([name, status, _number(end, "round"), *cells])
+    header = ["Run", "Status", "Round", *columns.values(), "MB up", "MB down", "Seconds",
+              "Dropped", "Lost"]  # fmt: skip
+    return table(header, rows, numbers_from=2)
+
+
+def missing(curves: Sequence[Curves]) -> Html:
+    """Return what cannot be shown, and why."""
+    notes = [(run.label, note) for each in curves for run in each.runs for note in run.missing]
+    if not notes:
+        return Html("")
+    items = (tag("li", tag("b", label), f": {note}") for label, note in notes)
+    return tag("section", tag("h2", "What is missing"), tag("ul", *items), class_="missing")
+
+
+def maps(curves: Sequence[Curves]) -> list[dict[str, Any]]:
+    """Return the maps of clients by rounds, as the page's script reads them."""
+    found = []
+    for run, exchanges in _audited(curves):
+        grid = exchanges.map
+        if grid.counts.size:
+            counts = {kind: grid.counts[k].tolist() for k, kind in enumerate(KINDS)}
+            found.append({"run": run.label, "clients": grid.labels, "width": grid.width,
+                          "counts": counts})  # fmt: skip
+    return found
+
+
+def clients(curves: Sequence[Curves]) -> Html:
+    """Return who took part how often, and the reasons why not."""
+    parts = []
+    for run, exchanges in _audited(curves):
+        order = sorted(exchanges.totals, key=lambda name: _failures(exchanges, name), reverse=True)
+        rows = []
+        for name in order[:_ROWS]:
+            total = exchanges.totals[name]
+            counts = [f"{total[kind]:,}" for kind in KINDS]
+            rows.append([name, *counts, f"{exchanges.sent[name] / 1e6:.4g}"])
+        inner = [table(["Client", *map(str.capitalize, KINDS), "MB up"], rows)]
+        if len(order) > _ROWS:
+            inner.append(_note(f"{_ROWS} of {len(order)} clients: those that failed most often."))
+        if exchanges.starts > 1:
+            again = f"The run was started {exchanges.starts} times: rounds after a checkpoint were "
+            inner.append(_note(again + "played, and are counted, again."))
+        if exchanges.reasons:
+            reasons = [
+                [name, kind, reason or "no reason is recorded", f"{times:,}"]
+                for (name, kind, reason), times in exchanges.reasons.most_common(_ROWS)
+            ]
+            inner.append(table(["Client", "What", "Why", "Times"], reasons, numbers_from=3))
+        parts.append(_folded(f"{run.label}: clients, all exchanges", inner))
+    without = [each.label for each in curves if not any(run.exchanges for run in each.runs)]
+    if without:
+        said = "keep no audit log" if len(without) > 1 else "keeps no audit log"
+        parts.append(_note(
+            f"{', '.join(without)} {said}: with audit = true in [run] a run notes who was asked in "
+            "each round and what became of the answer."
+        ))  # fmt: skip
+    return Html("".join(parts))
+
+
+def coefficients(curves: Sequence[Curves]) -> Html:
+    """Return the coefficients by name, of the runs that have names."""
+    runs = [run for each in curves for run in each.runs if run.coefficients]
+    if not runs:
+        return Html("")
+    names = list(dict.fromkeys(name for run in runs for name in run.coefficients))
+    names.sort(key=lambda name: -max(abs(run.coefficients.get(name, 0.0)) for run in runs))
+    largest = max((abs(v) for run in runs for v in run.coefficients.values()
+                   if math.isfinite(v)), default=0.0)  # fmt: skip
+    shown = [n for n in names if any(run.coefficients.get(n) for run in runs)]
+    rows = [
+        [name, *(_bar(run.coefficients.get(name), largest) for run in runs)]
+        for name in shown[: 4 * _ROWS]
+    ]
+    parts = [
+        tag("h2", "Coefficients"),
+        _note("Of one unit more of each column, the largest first."),
+        table(["Column", *(run.label for run in runs)], rows),
+    ]
+    if len(shown) > 4 * _ROWS:
+        parts.append(_note(f"The {4 * _ROWS} largest of {len(shown)}; all are in coefficients.csv"))
+    zero = [name for name in names if name not in shown]
+    if zero:
+        parts.append(_folded(f"{len(zero)} coefficients are 0", [_note(", ".join(zero))]))
+    return tag("section", *parts)
+
+
+def settings(curves: Sequence[Curves]) -> Html:
+    """Return what differs between the runs, and below it all settings and versions."""
+    runs = [each.runs[0] for each in curves]  # seeds differ in nothing else
+    keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+    labels = [run.label for run in runs]
+
+    def rows(names: Iterable[str], *, versions: bool = False) -> list[list[str]]:
+        stated = [run.versions if versions else run.settings for run in runs]
+        return [[name, *(each.get(name, "–") for each in stated)] for name in names]
+
+    parts = [tag("h2", "Configuration")]
+    if len(runs) > 1:
+        own = [key for key in keys if len({run.settings.get(key) for run in runs}) > 1]
+        parts.append(tag("h3", "What differs"))
+        if own:
+            parts.append(table(["Setting", *labels], rows(own), numbers_from=99))
+        else:
+            parts.append(_note("Nothing: the runs have the same settings."))
+    whole = table(["Setting", *labels], rows(keys), numbers_from=99)
+    parts.append(_folded("All settings", [whole], opened=len(runs) == 1))
+    packages = list(dict.fromkeys(name for run in runs for name in run.versions))
+    if packages:
+        versions = table(["", *labels], rows(packages, versions=True), numbers_from=99)
+        parts.append(_folded("Machine and versions", [versions]))
+    places = [[run.label, str(run.folder)] for each in curves for run in each.runs]
+    parts.append(_folded("Folders", [table(["Run", "Folder"], places, numbers_from=99)]))
+    return tag("section", *parts)
+
+
+def _audited(curves: Sequence[Curves]) -> list[tuple[RunContents, Exchanges]]:
+    runs = (run for each in curves for run in each.runs)
+    return [(run, run.exchanges) for run in runs if run.exchanges is not None]
+
+
+def _failures(exchanges: Exchanges, name: str) -> int:
+    return sum(exchanges.totals[name][kind] for kind in KINDS[1:])
+
+
+def _folded(words: str, inner: Iterable[Html], *, opened: bool = False) -> Html:
+    mark = {"open": ""} if opened else {}
+    return tag("details", tag("summary", words), *inner, **mark)
+
+
+def _note(text: str) -> Html:
+    return tag("p", text, class_="note")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _number(row: Record, name: str, low: Record | None = None, high: Record | None = None) -> str:
+    """Return a value to a few digits, whole on hovering; over seeds with its range."""
+    if name not in row:
+        return "–"
+    short = f"{row[name]:,}" if isinstance(row[name], int) else f"{row[name]:.6g}"
+    if low and high and low.get(name) != high.get(name):
+        short = f"{row[name]:.4g} ({low[name]:.3g} to {high[name]:.3g})"
+    return tag("span", short, title=repr(row[name]))
+
+
+def _megabytes(row: Record, name: str) -> str:
+    return f"{row[name] / 1e6:.4g}" if name in row else "–"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _bar(value: float | None, largest: float) -> str:
+    if value is None:
+        return "–"
+    width = abs(value) / largest if largest and math.isfinite(value) else 0.0
+    kind = "bar below" if value < 0 else "bar"
+    return tag("span", f"{value:.5g} ", tag("i", class_=kind, style=f"width:{4 * width:.3f}em"))

@@ -1,0 +1,173 @@
+"""`fedcon watch`: lines about runs that go on elsewhere, from the files that they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, printable
+from flower_fedcon.lab.experiments.console import brief, left
+from flower_fedcon.lab.experiments.folders import labels_of, runs_in
+from flower_fedcon.lab.report.contents import RunContents, read_run, run_options
+from flower_fedcon.runs import audit_log
+from flower_fedcon.runs.directory import HISTORY
+from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.limits import Forecast
+from flower_fedcon.wire.whole_files import in_use, storage
+
+_FAILURES = 5  # lines about them at a time
+_QUIET = 2  # how often nothing must be heard of a run until it has ended
+
+
+class Tail:
+    """The lines that a growing file has had since they were last asked for.
+
+    A last line without its end waits for it. A file that was replaced begins anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place, self._file = path, 0, -1
+
+    def lines(self) -> Iterator[tuple[bool, str]]:
+        """Yield whether a line is the file's first, and the line; nothing while there is no file.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be read.
+        """
+        if not self._path.exists():
+            return
+        with storage(f"read {self._path}"), self._path.open("rb") as file:
+            found = os.fstat(file.fileno())  # of this file: another may take its place
+            if found.st_ino != self._file or found.st_size < self._place:
+                self._file, self._place = found.st_ino, 0
+            file.seek(self._place)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                first, self._place = self._place == 0, self._place + len(line)
+                yield first, line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+class Watched:
+    """One run that goes on.
+
+    Parameters
+    ----------
+    folder : Path
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.label = (labels_of(folder) or [folder.name])[0]
+        self._history, self._audit = Tail(folder / HISTORY), Tail(folder / audit_log.NAME)
+        self._columns: list[str] = []
+        self._round, self.quiet = 0.0, 0
+        options = run_options(folder)
+        self._rounds = options.rounds if options else 0
+        self._forecast = options and Forecast(options.rounds, options.stops())
+
+    def news(self) -> list[str]:
+        """Return lines about what is new: the last record, and who has failed."""
+        told = list(self._failures())
+        rows = [row for row in self._rows() if row["round"] > self._round]
+        if rows:
+            self._round = rows[-1]["round"]
+            of = f"/{self._rounds}" if self._rounds else ""
+            text = f"{self.label}: round {self._round:g}{of}, {brief(rows[-1])}"
+            told.append(text + left(self._forecast(rows[-1])) if self._forecast else text)
+        self.quiet = 0 if told else self.quiet + 1
+        return told
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process is at it."""
+        return not in_use(self.folder)
+
+    def contents(self) -> RunContents:
+        """Return all that its folder holds."""
+        return read_run(self.folder, self.label)
+
+    def _rows(self) -> Iterator[Record]:
+        for first, line in self._history.lines():
+            if first:
+                self._columns = line.split(",")
+                continue
+            try:
+                pairs = zip(self._columns, line.split(","), strict=True)
+                row = {name: float(text) for name, text in pairs if text}
+                yield {"round": row.pop("round"), **row}
+            except (ValueError, KeyError):
+                raise ConfigError(
+                    f"{self.folder / HISTORY} is damaged: {printable(line, 60)}"
+                ) from None
+
+    def _failures(self) -> Iterator[str]:
+        told: list[str] = []
+        for _, line in self._audit.lines():
+            try:
+                told += self._failed(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                told.append(f"{self.label}: a line of its audit log cannot be read")
+        yield from told[-_FAILURES:]
+        if len(told) > _FAILURES:
+            yield f"{self.label}: and {len(told) - _FAILURES} more, see {audit_log.NAME}"
+
+    def _failed(self, line: Any) -> Iterator[str]:
+        if line["event"] != "exchange":
+            return
+        for what in ("dropped", "silent"):
+            for name, why in line[what].items():
+                told = f"{name} {what}: {why or 'no reason is recorded'}"
+                yield f"{self.label}: round {line['round']}, {printable(told, 200)}"
+
+
+def watch(
+    folder: Path,
+    *,
+    once: bool = False,
+    every: float = 1.0,
+    say: Callable[[str], object] = print,
+) -> bool:
+    """Say what is new in a folder's runs until they have ended; return whether all are finished.
+
+    Parameters
+    ----------
+    folder : Path
+        Of a run or a comparison, whose further runs are followed as they begin.
+    once : bool (default: False)
+        Say how far they are, and return.
+    every : float (default: 1.0)
+        Seconds between looks.
+    say : callable
+
+    Raises
+    ------
+    ConfigError
+        If the folder holds no run, and none is beginning in it, or a history is damaged.
+    """
+    followed: dict[Path, Watched] = {}
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} holds no run: there is no such folder")
+    while True:
+        for path in runs_in(folder):
+            followed.setdefault(path, Watched(path))
+        if not followed and not in_use(folder):
+            raise ConfigError(f"{folder} holds no run: there is no {HISTORY} in it")
+        over = [run.ended for run in followed.values()]  # before their last news
+        for run in followed.values():
+            for line in run.news():
+                say(line)
+        ended = bool(over) and all(over) and all(r.quiet >= _QUIET for r in followed.values())
+        if once or ended:
+            break
+        time.sleep(every)
+    states = [run.contents() for run in followed.values()]
+    for state in states:
+        say(f"{state.label}: {state.status}")
+    return all(state.finished or state.running for state in states)

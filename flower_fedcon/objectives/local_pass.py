@@ -1,0 +1,275 @@
+"""A client's local pass, declared once: whoever plays it, one by one or compiled, reads this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.regularizers.batched import entry_weights
+from flower_fedcon.validation import Array
+
+Z = (0.0, 1.0)
+"""The threshold and the divisor of a point that is z itself."""
+
+
+class Prox(NamedTuple):
+    """The points w = prox_psi(z / c, t / c) of step k = 0, 1, ...: the minimisers of a model.
+
+    With c = 1 that is prox_psi(z, t); w minimises t psi(w) - <z, w> + c/2 ||w||^2.
+
+    Attributes
+    ----------
+    psi : Regularizer
+    step : callable
+        t, as a function of k.
+    curvature : callable, optional
+        c, as a function of k; 1 if None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flower_fedcon.regularizers import ElasticNet
+    >>> point = Prox(ElasticNet(1.0, 2.0), lambda k: 0.5 * k)
+    >>> point(np.array([3.0, -5.0]), 2), point.numbers(3)
+    (array([ 0.66666667, -1.33333333]), [(0.0, 1.0), (0.5, 2.0), (1.0, 3.0)])
+    """
+
+    psi: Any
+    step: Callable[[int], Any]
+    curvature: Callable[[int], Any] | None = None
+
+    def __call__(self, z: Array, k: int) -> Array:
+        """Return the point of step k."""
+        t = self.step(k)
+        if self.curvature is None:
+            return self.psi.prox(z, t)  # type: ignore[no-any-return]
+        c = self.curvature(k)
+        return self.psi.prox(z / c, t / c)  # type: ignore[no-any-return]
+
+    @property
+    def entrywise(self) -> bool:
+        """Whether a point is z, soft-thresholded and divided."""
+        return entry_weights(self.psi) is not None
+
+    def numbers(self, count: int) -> list[tuple[Any, Any]]:
+        """Return threshold and divisor of each of the first points, which are `entrywise`."""
+        weights = entry_weights(self.psi)
+        assert weights is not None  # noqa: S101  (see `entrywise`)
+        (l1, l2), curvature = weights, self.curvature
+        if curvature is None:
+            if not (l1 or l2):
+                return [Z] * count
+            return [(t * l1, 1.0 + t * l2) for t in map(self.step, range(count))]
+        return [(self.step(k) * l1, curvature(k) + self.step(k) * l2) for k in range(count)]
+
+
+class LocalPass(NamedTuple):
+    """Steps z := a z + b w - rate g of a client, or a minimisation, and where they start.
+
+    g is the gradient of h(x) = f_j(x) + <linear - less, x> + shift/2 ||x - center||^2, plus a
+    subgradient of psi, at a point w that follows from z. With a `solver` the pass is that which
+    minimises h instead, from the start.
+
+    Attributes
+    ----------
+    start : array
+        Of the model's shape, or with a leading axis for clients that start apart; so are the
+        others.
+    linear, center : array, optional
+        The origin if None.
+    shift : float
+        Of either sign.
+    subgradient : Regularizer, optional
+        psi, of which a subgradient is added.
+    less : array, optional
+        What is taken off `linear`, if that is given.
+    steps : int
+        How many.
+    rate : float
+    point : callable, optional
+        Returns w of (z, k), for step k = 0, 1, ...; `Prox` where that is one. z itself if None.
+    first : array, optional
+        The point of the first step, of the model's shape, in place of the one that follows from z.
+    onward : (float, float)
+        a and b.
+    gradient : callable, optional
+        Takes the place of f_j's.
+    variate_rate : float, optional
+        What control variates move by, if there are any: c_i := c_i + (rate (end - start) - c),
+        where c_i is `less` and c is `linear`.
+    solver : LocalSolver, optional
+    regularizer, stop, objective : optional
+        Of a minimisation: what is added to h, what ends it early, and what is in f_j's place; see
+        `solvers.LocalProblem` and `LocalSolver.solve`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pulled = LocalPass(np.zeros(2), linear=np.ones(2), shift=3.0)
+    >>> pulled.add_to(np.array([4.0, 8.0]), x=np.array([1.0, 0.0]))
+    array([8., 9.])
+    >>> drifting = LocalPass(np.zeros(2), linear=np.ones(2), less=np.array([1.0, 3.0]))
+    >>> drifting.add_to(np.array([4.0, 8.0]), x=np.zeros(2))
+    array([4., 6.])
+    >>> LocalPass(np.ones(2), steps=2, rate=0.5).play(lambda x: x)
+    array([0.25, 0.25])
+    """
+
+    start: Any
+    linear: Any = None
+    shift: float = 0.0
+    center: Any = None
+    subgradient: Regularizer | None = None
+    less: Any = None
+    steps: int = 0
+    rate: Any = 0.0
+    point: Callable[[Array, int], Array] | Prox | None = None
+    first: Array | None = None
+    onward: tuple[float, float] = (1.0, 0.0)
+    gradient: Callable[[Array], Array] | None = None
+    variate_rate: float | None = None
+    solver: Any = None
+    regularizer: Any = None
+    stop: Any = None
+    objective: Any = None
+
+    # --- one step -------------------------------------------------------------------------------
+
+    def at(self, z: Array, k: int) -> Array:
+        """Return the point of step k."""
+        if k == 0 and self.first is not None:
+            return self.first
+        return z if self.point is None else self.point(z, k)
+
+    def moved(self, z: Array, w: Array, g: Array) -> Array:
+        """Return z after a step with the gradient g of h at w."""
+        a, b = self.onward
+        onward = (z if a == 1 else a * z) if b == 0 else w if (a, b) == (0, 1) else a * z + b * w
+        moved: Array = onward + -self.rate * g  # in the product's memory
+        return moved
+
+    @property
+    def simplified(self) -> LocalPass:
+        """The same with one linear term: without `less`."""
+        if self.less is None:
+            return self
+        return self._replace(linear=self.linear - self.less, less=None)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether anything is added to the gradients of f_j."""
+        return not (self.subgradient is None and self.linear is None and not self.shift)
+
+    def add_to(self, gradient: Any, x: Any) -> Any:
+        """Return a gradient of f_j at x with those of the added terms, as a new array.
+
+        Of operators only, so that it serves the tensors of any framework. `simplified` is faster.
+        """
+        if self.less is not None:
+            return self.simplified.add_to(gradient, x)
+        if self.subgradient is not None:
+            gradient = gradient + self.subgradient.subgradient(x)
+        if self.linear is not None:
+            gradient = gradient + self.linear
+        if self.shift:
+            gradient = gradient + self.shift * (x if self.center is None else x - self.center)
+        return gradient
+
+    # --- all of them ----------------------------------------------------------------------------
+
+    def play(self, gradient: Callable[[Array], Array]) -> Array:
+        """Return where the steps lead, taken one by one; `gradient` is that of f_j."""
+        each, ask = self.simplified, self.gradient or gradient
+        z, corrects = each.start, each.corrects
+        for k in range(each.steps):
+            w = each.at(z, k)
+            g = ask(w)
+            z = each.moved(z, w, each.add_to(g, w) if corrects else g)
+        return z  # type: ignore[no-any-return]
+
+    @property
+    def in_numbers(self) -> bool:
+        """Whether the steps are arrays and numbers, but for f_j: compiled loops take those."""
+        if self.subgradient is not None or self.gradient is not None:
+            return False
+        return self.point is None or (isinstance(self.point, Prox) and self.point.entrywise)
+
+    @property
+    def points(self) -> list[tuple[Any, Any]]:
+        """For each step (threshold, divisor): w is z, soft-thresholded and divided.
+
+        Of steps that are `in_numbers`; `Z` itself for a point that is z.
+        """
+        return self.point.numbers(self.steps) if isinstance(self.point, Prox) else [Z] * self.steps
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays that there are."""
+        given = self.start, self.linear, self.center, self.first, self.less
+        return [array for array in given if array is not None]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the steps are z := z - rate grad h(z)."""
+        plain = self.onward in ((1.0, 0.0), (0.0, 1.0))
+        plain = plain and (self.first is None or self.first is self.start)
+        return plain and all(point is Z for point in self.points)
+
+
+class Done:
+    """A local pass that is done.
+
+    Parameters
+    ----------
+    declared : LocalPass
+    end : array, optional
+        Where what moves has come to, shape (..., *model); follows from `change` if None.
+    steps : int
+        How many there were; 0 for a minimisation.
+    gradient : array, optional
+        The mean of the steps' gradients without correction, where the steps are the user's own.
+    change, variates : array, optional
+        How far it led, and the control variates that follow, where these came with the steps.
+    """
+
+    __slots__ = ("_change", "_end", "_variates", "declared", "gradient", "steps")
+
+    def __init__(
+        self,
+        declared: LocalPass,
+        end: Array | None = None,
+        steps: int = 0,
+        gradient: Array | None = None,
+        change: Array | None = None,
+        variates: Array | None = None,
+    ) -> None:
+        self.declared, self.steps, self.gradient = declared, steps, gradient
+        self._end, self._change, self._variates = end, change, variates
+
+    @property
+    def start(self) -> Array:
+        """Where it started."""
+        return self.declared.start  # type: ignore[no-any-return]
+
+    @property
+    def end(self) -> Array:
+        """Where it has led, shape (..., *model)."""
+        if self._end is None:
+            self._end = self.start + self._change
+        return self._end
+
+    @property
+    def change(self) -> Array:
+        """How far it led: end - start."""
+        if self._change is None:
+            self._change = self._end - self.start
+        return self._change
+
+    @property
+    def variates(self) -> Array:
+        """The control variates that follow, by the declared `variate_rate`."""
+        if self._variates is None:
+            declared = self.declared
+            self._variates = declared.less + (self.change * declared.variate_rate - declared.linear)
+        return self._variates

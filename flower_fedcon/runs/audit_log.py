@@ -1,0 +1,193 @@
+"""The audit log: a line of JSON for each exchange of a run, in its directory.
+
+    {"event": "start", "run": ..., "incarnation": 1, "round": 0, "algorithm": ..., "clients":
+     {"0": {"examples": 20, "data": digest, "version": "0.1.0"}, ...}}
+    {"event": "exchange", "round": 1, "phase": "train", "attempt": 1, "asked": ["0", "1", "2"],
+     "used": {"0": bytes}, "dropped": {"1": reason}, "lost": [], "silent": {"2": why}}
+    {"event": "applied", "round": 1, "used": ["0"], "uplink_bytes": ..., "downlink_bytes": ...}
+    {"event": "end", "round": 1, "error": ""}
+
+Each has "time", in UTC. A run that is resumed goes on in the file, with the next incarnation, and
+rounds after the checkpoint are in it twice. At 64 MiB the file becomes ``audit.1.jsonl``, that
+``audit.2.jsonl``, and so on up to ``audit.9.jsonl``: the latest 640 MiB are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flower_fedcon.core.audit import Audit
+from flower_fedcon.core.gate import column_bytes
+from flower_fedcon.core.protocol import Reply, Request, entry
+from flower_fedcon.core.summed import Summed
+from flower_fedcon.errors import printable
+from flower_fedcon.wire.whole_files import storage
+
+if TYPE_CHECKING:
+    from flower_fedcon.core.server import Server
+
+NAME = "audit.jsonl"
+_LARGEST = 64 * 2**20  # bytes of a file
+EARLIER = 9
+"""How many files before the latest are kept."""
+
+
+class AuditLog(Audit):
+    """The log of one start of a run.
+
+    Parameters
+    ----------
+    path : Path
+        Appended to.
+    server : Server
+        The run that is audited.
+    digests : sequence of str
+        Of the clients' data, in client order; empty where they are not known.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be written.
+    """
+
+    def __init__(self, path: Path, server: Server, digests: Sequence[str] = ()) -> None:
+        self._path, self._server = path, server
+        self._names = [client.name for client in server.setup.clients]
+        self._exchange: dict[str, Any] | None = None
+        with storage(f"write {path}"):
+            self._file = path.open("a+b")
+            if self._file.tell() and _last_byte(self._file) != b"\n":
+                self._file.write(b"\n")  # what a killed process has left of a line
+        clients = {
+            client.name: {
+                "examples": client.num_examples,
+                "data": digests[min(j, len(digests) - 1)] if digests else "",  # or one of all
+                "version": client.version,
+            }
+            for j, client in enumerate(server.setup.clients)
+        }
+        info = server.info
+        self._write(
+            "start",
+            run=info.run_id,
+            incarnation=info.incarnation,
+            round=server.round,
+            algorithm=info.algorithm,
+            seed=info.seed,
+            clients=clients,
+        )
+
+    # --- what happens --------------------------------------------------------------------------
+
+    def asked(self, request: Request) -> None:
+        """Begin the line of an exchange."""
+        self._write_exchange()
+        self._exchange = {
+            "round": request.round,
+            "phase": request.phase,
+            "attempt": request.attempt,
+            "asked": [self._names[client] for client in request.clients],
+            "used": {},
+            "dropped": {},
+            "lost": [],
+            "silent": {},
+        }
+
+    def used(self, reply: Reply) -> None:
+        """Note the bytes of each client's upload."""
+        for i, client in enumerate(reply.clients):
+            size = sum(_bytes_of(column, i) for column in reply.payload.values())
+            self._now("used")[self._names[client]] = size
+
+    def dropped(self, client: int, reason: str) -> None:
+        """Note why a reply is not used."""
+        name = self._server.client_name(client) if client < 0 else self._names[client]
+        self._now("dropped")[name] = reason
+
+    def silent(self, clients: list[int], reason: str) -> None:
+        """Note why nothing is heard of some clients."""
+        self._now("silent").update({self._names[c]: printable(reason) for c in clients})
+
+    def lost(self, client: int) -> None:
+        """Note who came back without state."""
+        self._now("lost").append(self._names[client])
+
+    def applied(self, clients: list[int]) -> None:
+        """End the round."""
+        self._write_exchange()
+        server = self._server
+        self._write(
+            "applied",
+            round=server.round,
+            used=[self._names[client] for client in clients],
+            uplink_bytes=server.uplink_bytes,
+            downlink_bytes=server.downlink_bytes,
+        )
+
+    # --- the file ------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Flush the lines to disk."""
+        with storage(f"write {self._path}"):
+            os.fsync(self._file.fileno())
+
+    def ended(self, error: str = "") -> None:
+        """Write the last line, and close the file."""
+        try:
+            self._write_exchange()
+            self._write("end", round=self._server.round, error=printable(error))
+        finally:
+            self._file.close()
+
+    def _now(self, what: str) -> Any:
+        """Return a part of the exchange under way."""
+        assert self._exchange is not None  # noqa: S101  (what comes back was asked for)
+        return self._exchange[what]
+
+    def _write_exchange(self) -> None:
+        if self._exchange is not None:
+            now, self._exchange = self._exchange, None
+            heard = {*now["used"], *now["dropped"], *now["lost"]}
+            rest = [name for name in now["asked"] if name not in heard]
+            now["silent"] = {name: now["silent"].get(name, "no reply") for name in rest}
+            self._write("exchange", **now)
+
+    def _write(self, event: str, **content: Any) -> None:
+        line: Mapping[str, Any] = {"event": event, "time": _now_utc(), **content}
+        with storage(f"write {self._path}"):
+            self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            self._file.flush()
+            if self._file.tell() >= _LARGEST:
+                self._rotate()
+
+    def _rotate(self) -> None:
+        """Begin a new file; the earlier ones are renamed, the oldest of too many goes."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+        path = self._path
+        names = [path, *(path.with_suffix(f".{i}{path.suffix}") for i in range(1, EARLIER + 1))]
+        for younger, older in reversed(list(pairwise(names))):
+            with suppress(FileNotFoundError):
+                younger.replace(older)
+        self._file = path.open("a+b")
+
+
+def _bytes_of(column: Any, i: int) -> int:
+    """Return the bytes of one client's value of a column."""
+    return column.each_bytes if isinstance(column, Summed) else column_bytes([entry(column, i)])
+
+
+def _now_utc() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _last_byte(file: Any) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    return bytes(file.read(1))

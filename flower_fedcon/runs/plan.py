@@ -1,0 +1,83 @@
+"""How a run is to go, and what it is to leave: what its user decides, apart from the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flower_fedcon.core.rng import check_seed
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.history import Callback, Record
+from flower_fedcon.validation import Array, count
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run is to go: its rounds, what it records, and what it leaves in a folder.
+
+    `simulate` and `start` of a strategy take these fields by name.
+
+    Attributes
+    ----------
+    num_rounds : int
+        >= 0.
+    seed : int
+        In [0, 2**63), of every draw: cohorts, batches, compressors. Same seed, same iterates.
+    evaluate_every : int
+        Record each so many rounds, and the last; 0 for the last only.
+    run_dir : path, optional
+        Folder for configuration, history, model and checkpoint.
+    resume : bool
+        Whether to go on with the run in `run_dir`; from round 1 where there is none.
+    checkpoint_every : int, optional
+        Write a checkpoint after each so many rounds; by default every ten seconds, and always at
+        the end.
+    allow_changes : sequence of str
+        What may differ from the run that is resumed, such as "penalty" or "data".
+    certificates : bool
+        Whether to record certificates; see `flower_fedcon.runs.certificates`.
+    audit : bool, optional
+        Whether to keep an audit log in `run_dir`; by default where clients are on nodes.
+    callbacks : sequence of callables
+        Each sees every record, and may stop the run by returning True.
+    evaluate : callable, optional
+        (round, x) -> what is recorded beside the objective.
+    config : str, optional
+        The experiment file that describes the run, for its folder.
+    """
+
+    num_rounds: int
+    seed: int = 0
+    evaluate_every: int = 1
+    run_dir: str | Path | None = None
+    resume: bool = False
+    checkpoint_every: int | None = None
+    allow_changes: Sequence[str] = ()
+    certificates: bool = False
+    audit: bool | None = None
+    callbacks: Sequence[Callback] = ()
+    evaluate: Callable[[int, Array], Record] | None = None
+    config: str | None = None
+
+    def __post_init__(self) -> None:
+        count("num_rounds", self.num_rounds, minimum=0)
+        count("evaluate_every", self.evaluate_every, minimum=0)
+        check_seed(self.seed)
+        if self.checkpoint_every is not None:
+            count("checkpoint_every", self.checkpoint_every)
+        for callback in self.callbacks:
+            if not callable(callback):
+                raise ConfigError(f"a callback must be callable, got {callback!r}")
+        if self.resume and self.run_dir is None:
+            raise ConfigError("resume=True needs the run_dir of the run to continue")
+        if self.audit and self.run_dir is None:
+            raise ConfigError("audit=True needs a run_dir for its audit.jsonl")
+
+    def rounds_to_next_stop(self, done: int) -> int:
+        """Return how many rounds there are from one to the next that is looked at."""
+        stops = [self.num_rounds]
+        for every in (self.evaluate_every, self.checkpoint_every):
+            if every:
+                stops.append(done - done % every + every)
+        return min(stops) - done

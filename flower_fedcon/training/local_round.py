@@ -1,0 +1,228 @@
+"""One round of a method in a train loop of one's own, whatever framework the loop is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.layout import Layout
+from flower_fedcon.objectives.local_pass import Done, LocalPass
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+_PLAIN = 1e-3  # how far K plain steps may end from where they should, relative to their length
+
+
+class LocalTraining:
+    """A round's local pass, by a loop of the user's own.
+
+    Parameters
+    ----------
+    client : LocalPassClient
+        Whose functions are the method.
+    state, down
+        As for the client's `step`.
+    layout : Layout
+        The model's.
+
+    Attributes
+    ----------
+    steps : int
+        How many the loop has taken so far, as far as the method has seen them.
+    """
+
+    def __init__(
+        self, client: LocalPassClient[Any], state: Any, down: Payload, layout: Layout
+    ) -> None:
+        self._client, self._state, self._down, self.layout = client, state, down, layout
+        self._declared = client.local_pass(state, down)
+        self._added = self._declared.simplified
+        self.steps = 0
+        self._correction: LoopCorrection | None = None
+        self._z: Array | None = None  # what moves, where the method's own steps are taken
+        self._w = self._added.at(self._added.start, 0)
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return type(self._client).__name__.removeprefix("OwnLoop").removesuffix("Client")
+
+    @property
+    def keeps_gradient(self) -> bool:
+        """Whether the mean of the loop's gradients is wanted."""
+        return self._client.keeps_gradient
+
+    @property
+    def start(self) -> list[Array]:
+        """The model that the loop starts from, layer by layer."""
+        return self.layers(self._added.at(self._added.start, 0))
+
+    def layers(self, packed: Array) -> list[Array]:
+        """Return the layers of a packed array, as views."""
+        model = self.layout.unpack(packed)
+        return model if isinstance(model, list) else [model]
+
+    def packed(self, layers: Sequence[Array]) -> Array:
+        """Return layers as one array."""
+        return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
+
+    # --- the method as what is added to gradients ------------------------------------------------
+
+    def added(self) -> LocalPass:
+        """Return what the method adds to each gradient.
+
+        Raises
+        ------
+        ConfigError
+            If that is not the method.
+        """
+        if self._client.own_steps:
+            self._refuse(
+                "the step itself is the method, and takes the place of the optimizer's: use "
+                "method.optimizer(parameters, lr), and neither begin nor apply_gradients"
+            )
+        return self._added
+
+    def keep(self, correction: LoopCorrection) -> None:
+        """Have `finish` ask this correction what the loop has done."""
+        self._correction = correction
+
+    # --- the method as the step itself -----------------------------------------------------------
+
+    def check_optimizer(self, lr: float | None) -> None:
+        """Raise unless the method has steps of its own, of this length."""
+        client = self._client
+        if self._added.solver is not None:
+            self._refuse(
+                "it has no step of its own: use your optimizer, with correction = "
+                "method.begin(model) and correction.apply_gradients(model) before its step"
+            )
+        known = client.client_lr if "client_lr" in client.fields else None
+        if known is None and not client.own_steps:
+            self._refuse(
+                "without client_lr it leaves the steps to your optimizer: use "
+                "correction.apply_gradients(model), or give the strategy client_lr"
+            )
+        if lr is not None and lr != known:
+            has = "it has no learning rate" if known is None else f"its client_lr is {known!r}"
+            self._refuse(f"{has}, and method.optimizer was given lr={lr!r}: the strategy decides")
+
+    def advance(self, gradients: Sequence[Array]) -> list[Array]:
+        """Take the method's own step with these gradients at the point; return the next one."""
+        added = self._added
+        z = added.start if self._z is None else self._z
+        self._z = added.moved(z, self._w, added.add_to(self.packed(gradients), self._w))
+        self.steps += 1
+        self._w = added.at(self._z, self.steps)
+        return self.layers(self._w)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def finish(self, end: Sequence[Array]) -> tuple[Payload, Any]:
+        """Return upload and state, of a loop that ended with these layers.
+
+        Raises
+        ------
+        ConfigError
+            If the loop has left the method out, or its steps are others than the method counts on.
+        """
+        client, correction, added = self._client, self._correction, self._added
+        gradient = None
+        if correction is not None:
+            self.steps += correction.steps
+            if self.keeps_gradient and correction.steps:
+                gradient = self.packed(correction.mean_gradient())
+        silent = added.linear is None and not added.shift and added.subgradient is None
+        if not self.steps and (client.own_steps or not silent):
+            self._refuse(
+                "the train function has taken no step with it: call "
+                + (
+                    "method.optimizer(parameters, lr) for your optimizer, and its step()"
+                    if client.own_steps
+                    else "correction = method.begin(model) before the loop, and in it "
+                    "correction.apply_gradients(model) between backward() and step()"
+                )
+            )
+        known = added.steps or None
+        if known is not None and self.steps not in (0, known):
+            self._refuse(
+                f"the strategy has local_steps={known}, the train function took {self.steps}: make "
+                "the two equal, or leave local_steps out where the method allows it"
+            )
+        z = self._z if self._z is not None else self.packed(end)
+        if gradient is not None and known is not None:
+            self._check_plain(z - added.start, gradient)
+        done = Done(self._declared, z, self.steps, gradient)
+        return client.upload(self._state, self._down, done)
+
+    def _check_plain(self, moved: Array, gradient: Array) -> None:
+        """Raise unless the loop took K steps of length client_lr along the corrected gradients."""
+        lr = self._client.client_lr
+        expected = -lr * self.steps * (gradient + self._added.linear)
+        if np.linalg.norm(moved - expected) > _PLAIN * np.linalg.norm(expected):
+            self._refuse(
+                f"the strategy has client_lr={lr!r} and local_steps={self.steps}, and the train "
+                "function's steps are others (another rate, momentum, weight decay): leave both "
+                "out, and the mean of its gradients is taken as it is"
+            )
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ConfigError(f"{self.name}: {reason}")
+
+
+class LoopCorrection:
+    """What a method adds to the gradients of a loop, in the tensors of the loop's framework.
+
+    Parameters
+    ----------
+    training : LocalTraining
+    to_tensor : callable
+        `to_tensor(array, i)` returns an array as a tensor of layer i.
+    to_array : callable
+        Returns a tensor as an array.
+    """
+
+    def __init__(
+        self,
+        training: LocalTraining,
+        to_tensor: Callable[[Array, int], Any],
+        to_array: Callable[[Any], Array],
+    ) -> None:
+        added = training.added()
+        self._training, self._to_tensor, self._to_array = training, to_tensor, to_array
+        self._subgradient = added.subgradient
+        columns = [list(self._tensors(a)) for a in (added.start, added.linear, added.center)]
+        parts = zip(*columns, strict=True)
+        self._parts = [LocalPass(s, linear, added.shift, c) for s, linear, c in parts]
+        self._sums: list[Any] = []
+        self.steps = 0
+        training.keep(self)
+
+    def corrected(self, gradients: Sequence[Any], model: Sequence[Any]) -> list[Any]:
+        """Count a step; return gradients at a model with the method's terms added."""
+        self.steps += 1
+        if self._training.keeps_gradient:
+            sums = self._sums or [0.0] * len(gradients)
+            self._sums = [s + g for s, g in zip(sums, gradients, strict=True)]
+        if self._subgradient is not None:
+            x = self._training.packed([self._to_array(layer) for layer in model])
+            extra = self._tensors(self._subgradient.subgradient(x))
+            gradients = [g + q for g, q in zip(gradients, extra, strict=True)]
+        layers = zip(self._parts, gradients, model, strict=True)
+        return [part.add_to(g, x) for part, g, x in layers]
+
+    def mean_gradient(self) -> list[Array]:
+        """Return the mean of the gradients so far, as they came."""
+        return [self._to_array(s / self.steps) for s in self._sums]
+
+    def _tensors(self, packed: Array | None) -> Iterator[Any]:
+        """Yield the layers of a packed array as tensors; None for none."""
+        if packed is None:
+            yield from [None] * len(self._training.layout.shapes)
+            return
+        for i, layer in enumerate(self._training.layers(packed)):
+            yield self._to_tensor(layer, i)

@@ -1,0 +1,99 @@
+"""A client whose local pass is a loop of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.core.protocol import ClientInfo
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.registry import client_class, names
+from flower_fedcon.training.local_round import LocalTraining
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+State = TypeVar("State")
+Loop: TypeAlias = Callable[[Any], tuple[Sequence[Array], int]]
+"""Gets a round's `LocalTraining`; returns the layers of the model it ends with, and the number of
+examples that it has used."""
+
+
+class OwnLoop(LocalPassClient[State], Generic[State]):
+    """What such a client has in place of this package's step; a mixin before the algorithm's class.
+
+    Parameters
+    ----------
+    loop : Loop
+    training : type
+        The kind of `LocalTraining` that the loop takes.
+    kind : {"app", "client"}
+        Whether the loop is a function of a ClientApp, or a method of a NumPyClient.
+    context, state_dir, oracles, name
+        As for every client.
+    """
+
+    def __init__(
+        self, loop: Loop, training: type[LocalTraining], kind: str = "app", **options: Any
+    ) -> None:
+        super().__init__(_NoObjective(), **options)
+        self.kind = kind
+        self.num_examples = 1  # unknown, until the loop has run
+        self._loop, self._training = loop, training
+
+    def describe(self) -> ClientInfo:
+        """Return what the server asks before the first round."""
+        return ClientInfo(self.name or "", int(self.num_examples), None, own_loop=self.kind)
+
+    def step(self, state: State, down: Payload) -> tuple[Payload, State]:
+        """Run the loop."""
+        assert self._run is not None  # noqa: S101  (set before any step)
+        training = self._training(self, state, down, self._run.layout)
+        end, self.num_examples = self._loop(training)
+        return training.finish(end)
+
+
+class _NoObjective:
+    """Stands where other clients have an objective."""
+
+    def value(self, x: Array) -> float:
+        raise ConfigError(
+            "this client trains by a loop of its own, and has no objective to evaluate: give its "
+            "app an @app.evaluate() function"
+        )
+
+    def gradient(self, x: Array) -> Array:
+        raise ConfigError(
+            "this client trains by a loop of its own, and cannot say a gradient at the model: "
+            "leave out what needs one (certificates), or use flower_fedcon.client_app"
+        )
+
+
+@cache
+def own_loop(algorithm: str) -> type[Any]:
+    """Return the client class of an algorithm, with a loop in place of its step.
+
+    Raises
+    ------
+    ConfigError
+        If the algorithm's step is not a correction of a loop.
+
+    Examples
+    --------
+    >>> own_loop("fedprox").__name__
+    'OwnLoopFedProxClient'
+    """
+    kind = client_class(algorithm)
+    if not _in_loops(kind):
+        able = sorted(n for n in names() if _in_loops(client_class(n)))
+        raise ConfigError(
+            f"{algorithm} is no correction of a train loop: the methods that are, are "
+            f"{', '.join(able)}. For the others give flower_fedcon.client_app an objective, such "
+            "as flower_fedcon.torch.TorchObjective"
+        )
+    return type(f"OwnLoop{kind.__name__}", (OwnLoop, kind), {})
+
+
+def _in_loops(kind: type[Any]) -> bool:
+    return issubclass(kind, LocalPassClient) and kind.in_loops

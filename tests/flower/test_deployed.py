@@ -1,0 +1,147 @@
+"""One deployment on loopback serves three apps, and what befalls it changes no number.
+
+A SuperLink and three SuperNodes that keep their clients' state. A node hangs and is killed in the
+middle of a round of sums, and comes back; then a ServerApp is killed, and its run is resumed. Every
+run ends as the undisturbed one. What takes longer is nightly: more methods (test_engines.py), the
+other quickstarts (test_quickstart_deployed.py), deaths at any moment (test_killed_nodes.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from deployment import Deployment
+from problems import l1ls, l1ls_data
+from processes import processes_of, wait_until
+from quickstart import app, model_here, needing_all, same_model
+
+from flower_fedcon import FederatedProblem, History, Sample, __version__, simulate
+from flower_fedcon.privacy import SecAggPlus
+from flower_fedcon.strategies import FedAvg, FedFW
+
+pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
+
+APP = Path(__file__).parents[1] / "support" / "flower_app"
+CLIENTS, ROUNDS, RANGE = 3, 4, 8.0
+FRANK_WOLFE = {"penalty": 0.1, "min_replies": 2}
+AVERAGING = {"client_lr": 0.02, "local_steps": 2}
+pytestmark = [pytest.mark.deployment, pytest.mark.usefixtures("one_thread")]
+
+
+def configuration(algorithm, folder, rounds, **arguments):
+    """Return the run configuration of the test app."""
+    return {
+        "num-server-rounds": rounds,
+        "seed": 3,
+        "algorithm": algorithm,
+        "arguments": json.dumps(arguments).replace('"', "'"),
+        "run-dir": str(folder / "run"),
+    }
+
+
+def kill_server_apps(deployment):
+    for pid in processes_of(deployment.superlink.home):
+        with suppress(OSError):
+            if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """What the three runs have left."""
+    root = tmp_path_factory.mktemp("deployed")
+    configs = []
+    for i, data in enumerate(l1ls_data(CLIENTS)):
+        np.savez(root / f"client-{i}.npz", **data)
+        configs.append(
+            {
+                "partition-id": i,
+                "num-partitions": CLIENTS,
+                "data": str(root / f"client-{i}.npz"),
+                "state-dir": str(root / f"state-{i}"),
+            }
+        )
+    hang, hanging = root / "hang", root / "hanging"
+    configs[2]["hang"] = str(hang)
+    quickstart = needing_all(app(root / "quickstart", "scaffold"))
+    vertices = configuration(
+        "FedFW", root / "fedfw", ROUNDS, **FRANK_WOLFE, oracle="constraint", sample=2
+    )
+    vertices |= {"evaluate-every": 2, "checkpoint-every": 1}
+    sums = configuration("FedAvg", root / "sums", 1, **AVERAGING)
+    sums |= {"secagg-clipping-range": RANGE, "evaluate-every": 0}
+    hold = root / "fedfw" / "hold"  # FedFW waits after its second round
+    hold.parent.mkdir()
+    hold.touch()
+    with Deployment(root / "flower", configs) as deployment:
+        held = deployment.submit(APP, vertices)
+        trained = deployment.submit(
+            quickstart, {"num-server-rounds": 2, "final-model": str(root / "model.pt")}
+        )
+        outputs = [trained.wait(600).output]
+        assert wait_until(lambda: f"[ROUND 2/{ROUNDS}] objective" in held.output, 600), held.output
+        secure = deployment.submit(APP, sums)
+        began = "Secure aggregation commencing"
+        assert wait_until(lambda: began in secure.output, 600), secure.output
+        hang.touch()
+        assert wait_until(hanging.exists, 600), secure.output
+        deployment.kill_node(2)
+        hang.unlink()
+        deployment.restart_node(2)
+        outputs.append(secure.wait(600).output)
+        kill_server_apps(deployment)
+        assert wait_until(lambda: not held.alive(), 120), held.output
+        hold.unlink()
+        outputs.append(deployment.submit(APP, vertices | {"resume": True}).wait(600).output)
+    names = ("quickstart", "sums", "fedfw")
+    return SimpleNamespace(root=root, outputs=dict(zip(names, outputs, strict=True)))
+
+
+def found(deployed, name):
+    with np.load(deployed.root / name / "run" / "model.npz") as model:
+        return model["x"]
+
+
+def test_a_round_of_sums_in_which_a_node_dies_is_asked_again(deployed):
+    """A sum needs three clients."""
+    (row,) = History.read_rows(deployed.root / "sums" / "run" / "history.csv")
+    assert (row["replies"], row["lost"]) == (3, 0)
+    assert row["retries"] >= 1
+    plain = simulate(FedAvg(**AVERAGING), FederatedProblem(l1ls(CLIENTS).objectives), 1).x
+    assert np.abs(found(deployed, "sums") - plain).max() < SecAggPlus(RANGE).step("delta", 3)
+
+
+def test_a_killed_server_resumes_and_nodes_find_the_local_iterates(deployed):
+    """One node was killed as well: each has kept its client's state."""
+    problem = l1ls(CLIENTS)
+    strategy = FedFW(problem.constraint, participation=Sample(count=2), **FRANK_WOLFE)
+    local = simulate(strategy, problem, ROUNDS, seed=3)
+    assert "[ROUND 1/" not in deployed.outputs["fedfw"]
+    assert found(deployed, "fedfw").tobytes() == local.x.tobytes()
+    run = deployed.root / "fedfw" / "run"
+    rows = History.read_rows(run / "history.csv")
+    assert [row["round"] for row in rows] == [2, 4]
+    for row in rows:
+        same = local.rows[int(row["round"]) - 1]
+        assert row["objective"] == pytest.approx(same["objective"], rel=1e-12)
+        for counted in ("uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "lost"):
+            assert row[counted] == same[counted]
+    lines = [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()]
+    applied = [line["round"] for line in lines if line["event"] == "applied"]
+    assert applied == [1, 2, 2, 3, 4]  # it was killed before the checkpoint of round 2
+    assert len({client["data"] for client in lines[0]["clients"].values()} - {""}) == CLIENTS
+    assert {client["version"] for client in lines[0]["clients"].values()} == {__version__}
+
+
+def test_a_training_loop_with_state_finds_the_model_of_this_process(deployed, identity, tmp_path):
+    quickstart, output = deployed.root / "quickstart", deployed.outputs["quickstart"]
+    same_model(deployed.root / "model.pt", model_here(quickstart, tmp_path / "here.pt", 2))
+    assert "eval_acc/2" in output
+    assert "lost 0" in output

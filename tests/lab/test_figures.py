@@ -1,0 +1,176 @@
+"""`fedcon plot`, and the figures of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Command, refusal
+from matplotlib.figure import Figure
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments import figures
+from flower_fedcon.lab.experiments.figures import _is_long, plot_histories
+
+
+def test_plot(fedcon: Command) -> None:
+    fedcon("compare", "small.toml", "--rounds", "3")
+    fedcon("run", "small.toml", "--rounds", "3", "--run-dir", "one")
+    code, out, error = fedcon("plot", "one", "runs/small", "-o", "new/figure.pdf")
+    assert (code, out, error) == (0, "figure: new/figure.pdf\n", "")
+    assert Path("new/figure.pdf").read_bytes().startswith(b"%PDF")
+    command = ("plot", "one", "-o", "one.png", "-o", "one.pdf", "--x", "bytes", "--y", "total")
+    assert fedcon(*command) == (0, "figure: one.png\nfigure: one.pdf\n", "")
+    assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+    before = Path("one.pdf").read_bytes()
+    assert b"/FontType 42" in before or b"/CIDFontType2" in before  # TrueType, not outlines
+    fedcon(*command)
+    assert Path("one.pdf").read_bytes() == before
+    assert "did you mean 'total'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--y", "totl")
+    assert "did you mean 'rounds'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--x", "round")
+    assert ".png, .pdf, .svg" in refusal(fedcon, "plot", "one", "-o", "a.gif")
+    assert "new holds no run" in refusal(fedcon, "plot", "new", "-o", "a.png")
+    Path("one/history.csv").write_text("round,objective\n1,x\n")
+    assert "one/history.csv is damaged in line 2" in refusal(fedcon, "plot", "one", "-o", "a.png")
+
+
+def test_plot_labels_runs_of_one_algorithm_apart(
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[str]] = []
+
+    def draw(histories: dict[str, object], paths: list[Path], **_: object) -> Path:
+        drawn.append(list(histories))
+        return paths[0]
+
+    for folder in ("a", "b"):
+        fedcon("run", "small.toml", "--rounds", "1", "--run-dir", folder)
+    monkeypatch.setattr("flower_fedcon.lab.experiments.figures.plot_histories", draw)
+    fedcon("plot", "a", "b", "b", "-o", "x.png")
+    assert drawn == [["FedFW", "FedFW (b)", "FedFW (b) 2"]]
+
+
+def test_plot_takes_the_seeds_of_a_comparison_together(
+    fedcon: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def draw(
+        histories: dict[str, Any], paths: list[Path], seeds: dict[str, Any], **_: object
+    ) -> Path:
+        drawn.append((histories, seeds))
+        return paths[0]
+
+    fedcon("compare", "small.toml", "--rounds", "2", "--seeds", "0,1,2", "--run-dir", "many")
+    fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")
+    monkeypatch.setattr("flower_fedcon.lab.experiments.figures.plot_histories", draw)
+    fedcon("plot", "many", "one", "many/fedfw/seed-1", "-o", "x.png")
+    histories, seeds = drawn[0]
+    labels = ["FedFW", "FedFWPlus", "Mirror, 2 steps"]  # in the order of the file
+    assert list(histories) == [*labels, "FedFW (one)", "FedFW (many/fedfw/seed-1)"]
+    assert list(seeds) == list(histories)[:3]
+    each = [rows[-1]["residual"] for rows in seeds["FedFW"]]
+    assert len(each) == 3
+    assert histories["FedFW"][-1]["residual"] == pytest.approx(np.mean(each))
+
+
+def test_runs_that_are_over_early_are_not_squeezed() -> None:
+    short, long = np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 17.0])
+    assert _is_long([short, long], "bytes")
+    assert not _is_long([short, long], "rounds")  # round 0: no logarithm
+    assert not _is_long([short, long[:2]], "seconds")
+    assert _is_long([short + 1, np.array([1.0, 101.0])], "rounds")
+    assert not _is_long([np.zeros(3), long], "seconds")  # a clock that stood still
+
+
+def test_figures_of_awkward_histories(tmp_path: Path) -> None:
+    def row(number: int, **values: float) -> dict[str, float]:
+        traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 0.0}
+        return {"round": number, **traffic, **values}
+
+    converged = [row(n, objective=1.0, residual=r) for n, r in ((1, 1.0), (2, 0.0), (3, -1e-16))]
+    all_negative = [row(1, objective=-1.0, residual=-1e-16)]
+    unknown = [row(n, objective=-float(n)) for n in range(1, 30)]
+    for rows in (converged, all_negative, unknown):
+        path = plot_histories({"a": rows, "b": rows}, tmp_path / "figure.png", title="t")
+        assert path.stat().st_size > 1000
+    plot_histories({"a": converged, "b": unknown}, tmp_path / "mixed.svg", x="rounds")
+    with pytest.raises(ConfigError, match="no recorded rounds"):
+        plot_histories({"a": []}, tmp_path / "figure.png")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write"):
+        plot_histories({"a": converged}, tmp_path / "file" / "figure.png")
+
+
+def test_a_curve_that_cannot_be_drawn_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rows(*residuals: float) -> list[dict[str, float]]:
+        traffic = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
+        return [{"round": n, **traffic, "residual": r} for n, r in enumerate(residuals, start=1)]
+
+    histories = {"above": rows(1.0, 0.1), "below": rows(-0.1, -0.2), "reached": rows(1.0, 0.0)}
+    told: list[str] = []
+    path = plot_histories(histories, tmp_path / "figure.svg", say=told.append)
+    assert told == [
+        "below: not drawn: residual <= 0, down to -0.2, has no logarithm",
+        "reached: 1 of 2 points not drawn: residual <= 0, down to 0, has no logarithm",
+    ]
+    plot_histories(histories, path)
+    assert "below: not drawn" in caplog.text
+    untold = [*told]
+    plot_histories({"above": histories["above"]}, path, say=told.append)
+    plot_histories(histories, path, y="objective", say=told.append)
+    assert told == untold
+
+
+def test_a_metric_on_held_out_rows_has_a_panel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, _: drawn.append(figure))
+    fixed = {"uplink_bytes": 8.0, "downlink_bytes": 8.0, "seconds": 1.0, "objective": 1.0}
+
+    def rows(**metrics: float) -> list[dict[str, float]]:
+        return [{"round": n, **fixed, **metrics} for n in (1, 2)]
+
+    path = tmp_path / "figure.png"
+    alone = rows(**{"test_auc": 0.75, "test_accuracy": 0.5, "test_auc/a": 0.5, "test_auc/b": 1.0})
+    plot_histories({"run": alone}, path)
+    plot_histories({"run": alone, "other": rows(test_auc=0.25)}, path)
+    plot_histories({"run": alone, "other": rows()}, path)
+    plot_histories({"run": alone}, path, x="rounds", y="test_accuracy")
+    labels = [[axis.get_ylabel() for axis in figure.axes] for figure in drawn]
+    assert labels == [["objective  F", "", "", "test auc"]] * 2 + [
+        ["objective  F", "", ""],
+        ["test accuracy"],
+    ]
+    heights = [[float(line.get_ydata()[-1]) for line in f.axes[-1].lines] for f in drawn[:2]]
+    assert heights == [[0.75, 0.5, 1.0], [0.75, 0.25]]
+    legend = drawn[0].axes[-1].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["pooled", "a", "b"]
+
+
+def test_plot_takes_all_that_a_comparison_left(fedcon: Command) -> None:
+    fedcon("compare", "small.toml", "--rounds", "3")
+    everything = sorted(map(str, Path("runs/small").iterdir()))
+    code, out, error = fedcon("plot", *everything, "-o", "all.png")
+    assert (code, error) == (0, "")
+    assert "no folders, and skipped: config.toml, figure.pdf, figure.png" in out
+    assert "runs/small/config.toml is a file: name the folder" in refusal(
+        fedcon, "plot", "runs/small/config.toml", "-o", "all.png"
+    )
+
+
+def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
+    row = {"round": 1.0, "objective": 9.0, "fw_gap": 5.0}
+    certified = [row, row | {"round": 2.0, "fw_gap": 1.0}]
+
+    def drawn(rows: list[dict[str, float]], **options: str) -> bytes:
+        return plot_histories({"a": rows}, tmp_path / "a.svg", x="rounds", **options).read_bytes()
+
+    assert drawn(certified) == drawn(certified, y="fw_gap") != drawn(certified, y="objective")
+    known = [row | {"residual": row["fw_gap"] / 2} for row in certified]
+    assert drawn(known) == drawn(known, y="residual") != drawn(certified)

@@ -1,0 +1,102 @@
+"""Problems of one's own in experiment files, and files of runs that Python made."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract import FIRST
+from contract import strategy as strategy_of
+from harness import Command, refusal
+from joblib.externals.loky import get_reusable_executor
+
+from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.problems import BUILDERS, counterexample
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.simulation import simulate
+from flower_fedcon.strategies import FedMiD
+
+OWN = """
+import numpy as np
+from flower_fedcon import FederatedProblem
+from flower_fedcon.objectives import Quadratic
+
+def make_problem(*, size: int = 2, shift: float = 1.0):
+    return FederatedProblem([Quadratic(np.eye(size), np.full(size, s)) for s in (0.0, shift)])
+
+def forgets(): ...
+"""
+
+
+def test_a_problem_of_ones_own(
+    fedcon: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the command, and on every process of a pool."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("own_problems.py").write_text(OWN)
+    (tmp_path / "broken_problems.py").write_text("1 / 0")
+    run = '[run]\nrounds = 3\n[algorithm]\nname = "FedAvg"\nclient_lr = 0.5\nlocal_steps = 1\n'
+    text = f'[problem]\nname = "own_problems:make_problem"\nsize = 3\n{run}'
+    Path("own.toml").write_text(text)
+    code, _, error = fedcon("run", "own.toml", "--set", "shift=4.0")
+    assert (code, error) == (0, "")
+    config = tomllib.loads(Path("runs/own/config.toml").read_text())
+    assert config["problem"]["name"] == "own_problems:make_problem"
+    assert np.load("runs/own/model.npz")["x"] == pytest.approx([1.75] * 3)  # towards 2
+    assert "size" in fedcon("info", "own_problems:make_problem")[1]
+    get_reusable_executor().shutdown(wait=True)  # of other tests, in other folders
+    tune = ["tune", "own.toml", "--grid", "client_lr=0.1,0.5", "--workers", "2"]
+    assert fedcon(*tune)[0] == 0
+    for name, words in (
+        ("own_problems:make_problm", "did you mean 'make_problem'"),
+        ("no_such_module:make", "a module that is installed or lies in"),
+        ("broken_problems:make", "division by zero"),
+        ("own_problems:forgets", "returned None, expected a FederatedProblem"),
+    ):
+        Path("own.toml").write_text(f'[problem]\nname = "{name}"\n{run}')
+        assert words in (told := refusal(fedcon, "run", "own.toml"))
+        assert "[problem]" in told
+    Path("own.toml").write_text(text.replace("size", "sizes"))
+    assert "did you mean 'size'" in refusal(fedcon, "run", "own.toml")
+
+
+# --- runs from Python -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_configuration_of_a_run_from_python_reads_back(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = FIRST[name]
+    made, problem = strategy_of(name, case, min_replies=1), case.problem()
+    simulate(made, problem, 3, seed=2, run_dir=tmp_path / "run")
+    monkeypatch.setitem(BUILDERS, "mine", lambda: problem)
+    found = Experiment.load(tmp_path / "run" / "config.toml", ["problem.name=mine"])
+    assert (found.run_options.rounds, found.run_options.seed) == (3, 2)
+    again = found.strategy()
+    assert type(again) is type(made)
+    assert repr(again.arguments()) == repr(made.arguments())
+    with pytest.raises(ConfigError, match="name is missing: it says which problem"):
+        Experiment.load(tmp_path / "run" / "config.toml")
+
+
+def test_what_a_file_cannot_state_is_named_in_it(tmp_path: Path) -> None:
+    class Own:
+        def __call__(self, x):
+            return 0.0
+
+        def prox(self, v, step):
+            return v
+
+    problem = counterexample()
+    free = FederatedProblem(problem.objectives, regularizer=Own())
+    made = FedMiD(free.regularizer, client_lr=0.1, local_steps=1, participation=Bernoulli(0.5))
+    simulate(made, free, 1, run_dir=tmp_path, on_mismatch="warn")
+    text = (tmp_path / "config.toml").read_text()
+    assert "\n# regularizer: Foreign(" in text
+    assert tomllib.loads(text)["algorithm"]["participation"] == {"bernoulli": 0.5}

@@ -1,0 +1,256 @@
+"""`fedcon recommend`: what it sees in a problem, what fits, and where its figures come from."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import refusal
+from pages import ROOT, blocks
+
+from flower_fedcon import FederatedProblem, Full, Sample
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.advice import ask, studies
+from flower_fedcon.lab.advice.candidates import candidates
+from flower_fedcon.lab.advice.facts import facts_of
+from flower_fedcon.lab.advice.trial import try_out
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.objectives import LogisticRegression, Quadratic
+from flower_fedcon.problems import l1_logistic, low_rank, quadratics
+from flower_fedcon.registry import algorithms
+from flower_fedcon.regularizers import L1, NuclearNorm
+from flower_fedcon.runs.toml import write_value
+from flower_fedcon.sets import L1Ball
+
+SIMS = ROOT / "sims"
+
+
+def small(**added) -> FederatedProblem:
+    """Four clients with mu = 1 and L = 4."""
+    clients = [Quadratic(np.diag([1.0, 4.0]), np.array([b, 1.0])) for b in range(4)]
+    return FederatedProblem(clients, **added)
+
+
+def advised(problem, rule=Full(), **options):  # noqa: B008  (it is frozen)
+    facts = facts_of(problem, rule)
+    found, others = candidates(problem, rule, facts, studies.nearest(facts), **options)
+    return [each.kind.__name__ for each in found], others, found
+
+
+# --- what is seen --------------------------------------------------------------------------------
+
+
+def test_a_weight_of_zero_adds_nothing():
+    assert facts_of(small(regularizer=L1(0.0)), Full()).term == ""
+
+
+def test_facts_of_a_problem():
+    facts = facts_of(small(regularizer=L1(0.1)), Sample(count=1))
+    assert (facts.clients, facts.size, facts.layers, facts.rate) == (4, 2, 1, 0.25)
+    assert (facts.smoothness, facts.strong_convexity, facts.stated) == (4.0, 1.0, True)
+    assert (facts.term, facts.constrained, facts.convex) == ("L1", False, True)
+    assert facts_of(small(constraint=L1Ball(1.0)), Full()).constrained
+
+
+class Plain:
+    """x'Qx/2, with no constants of its own."""
+
+    def __init__(self, *diagonal: float) -> None:
+        self.diagonal = np.array(diagonal)
+
+    x0 = np.zeros(2)
+
+    def value(self, x):
+        return float(x @ (self.diagonal * x)) / 2
+
+    def gradient(self, x):
+        return self.diagonal * x
+
+
+def test_unstated_constants_are_probed():
+    facts = facts_of(FederatedProblem([Plain(2.0, 7.0)], x0=np.zeros(2)), Full())
+    assert facts.smoothness == pytest.approx(7.0, rel=1e-3)
+    assert (facts.stated, facts.strong_convexity, facts.convex) == (False, None, True)
+    assert not facts_of(FederatedProblem([Plain(2.0, -1.0)], x0=np.zeros(2)), Full()).convex
+    assert not facts_of(quadratics(clients=3, columns=8, smallest=-1, radius=2.0), Full()).convex
+
+
+# --- what fits -----------------------------------------------------------------------------------
+
+
+def test_what_fits_follows_from_the_problem():
+    names, others, _ = advised(small(regularizer=L1(0.1)))
+    assert {"FedDR", "CompositeFL", "DualFL", "Scaffnew"} <= set(names)
+    assert others["FedFW"] == "needs constraint, for which the problem gives no value"
+    assert "uses neither a constraint nor a regularizer" in others["Scaffold"]
+    assert others["AveragedFW"].startswith("is refuted")
+    names, others, _ = advised(small(constraint=L1Ball(1.0)))
+    assert {"FedFW", "FedFWPlus", "FedDR"} <= set(names)
+    assert len(names) + len(others) == len(algorithms())
+
+
+def test_sampling_leaves_out_what_needs_everyone():
+    names, others, _ = advised(small(), Sample(count=2))
+    assert others["Scaffnew"] == "needs every client in every round (all share one coin)"
+    assert {"Scaffold", "FedDyn", "DualFL"} <= set(names)
+    everyone = {kind.__name__ for kind in algorithms().values() if kind.needs_everyone}
+    assert not everyone & set(names)
+
+
+def test_without_strong_convexity_or_convexity_less_fits():
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(9, 3)), rng.choice([-1.0, 1.0], 9)) for _ in range(3)]
+    _, others, _ = advised(FederatedProblem([LogisticRegression(A, y) for A, y in rows]))
+    assert {"TAMUNA", "LoCoDL", "FiveGCS", "DualFL"} <= set(others)
+    problem = quadratics(clients=3, columns=8, smallest=-1, radius=2.0)
+    names, others, found = advised(problem)
+    assert {"FedDR", "FedFW", "FedFWPlus"} <= set(names)
+    frank_wolfe = next(each for each in found if each.kind.__name__ == "FedFW")
+    assert frank_wolfe.settings["schedule"] == "nonconvex"
+    assert others["FedNewton"] == "is stated for convex objectives, and these are not"
+
+
+def test_a_functional_constraint_has_its_own_methods():
+    problem, rule = ask.ask_problem(lambda text, default: answers(text, added="functional"))
+    assert advised(problem, rule)[0] == ["FedSGM"]
+    assert studies.nearest(facts_of(problem, rule)) is None
+
+
+def test_a_bias_and_large_uploads_come_last():
+    names, _, found = advised(l1_logistic(clients=4, rows=8, columns=60))
+    biased = [each.exact for each in found]
+    assert biased == sorted(biased, reverse=True)
+    exact = [each.kind.__name__ for each in found if each.exact]
+    assert exact[-1] == "FedNewton"
+    assert {"FedMiD", "FedAvg"} <= set(names) - set(exact)
+
+
+def test_first_settings_follow_from_the_constants():
+    _, _, found = advised(small(regularizer=L1(0.1)))
+    settings = {each.kind.__name__: each.settings for each in found}
+    assert settings["FedDR"] == {"step_size": 0.25}
+    assert settings["CompositeFL"] == {"local_steps": 5, "client_lr": 1 / 40}
+    assert settings["DualFL"] == {}  # its own defaults
+
+
+def test_a_trial_ranks_by_what_was_reached():
+    problem = small(constraint=L1Ball(1.0))
+    trials = try_out(problem, advised(problem)[2], 5)
+    assert all(trial.error == "" for trial in trials)
+    feasible = [t.last["objective"] for t in trials if t.infeasible <= 1e-6]
+    assert feasible == sorted(feasible)
+    assert all(t.infeasible <= 1e-6 for t in trials[: len(feasible)])
+
+
+# --- the figures ---------------------------------------------------------------------------------
+
+
+def test_the_nearest_study():
+    def name(problem, rule):
+        return studies.nearest(facts_of(problem, rule)).name
+
+    logistic = l1_logistic(clients=40, rows=5, columns=6, nonzeros=2)
+    assert name(logistic, Sample(count=9)) == "participation_20"
+    assert name(logistic, Full()) == "participation_100"
+    assert name(small(), Sample(count=2)) == "participation_smooth_50"
+    assert name(small(constraint=L1Ball(1.0)), Full()) == "fedfw_lasso"
+    assert name(low_rank(clients=8), Full()) == "feddualavg_low_rank"
+
+
+@pytest.mark.parametrize("study", studies.studies(), ids=lambda study: study.name)
+def test_the_figures_are_of_the_studies_as_they_are(study):
+    """A study that was changed is measured anew."""
+    experiment = Experiment.load(SIMS / f"{study.name}.toml")
+    assert [each.label for each in study.measured] == experiment.labels
+    for each in study.measured:
+        stated = experiment.settings(each.label)
+        assert each.settings == {key: write_value(value) for key, value in stated.items()}
+    assert study.limit == experiment.run_options.rounds
+    assert study.command == f"fedcon compare sims/{study.name}.toml --rounds {study.limit}"
+
+
+def test_every_study_has_figures():
+    assert [study.name for study in studies.studies()] == list(studies.STUDIES)
+    for study in studies.studies():
+        assert min(each.rounds or math.inf for each in study.measured) < study.limit
+
+
+def test_a_figure_is_what_its_command_measures(tmp_path, monkeypatch):
+    """One of them is measured here, by the code that measured them all."""
+    one = {"participation_100": studies.STUDIES["participation_100"]}
+    monkeypatch.setattr(studies, "STUDIES", one)
+    monkeypatch.setattr(Experiment, "labels", property(lambda _: ["CompositeFL", "FedDR"]))
+    (again,) = map(studies._study, studies.json.loads(studies.measure(SIMS, tuple(one))))
+    shipped = next(s for s in studies.studies() if s.name == "participation_100")
+    assert again.measured == shipped.measured[:2]
+    assert again.facts == shipped.facts
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_the_page_s_commands(run_command, tmp_path):
+    (tmp_path / "sims").symlink_to(SIMS)
+    recommend, compare = blocks("bash", "docs/choosing.md")[0].splitlines()
+    code, out, error = run_command(*recommend.split()[1:])
+    assert (code, error) == (0, "")
+    assert "10, 50 % of them in a round" in out
+    assert "nearest study: fedfw_lasso" in out
+    study = next(s for s in studies.studies() if s.name == "fedfw_lasso")
+    assert study.command in out
+    assert "to run them: fedcon compare best.toml" in out
+    written = Experiment.load("best.toml")
+    assert len(written.labels) == 3
+    assert written.participation() == Sample(fraction=0.5)
+    assert run_command(*compare.split()[1:-1], "2")[0] == 0
+    assert "best.toml is there already" in refusal(run_command, *recommend.split()[1:])
+    measure = blocks("bash", "docs/choosing.md")[1].split()[1:]
+    assert "--measure needs -o" in refusal(run_command, *measure[:-2])
+
+
+def test_figures_are_shown_as_they_are_and_by_bytes(run_command, tmp_path):
+    Path("mine.toml").write_text(
+        '[problem]\nname = "l1_logistic"\nclients = 20\nrows = 6\ncolumns = 8\nnonzeros = 2\n'
+    )
+    shipped = next(s for s in studies.studies() if s.name == "participation_20")
+    best = {}
+    for order, options in (("rounds", []), ("megabytes", ["--bandwidth", "0.5"])):
+        code, out, error = run_command("recommend", "mine.toml", "--sample", "0.2", *options)
+        assert (code, error) == (0, "")
+        first = re.search(r"─\s*\n\s*(\w+) ", out)[1]
+        arrived = [m for m in shipped.measured if m.rounds and m.algorithm != "FedDualAvg"]
+        best[order] = min(arrived, key=lambda m: getattr(m, order))
+        assert first == best[order].algorithm
+        figure = best[order]
+        assert f"{figure.rounds} rounds, {figure.megabytes:.4g} MB" in out
+    assert "s of transfer" in out
+    assert "-o best.toml && fedcon compare best.toml" in out
+
+
+def answers(text: str, added: str = "l1") -> str:
+    known = {"added": added, "strongly": "yes", "How many clients": "5000", "in a round": "50"}
+    return next(value for key, value in known.items() if key in text)
+
+
+def test_questions_stand_in_for_a_file():
+    problem, rule = ask.ask_problem(lambda text, default: answers(text))
+    facts = facts_of(problem, rule)
+    assert (facts.term, facts.strongly_convex, facts.rate) == ("L1", True, 0.01)
+    problem, rule = ask.ask_problem(lambda text, default: answers(text, added="nuclear"))
+    assert problem.regularizer == NuclearNorm(1e-2)
+    for question, answer in (("added", "l2"), ("strongly", "maybe"), ("many clients", "0")):
+        with pytest.raises(ConfigError, match=re.escape(answer)):
+            ask.ask_problem(lambda t, d, q=question, a=answer: a if q in t else answers(t))
+
+
+def test_what_it_refuses(run_command):
+    assert "call this on a terminal" in refusal(run_command, "recommend")
+    assert "cannot read none.toml" in refusal(run_command, "recommend", "none.toml")
+    Path("bad.toml").write_text('[problem]\nname = "digts"\n')
+    assert "did you mean 'digits'" in refusal(run_command, "recommend", "bad.toml")
+    sims = str(SIMS / "counterexample.toml")
+    assert "bandwidth" in refusal(run_command, "recommend", sims, "--bandwidth", "0")
+    assert "fraction" in refusal(run_command, "recommend", sims, "--sample", "2")

@@ -1,0 +1,317 @@
+"""`fedcon report`: what the page says of runs, whole and damaged, and how it looks in a browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import PROGRAM, Browser
+from harness import refusal
+from pages import ROOT, blocks
+
+from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.toml_schema import check_keys
+from flower_fedcon.lab.report.contents import Curves, read_folders, read_run
+from flower_fedcon.lab.report.curves import charts
+from flower_fedcon.lab.report.exchanges import Map, read_exchanges
+from flower_fedcon.lab.report.page import page, write_report
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedAvg
+
+HOSTILE = "</script><script>hacked=1</script><img src=x onerror=hacked=1>"
+
+
+class Named(Quadratic):
+    """Has a metric of its own."""
+
+    def metrics(self, x):
+        return {"size": (float(np.abs(x).sum()), 1.0)}
+
+
+def run(folder: Path, names: tuple[str, ...] = ("a", "b", "c"), lr: float = 0.5) -> Path:
+    """Leave a run of twelve rounds, two of three clients each, with its audit log."""
+    clients = [Named(np.eye(2), np.array([b, 1.0])) for b in (0.0, 1.0, 2.0)]
+    problem = FederatedProblem(clients, names=names)
+    problem.optimum  # noqa: B018  (recorded from here on)
+    strategy = FedAvg(client_lr=lr, local_steps=1, participation=Sample(count=2))
+    simulate(strategy, problem, 12, run_dir=folder, audit=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    home = tmp_path_factory.mktemp("runs")
+    return [run(home / "first"), run(home / "second", (HOSTILE, "b", "c"), lr=0.25)]
+
+
+@pytest.fixture(scope="module")
+def written(folders, tmp_path_factory):
+    return write_report(folders, tmp_path_factory.mktemp("page") / "new" / "page.html")
+
+
+# --- in a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def browser(tmp_path):
+    made = Browser(tmp_path / "profile")
+    yield made
+    made.close()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no chromium on this machine")
+def test_the_page_in_a_browser(browser, written):
+    browser.open(written)
+    progress = "document.querySelector('#charts .plot')"
+    browser.until(f"{progress}.data.length === 2")
+
+    offered = browser.run(
+        "[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)"
+    )
+    assert "Pan" in offered
+    assert not [title for title in offered if "hare" in title or "loud" in title]  # sends it away
+
+    browser.click("#charts .legendtoggle")  # hides the first curve, and that alone
+    browser.until(f"{progress}.data[0].visible === 'legendonly'")
+    assert browser.run(f"{progress}.data[1].visible") is not False
+    browser.until(f"{progress}.querySelectorAll('.scatterlayer .js-line').length === 1")
+    browser.click("#charts [data-key=bytes]")  # another axis keeps it hidden
+    browser.until(f"{progress}.layout.xaxis.title.text.startsWith('megabytes')")
+    assert browser.run(f"{progress}.data[0].visible") == "legendonly"
+
+    browser.click("#charts label:nth-child(4) [data-key=linear]")
+    browser.until(f"{progress}.layout.yaxis.type === 'linear'")
+    asked = browser.run(
+        "document.querySelector('#maps .plot').data[0].z.flat().filter(v => v === 0).length"
+    )
+    assert asked == 12 * 2
+
+    # Names are shown, and do nothing.
+    browser.run("(s => { s.value = 1; s.onchange() })(document.querySelector('#maps select'))")
+    first = "document.querySelector('#maps .plot').layout.yaxis.ticktext[0]"
+    assert browser.until(first, lambda text: text.startswith("&lt;/script"))
+    assert browser.run("typeof hacked") == "undefined"
+    assert browser.run("document.querySelectorAll('script').length") == 3
+
+    for width in (390, 1280):
+        browser.resize(width)
+        browser.until(f"document.documentElement.scrollWidth <= {width}")
+        browser.until(f"{progress}.getBoundingClientRect().width < {width}")
+    assert browser.errors == []
+    assert [
+        url for url in browser.requests if not url.startswith(("data:", written.as_uri()))
+    ] == []
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_the_page_shows_hostile_names_as_text(written):
+    text = written.read_text()
+    assert text.count("</script>") == 3
+    assert "<img src=x" not in text
+    assert "&lt;img src=x" in text  # of the table of clients
+    assert "default-src 'none'" in text
+
+
+def test_the_page_s_settings_and_what_differs(folders):
+    text = page(read_folders(folders), "")
+    differs = text.partition("What differs")[2].partition("All settings")[0]
+    assert "algorithm.client_lr" in differs
+    assert "algorithm.local_steps" not in differs
+    assert "algorithm.local_steps" in text
+    assert "finished" in text
+
+
+def test_a_chart_has_the_numbers_of_the_history(folders):
+    by_title = {chart["title"]: chart["columns"] for chart in charts(read_folders(folders[:1]))}
+    column = by_title["Progress"][0]
+    assert column["key"] == "residual"
+    rows = list(csv.DictReader((folders[0] / "history.csv").open()))
+    (line,) = column["lines"]
+    np.testing.assert_allclose(line["y"], [float(r["residual"]) for r in rows], rtol=1e-6)
+    total = [(int(r["uplink_bytes"]) + int(r["downlink_bytes"])) / 1e6 for r in rows]
+    np.testing.assert_allclose(line["x"]["bytes"], total, rtol=1e-6)
+    each = by_title["Each client's metrics"][0]
+    assert [line["name"] for line in each["lines"]] == ["a", "b", "c"]
+    assert {c["key"] for c in by_title["Taking part, round by round"]} >= {"cohort", "replies"}
+
+
+def test_epsilon_has_a_chart_of_its_own():
+    rows = [{"round": i, "objective": 1.0, "epsilon": 0.1 * i} for i in range(1, 4)]
+    assert "Privacy" in [chart["title"] for chart in charts([Curves("a", [], rows)])]
+
+
+def test_runs_over_seeds_are_a_mean_and_a_band(tmp_path):
+    for seed, objective in ((0, 1.0), (1, 3.0)):
+        folder = tmp_path / "fedavg" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "history.csv").write_text(f"round,objective\n1,{objective}\n")
+    (curves,) = read_folders([tmp_path])
+    (line,) = charts([curves])[0]["columns"][0]["lines"]
+    assert (line["y"], line["low"], line["high"]) == ([2.0], [1.0], [3.0])
+    assert "2 (1 to 3)" in page([curves], "")
+
+
+def test_a_long_run_of_many_clients_stays_light():
+    rng = np.random.default_rng(0)
+    rows = [
+        {"round": i, "objective": v, "violation": v, "seconds": v, "accuracy": v, "kkt": v}
+        for i, v in enumerate(rng.random(100_000).tolist(), start=1)
+    ]
+    found = charts([Curves(str(k), [], rows) for k in range(8)])
+    assert len(json.dumps(found)) < 2_500_000  # plotly takes 4.8 MB
+    points = sum(len(line["y"]) for chart in found for c in chart["columns"] for line in c["lines"])
+    assert 20_000 < points <= 60_000
+    one = found[0]["columns"][0]["lines"][0]
+    assert (one["x"]["rounds"][0], one["x"]["rounds"][-1]) == (1, 100_000)
+    assert max(one["y"]) == pytest.approx(max(row["objective"] for row in rows))
+
+
+def test_a_map_of_many_clients_and_rounds_has_few_cells():
+    names = [str(j) for j in range(1001)]
+    grid, asked = Map(names, columns=7), Counter()
+    for server_round in range(1, 200, 3):
+        grid.add("used", names[server_round], server_round)
+        grid.add("silent", "1000", server_round)
+        asked[(server_round - 1) // 32] += 1
+    assert (grid.group, grid.width) == (6, 32)
+    assert grid.counts.shape == (4, 167, 7)
+    assert grid.counts[2, -1].tolist() == [asked[place] for place in range(7)]
+    assert grid.counts[0].sum() == sum(asked.values())
+    assert grid.labels[0] == "0 to 5"
+    assert grid.labels[-1] == "996 to 1000"
+
+
+def line(event: str, **content: object) -> str:
+    return json.dumps({"event": event, **content}) + "\n"
+
+
+def exchange(server_round: int, **what: object) -> str:
+    told = {"asked": [], "used": {}, "dropped": {}, "lost": [], "silent": {}} | what
+    return line("exchange", round=server_round, phase="train", attempt=1, **told)
+
+
+def test_who_failed_when_and_why_is_counted(tmp_path):
+    log = [
+        line("start", clients={"a": {}, "b": {}}),
+        exchange(1, used={"a": 40}, dropped={"b": "nan in v"}),
+        exchange(1, used={"b": 40}),
+        exchange(2, used={"a": 40}, silent={"b": "no reply"}),
+        "{torn\n", '{"event": "exchange"}\n', "[]\n",
+        line("end", round=2, error="too few replies"),
+        '{"event": "exch',
+    ]  # fmt: skip
+    (tmp_path / "audit.1.jsonl").write_text("".join(log[:2]))
+    (tmp_path / "audit.jsonl").write_text("".join(log[2:]))
+    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n2,1.0\n")
+    found = read_exchanges(tmp_path)
+    assert found.map.counts.tolist() == [
+        [[1, 1], [1, 0]], [[0, 0], [1, 0]], [[0, 0], [0, 1]], [[0, 0], [0, 0]]
+    ]  # fmt: skip
+    assert found.totals["b"] == {"used": 1, "dropped": 1, "silent": 1}
+    assert found.sent == {"a": 80, "b": 40}
+    assert found.reasons[("b", "dropped", "nan in v")] == 1
+    assert (found.unreadable, found.error) == (3, "too few replies")
+    text = page(read_folders([tmp_path]), "")
+    for words in ("nan in v", "ended after round 2: too few replies", "3 lines of the audit log"):
+        assert words in text
+
+
+def test_a_run_that_goes_on_is_running(tmp_path):
+    folder = run(tmp_path / "run")
+    assert read_run(folder, "a").status == "finished"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from flower_fedcon.wire.whole_files import FolderLock\n"
+        "lock = FolderLock(Path(sys.argv[1])); print(); sys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    assert read_run(folder, "a").status == "running"
+    process.communicate()
+    assert read_run(folder, "a").status == "finished"
+
+
+def test_coefficients_are_shown_by_name(tmp_path):
+    (tmp_path / "history.csv").write_text("round,objective\n1,2.0\n")
+    (tmp_path / "coefficients.csv").write_text(
+        "column,coefficient,per_unit\nage,1.0,-0.25\n<b>,0.5,0.125\nnone,0.0,0.0\n"
+    )
+    text = page(read_folders([tmp_path]), "")
+    part = text.partition("<h2>Coefficients")[2].partition("</section>")[0]
+    assert part.index(">age<") < part.index(">&lt;b&gt;<")
+    assert "-0.25" in part
+    assert "1 coefficients are 0" in part
+
+
+# --- what it cannot read -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("history.csv", "round,objective\n1,x\n", "is damaged in line 2"),
+        ("history.csv", "", "holds no round yet"),
+        ("config.toml", "[run\n", "config.toml is not valid TOML"),
+        ("config.toml", None, "config.toml is not there"),
+        ("environment.json", "{", "environment.json is damaged"),
+        ("environment.json", "[]", "environment.json is damaged"),
+        ("coefficients.csv", "column\nage\n", "coefficients.csv is damaged"),
+        ("audit.jsonl", "\x00\n", "1 lines of the audit log cannot be read"),
+    ],
+)
+def test_a_damaged_part_is_named_and_the_rest_is_shown(tmp_path, name, content, words):
+    whole = {"history.csv": "round,objective\n1,2.5\n", "config.toml": "[run]\nrounds = 1\n",
+             "environment.json": '{"python": "3.11", "packages": {"flwr": "1.41"}}'}  # fmt: skip
+    for each, text in {**whole, name: content}.items():
+        if text is not None:
+            (tmp_path / each).write_text(text)
+    text = page(read_folders([tmp_path]), "")
+    missing = text.partition("What is missing")[2].partition("</section>")[0]
+    assert words in missing
+    assert (name == "history.csv") or ">2.5<" in text
+    assert (name == "environment.json") or "1.41" in text
+
+
+def test_what_is_no_run_and_no_page_is_refused(run_command, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    assert "empty holds no run" in refusal(run_command, "report", "empty")
+    assert "nowhere holds no run" in refusal(run_command, "report", "nowhere")
+    run(tmp_path / "one")
+    assert "must end in .html" in refusal(run_command, "report", "one", "-o", "page.pdf")
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ConfigError, match=r"pip install 'flower-fedcon\[report\]'"):
+        write_report([tmp_path / "one"], tmp_path / "page.html")
+
+
+def test_the_command_shows_the_page(run_command, tmp_path, monkeypatch):
+    run(tmp_path / "one")
+    shown: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: shown.append(url) or False)
+    code, out, error = run_command("report", "one", "--open")
+    assert (code, error) == (0, "")
+    assert "page: one/report.html" in out
+    assert "open the file" in out
+    assert shown == [(tmp_path / "one" / "report.html").as_uri()]
+
+
+def test_the_page_s_blocks(run_command, tmp_path):
+    """What docs/report.md tells to type."""
+    (tmp_path / "sims").symlink_to(ROOT / "sims")
+    for command in blocks("bash", "docs/report.md")[0].splitlines():
+        assert run_command(*command.split()[1:])[0] == 0
+    assert (tmp_path / "first.html").stat().st_size > 4_000_000
+    (stated,) = blocks("toml", "docs/report.md")
+    check_keys(tomllib.loads(stated)["run"], ("rounds", "audit"))
+    assert (tmp_path / "runs" / "first" / "fedfw" / "audit.jsonl").exists()

@@ -1,0 +1,285 @@
+"""`fedcon reproduce`: claims beside measurements."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon.lab.experiments import claims, measures, reproduce
+
+EXPERIMENT = """
+title = "Small lasso"
+[problem]
+name = "lasso"
+clients = 4
+rows = 12
+columns = 20
+nonzeros = 3
+[run]
+rounds = 40
+[algorithm]
+name = "FedFW"
+penalty = 5.0
+participation = {sample = 2}
+[[compare]]
+name = "FedFWPlus"
+label = "plus"
+penalty = 0.5
+"""
+CLAIMS = """
+paper = "A paper"
+figure = "Figure 7"
+source = "text"
+bound = "measured"
+rounds = 40
+
+[quick]
+rounds = 20
+
+[[claim]]
+what = "it falls"
+measure = "ratio"
+algorithm = "FedFW"
+over = "plus"
+column = "objective"
+round = [10, 20]
+below = 1e9
+
+[[claim]]
+what = "it is below nothing | at all"
+where = "Section 3"
+bound = "stated"
+measure = "value"
+algorithm = "FedFW"
+column = "residual"
+below = 0.0
+
+[[claim]]
+what = "it is tiny"
+source = "ours"
+measure = "value"
+algorithm = "plus"
+column = "bytes"
+near = 1.0
+within = 0.5
+
+[claim.explained]
+fault = "paper"
+why = "bytes are what they are"
+shown_by = "it falls"
+expected = 71680
+tolerance = 0.01
+
+[claim.quick.explained]
+expected = 35840
+
+[[claim]]
+what = "only in the full run"
+measure = "slope"
+algorithm = "plus"
+column = "residual"
+below = 10.0
+quick = false
+"""
+OURS = 'source = "ours"\nbound = "measured"\n'
+
+
+@pytest.fixture
+def fedcon(run_command: Command) -> Command:
+    """Run the command in a folder with one experiment and its claims."""
+    Path("sims/claims").mkdir(parents=True)
+    Path("sims/small.toml").write_text(EXPERIMENT)
+    Path("sims/claims/small.toml").write_text(CLAIMS)
+    return run_command
+
+
+def test_verdicts(fedcon: Command) -> None:
+    arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
+    code, out, error = fedcon("reproduce", "small", *arguments)
+    assert (code, error) == (1, "")  # a claim fails
+    assert "papers' claims: 2, 1 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained" in out
+    assert "0 fail; 1 not run" in out
+    for words in (
+        "it falls",
+        "explained: small, it is tiny: the paper's: bytes are what they are (shown by \"it falls",
+        "Section 3",
+        "Figure 7",
+    ):
+        assert words in out
+
+    found = json.loads(Path("out/a.json").read_text())
+    assert [claim["verdict"] for claim in found["claims"]] == ["pass", "fail", "explained"]
+    assert len(found["claims"][0]["values"]) == 2
+    assert found["left_out"] == 1
+    assert set(found["seconds"]) == {"small"}
+
+    lines = Path("out/a.md").read_text().splitlines()
+    assert lines[0] == f"| {' | '.join(reproduce.TITLES)} |"
+    assert len(lines) == 7
+    assert "below nothing \\| at all | Section 3 | text | < 0 | stated |" in lines[3]
+    assert lines[4].endswith("expected 35840 within 1 %) |")
+
+
+def test_the_full_run_in_two_processes(fedcon: Command) -> None:
+    code, out, _ = fedcon("reproduce", "--workers", "2")
+    assert code == 1
+    assert "3, 2 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained, 0 fail;" in out
+
+
+def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
+    of_optimum = CLAIMS.replace('column = "residual"', 'column = "relative"')  # not 0 here
+    Path("sims/claims/small.toml").write_text(of_optimum)
+    toy = re.sub(r'"lasso".*?\[run\]', '"counterexample"\n[run]', EXPERIMENT, flags=re.DOTALL)
+    Path("sims/small.toml").write_text(toy)
+    command = ["reproduce", "--workers", "1", "--run-dir", "kept", "--json"]
+    _, out, _ = fedcon(*command, "a.json")
+    assert "found" not in out
+    _, out, _ = fedcon(*command, "b.json")
+    assert out.count(", found") == 2
+    first, second = (json.loads(Path(f"{name}.json").read_text()) for name in "ab")
+    assert first["claims"] == second["claims"]
+    Path("sims/small.toml").write_text(toy.replace("penalty = 0.5", "penalty = 0.4"))
+    _, out, _ = fedcon(*command, "c.json")
+    assert out.count(", found") == 1
+
+
+def test_an_explained_claim_fails_when_it_leaves_what_is_expected(fedcon: Command) -> None:
+    holding = CLAIMS.replace("below = 0.0", "below = 1e9")
+    Path("sims/claims/small.toml").write_text(holding)
+    assert fedcon("reproduce", "--quick")[0] == 0
+    Path("sims/claims/small.toml").write_text(holding.replace("35840", "36500"))
+    code, out, _ = fedcon("reproduce", "--quick")
+    assert code == 1
+    assert "fail: small, it is tiny: the explanation expects 36500 within 1 %; off by 1.8 %" in out
+
+
+def test_quick_replaces_entries() -> None:
+    text = (
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\n'
+        'below = 1.0\nround = 9\nquick = {round = 3, above = 2.0}\nbound = "order"\n'
+    )
+    table = tomllib.loads(text)["claim"][0]
+    shared = {"source": "text"}
+    assert claims._checked(table, shared, quick=False)["below"] == 1.0
+    quick = claims._checked(table, shared, quick=True)
+    assert (quick["round"], quick["above"], "below" in quick) == (3, 2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("measure", "keys", "expected"),
+    [
+        ("value", {"algorithm": "a", "round": [1, 4]}, [8.0, 2.0]),
+        ("value", {"algorithm": "a"}, [1.0]),
+        ("ratio", {"algorithm": "a", "over": ["b"], "round": 4}, [0.5]),
+        ("lead", {"algorithm": "a", "over": "b", "round": [1, 4]}, [4.0, -2.0]),
+        ("order", {"algorithms": ["a", "b"], "round": [1, 4]}, [2.0, 0.5]),
+        ("pairs", {"algorithms": ["a", "b"], "over": ["b", "a"], "round": 4}, [0.5, 2.0]),
+        ("spread", {"algorithms": ["a"], "over": ["c"], "since": 4}, [0.25]),
+        ("first", {"algorithm": "a", "level": 2.5}, [4.0]),
+        ("first", {"algorithm": "a", "level": 0.5}, [math.inf]),
+        ("cost", {"algorithms": ["a", "b"], "level": 4.0}, [2.0, 1.0]),
+        ("cost", {"algorithms": ["b", "a"], "level": 2.0, "of": "bytes"}, [math.inf, 400.0]),
+        ("count", {"algorithm": "a", "level": 3.0}, [2.0]),
+        ("slope", {"algorithm": "a"}, [-1.0]),
+        ("slope", {"algorithm": "b", "since": 2}, [0.0]),
+    ],
+)
+def test_measures(measure: str, keys: dict[str, object], expected: list[float]) -> None:
+    rounds = [1, 2, 4, 8]
+    rows = {
+        "a": [{"round": n, "c": 8.0 / n, "bytes": 100.0 * n} for n in rounds],
+        "b": [{"round": n, "c": 4.0, "bytes": 1.0} for n in rounds],
+        "c": [{"round": n, "c": float(n % 8), "bytes": 1.0} for n in rounds],
+    }
+    found = measures.MEASURES[measure].find({"column": "c", **keys}, rows.__getitem__)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_costs_are_shown_with_their_algorithms(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    file = tmp_path / "claims" / "n.toml"
+    claim = (
+        '[[claim]]\nwhat = "x"\nmeasure = "cost"\nalgorithms = ["a", "b"]\ncolumn = "c"\n'
+        'level = 1.0\nof = "megabytes"\n'
+    )
+    file.write_text(f"{OURS}{claim}near = [2.5, 3.0]\nwithin = 0.3\n{claim}above = 2.7\n")
+    histories = {
+        (label, 0): [{"round": 1, "c": 2.0, "megabytes": 1.0}, {"round": 2, "c": c, "megabytes": m}]
+        for label, c, m in (("a", 1.0, 2.0), ("b", 0.5, 3.0))
+    }
+    near, above = claims.Claims(file).judge(histories)
+    assert (near.verdict, near.measured) == ("pass", "a 2, b 3 (off by 20 %)")
+    assert (above.verdict, above.measured) == ("fail", "a 2, b 3")
+
+
+def test_not_a_number_passes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    file = tmp_path / "claims" / "n.toml"
+    file.write_text(
+        f"{OURS}"
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nabove = 0.0\n'
+        '[[claim]]\nwhat = "x"\nmeasure = "value"\nalgorithm = "a"\ncolumn = "c"\nnear = 0.0\n'
+        "within = 1.0\n"
+    )
+    found = claims.Claims(file).judge({("a", 0): [{"round": 1, "c": math.nan}]})
+    assert [v.verdict for v in found] == ["fail", "fail"]
+    text = reproduce.to_json(reproduce.Reproduction(found, {}, 0.0, 0))
+    assert json.loads(text)["claims"][0]["values"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"ratio"', '"ration"', "measure must be one of"),
+        ('measure = "ratio"\n', "", "measure is missing"),
+        ("below = 1e9", "below = 1e9\nof = 3", "unknown key 'of'"),
+        ("below = 1e9", "bellow = 1e9", "did you mean 'below'"),
+        ("below = 1e9", "", "give one of below, above, and near"),
+        ("below = 1e9", "below = 1e9\nabove = 2.0", "give one of below, above, and near"),
+        ("below = 1e9", 'below = "x"', "below must be a number, got 'x'"),
+        ("within = 0.5", "", "near and within belong together"),
+        ('over = "plus"\n', "", "over is missing"),
+        ('over = "plus"', 'over = "pluss"', "did you mean 'plus'"),
+        ('column = "objective"', 'column = "objectiv"', "did you mean 'objective'"),
+        ("round = [10, 20]", "round = [10, 21]", "round 21 is not recorded"),
+        ("near = 1.0", "near = [1.0, 2.0]", "near has 2 numbers for 1 measured"),
+        ("[quick]\nrounds = 20", "[quick]\nround = 20", "[quick]: unknown key 'round'"),
+        ("rounds = 20", "rounds = 2.5", "rounds must be a whole number"),
+        ("paper =", "papers =", "did you mean 'paper'"),
+        ("paper = ", "paper", "not valid TOML"),
+        ('paper = "A paper"', 'experiment = "none.toml"', "cannot read sims/none.toml"),
+        ('paper = "A paper"', 'set = ["rund=3"]', "did you mean 'rounds'"),
+        ('paper = "A paper"', "seeds = [-1]", "seeds must be a whole number >= 0"),
+        ('source = "text"\n', "", "source is missing: it is one of 'text'"),
+        ('source = "text"', 'source = "paper"', "source must be one of 'text', \"authors' code\""),
+        ('bound = "measured"\n', "", "bound is missing"),
+        ("tolerance = 0.01\n", "", "tolerance is missing: an explanation has fault"),
+        ('fault = "paper"', 'fault = "theirs"', "fault must be one of 'paper', 'ours', 'data'"),
+        ('shown_by = "it falls"', 'shown_by = "it fall"', "did you mean 'it falls'"),
+        ('shown_by = "it falls"', 'shown_by = "it is tiny"', "is no other claim that holds"),
+        ('shown_by = "it falls"', 'shown_by = "smaller: it falls"', "is no other claim that"),
+        ("expected = 35840", 'expected = ["x"]', "expected holds numbers only"),
+        ("expected = 35840", "expected = [1, 2]", "expected has 2 numbers for 1 measured"),
+    ],
+)
+def test_errors_in_claims_are_one_line(fedcon: Command, old: str, new: str, words: str) -> None:
+    assert old in CLAIMS
+    Path("sims/claims/small.toml").write_text(CLAIMS.replace(old, new, 1))
+    assert words in refusal(fedcon, "reproduce", "small", "--quick", "--workers", "1")
+
+
+def test_other_refusals(fedcon: Command) -> None:
+    assert "did you mean 'small'" in refusal(fedcon, "reproduce", "smal")
+    assert "holds no claims" in refusal(fedcon, "reproduce", "--sims", "nowhere")
+    assert "workers" in refusal(fedcon, "reproduce", "--workers", "0")
+    text = CLAIMS.replace('paper = "A paper"', 'requires = "no.data"')
+    Path("sims/claims/small.toml").write_text(text)
+    code, out, _ = fedcon("reproduce")
+    assert code == 0
+    assert "ours: 0, 0 pass, 0 explained, 0 fail; 4 not run" in out

@@ -1,0 +1,238 @@
+"""`fedcon run` and `compare`: the folders they leave, resumption, seeds."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.runner import Job, play, play_jobs
+from flower_fedcon.lab.experiments.seed_statistics import highest, lowest, mean, parse
+from flower_fedcon.runs.history import History
+
+SIMS = Path(__file__).parents[2] / "sims"
+
+
+def without_seconds(path: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in History.read_rows(path)]
+
+
+def test_run_leaves_a_whole_directory(fedcon: Command) -> None:
+    code, out, error = fedcon("run", "small.toml", "--seed", "3", "--set", "clients=3")
+    assert (code, error) == (0, "")
+    folder = Path("runs/small")
+    names = {path.name for path in folder.iterdir()}
+    written = {"config.toml", "history.csv", "model.npz", "environment.json", "checkpoint"}
+    assert names == written | {"figure.png"}
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert config["run"] == {"rounds": 20, "seed": 3, "engine": "local", "evaluate_every": 1}
+    assert config["problem"]["clients"] == 3
+    assert config["algorithm"]["participation"] == {"sample": 2}
+    rows = History.read_rows(folder / "history.csv")
+    assert [row["round"] for row in rows] == list(range(1, 21))
+    assert np.load(folder / "model.npz")["x"].shape == (20,)
+    assert json.loads((folder / "environment.json").read_text())["python"]
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+    assert "reference optimum F* = 0" in out
+    assert out.count("round ") >= 10  # a line for each tenth
+    header = next(line for line in out.splitlines() if "Objective" in line)
+    for column in ("Algorithm", "F - F*", "Total", "MB up", "MB down", "Seconds"):
+        assert column in header
+    last = next(line for line in out.splitlines() if line.strip().startswith("FedFW "))
+    assert f"{rows[-1]['objective']:.6g}" in last
+    assert "figure:    runs/small/figure.png" in out
+    assert "directory: runs/small" in out
+
+
+def test_certificates_are_asked_for_in_the_file(fedcon: Command) -> None:
+    asked = ["--set", "run.certificates=true", "--set", "problem.reference=false"]
+    code, out, error = fedcon("run", "small.toml", *asked, "--run-dir", "a")
+    assert (code, error) == (0, "")
+    rows = History.read_rows(Path("a/history.csv"))
+    assert all(row["fw_gap"] > 0 for row in rows)
+    assert "certificates = true" in Path("a/config.toml").read_text()
+    assert "FW gap" in out
+    assert f"{rows[-1]['fw_gap']:.3g}" in out
+    assert fedcon("plot", "a", "--y", "fw_gap", "-o", "gap.svg")[0] == 0
+
+
+def test_the_written_configuration_repeats_the_run(fedcon: Command) -> None:
+    fedcon("run", "small.toml", "--run-dir", "a")
+    code, _, error = fedcon("run", "a/config.toml", "--run-dir", "b")
+    assert (code, error) == (0, "")
+    assert Path("a/model.npz").read_bytes() == Path("b/model.npz").read_bytes()
+
+
+def test_seeds(fedcon: Command) -> None:
+    for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert fedcon("run", "small.toml", "--seed", seed, "--run-dir", folder)[0] == 0
+    models = [Path(folder, "model.npz").read_bytes() for folder in "abc"]
+    rows = [without_seconds(Path(folder, "history.csv")) for folder in "abc"]
+    assert models[0] == models[1] != models[2]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_run_directories(fedcon: Command) -> None:
+    for _ in range(3):
+        assert fedcon("run", "small.toml", "--rounds", "1")[0] == 0
+    assert {p.name for p in Path("runs").iterdir()} == {"small", "small-2", "small-3"}
+    message = refusal(fedcon, "run", "small.toml", "--run-dir", "runs/small")
+    assert "runs/small holds a run already" in message
+    Path("file").touch()
+    message = refusal(fedcon, "run", "small.toml", "--run-dir", "file/x")
+    assert "cannot make the run directory file/x" in message
+
+
+def test_a_problem_without_reference(fedcon: Command) -> None:
+    Path("digits.toml").write_text(
+        '[problem]\nname = "digits"\nl1 = 1e-3\nreference = false\n[run]\nrounds = 2\n'
+        '[algorithm]\nname = "FedAvg"\nclient_lr = 0.5\nlocal_steps = 1\n'
+    )
+    code, out, error = fedcon("run", "digits.toml")
+    assert (code, error) == (0, "")
+    assert "reference" not in out
+    assert "F - F*" not in out
+    assert "Test accuracy" in out
+    assert "Sparsity" in out
+    assert "residual" not in History.read_rows("runs/digits/history.csv")[0]
+
+
+def test_compare(fedcon: Command) -> None:
+    code, out, error = fedcon("compare", "small.toml", "--rounds", "5")
+    assert (code, error) == (0, "")
+    folder = Path("runs/small")
+    names = {path.name for path in folder.iterdir()}
+    figures = {"figure.png", "figure.pdf"}
+    assert names == {"config.toml", *figures, "fedfw", "fedfwplus", "mirror-2-steps"}
+    assert (folder / "figure.pdf").read_bytes().startswith(b"%PDF")
+    for part in ("fedfw", "fedfwplus", "mirror-2-steps"):
+        config = tomllib.loads((folder / part / "config.toml").read_text())
+        assert "compare" not in config
+        assert len(History.read_rows(folder / part / "history.csv")) == 5
+    assert len(tomllib.loads((folder / "config.toml").read_text())["compare"]) == 2
+    table = out[out.index("Algorithm") :]
+    for label in ("FedFW ", "FedFWPlus ", "Mirror, 2 steps "):
+        assert table.count(label) == 1
+    assert fedcon("compare", "small.toml", "--rounds", "1")[1].endswith("directory: runs/small-2\n")
+
+
+def test_a_diverging_run_is_one_error(fedcon: Command) -> None:
+    text = Path("small.toml").read_text()
+    diverging = text.replace("penalty = 5.0", "client_lr = 10.0\nlocal_steps = 2")
+    Path("diverging.toml").write_text(diverging.replace('"FedFW"', '"FedAvg"'))
+    options = ["--rounds", "5000", "--set", "algorithm.on_mismatch=warn"]
+    message = refusal(fedcon, "run", "diverging.toml", *options)
+    rows = History.read_rows("runs/diverging/history.csv")
+    assert f"round {len(rows) + 1}: the objective is inf: the run diverges" in message
+
+
+def test_resume_goes_on_to_the_same_bytes(fedcon: Command) -> None:
+    assert fedcon("run", "small.toml", "--run-dir", "whole", "--rounds", "30")[0] == 0
+    assert fedcon("run", "small.toml", "--run-dir", "part", "--checkpoint-every", "7")[0] == 0
+    more = ["run", "small.toml", "--run-dir", "part", "--resume", "--rounds", "30"]
+    assert "penalty was 5.0, is 6.0" in refusal(fedcon, *more, "--set", "algorithm.penalty=6.0")
+    assert fedcon(*more)[0] == 0
+    whole, part = (np.load(f"{folder}/model.npz")["x"] for folder in ("whole", "part"))
+    assert part.tobytes() == whole.tobytes()
+    changed = [*more[:-1], "31", "--set", "algorithm.penalty=6.0", "--allow-change", "penalty"]
+    assert fedcon(*changed)[0] == 0
+    assert len(History.read_rows("part/history.csv")) == 31
+
+
+def test_reductions() -> None:
+    runs = [
+        [{"round": 1, "c": 1.0}, {"round": 2, "c": 2.0, "d": 1.0}],
+        [{"round": 1, "c": 3.0}, {"round": 2, "c": 6.0}, {"round": 3, "c": 9.0}],
+    ]
+    assert mean(runs) == [{"round": 1, "c": 2.0}, {"round": 2, "c": 4.0}]
+    assert [row["c"] for row in lowest(runs)] == [1.0, 2.0]
+    assert [row["c"] for row in highest(runs)] == [3.0, 6.0]
+    for text in ("", "a", "0,-1", "1,1"):
+        with pytest.raises(ConfigError):
+            parse(text)
+
+
+def test_compare_over_seeds(fedcon: Command) -> None:
+    command = ["compare", "small.toml", "--rounds", "6", "--seeds", "0,1,2"]
+    code, out, error = fedcon(*command, "--run-dir", "many")
+    assert (code, error) == (0, "")
+    assert {path.name for path in Path("many").iterdir()} == {
+        "config.toml", "figure.png", "figure.pdf", "fedfw", "fedfwplus", "mirror-2-steps"
+    }  # fmt: skip
+    seeds = [f"many/fedfw/seed-{n}/history.csv" for n in range(3)]
+    last = [History.read_rows(path)[-1] for path in seeds]
+    residuals = [row["residual"] for row in last]
+    assert len(set(residuals)) == 3  # cohorts differ
+    table = out[out.index("Algorithm") :]
+    assert f"{np.mean(residuals):.3g}" in table
+    assert f"{min(residuals):.3g} to {max(residuals):.3g}" in table
+    assert Path("many/figure.png").read_bytes().startswith(b"\x89PNG")
+    config = tomllib.loads(Path("many/fedfw/seed-2/config.toml").read_text())
+    assert config["run"]["seed"] == 2
+
+    assert fedcon("plot", "many", "-o", "all.png", "--x", "rounds,bytes")[0] == 0
+    assert "did you mean 'bytes'" in refusal(
+        fedcon, "plot", "many", "-o", "all.png", "--x", "rounds,byte"
+    )
+    assert "holds a run already" in refusal(fedcon, *command, "--run-dir", "many")
+    assert fedcon(*command, "--run-dir", "many", "--resume")[0] == 0
+    assert "not both" in refusal(fedcon, *command, "--seed", "1")
+    assert "--seeds 0,x" in refusal(fedcon, "compare", "small.toml", "--seeds", "0,x")
+
+
+def test_seeds_share_one_problem() -> None:
+    first = Experiment.load(SIMS / "digits_l1.toml", ["rounds=1"])
+    others = [first.seeded(seed) for seed in (1, 2)]
+    assert [other.run_options.seed for other in others] == [1, 2]
+    assert others[0].problem() is others[1].problem() is first.problem()
+    assert first.run_options.seed == 0
+    with pytest.raises(ConfigError, match=r"\[run\]: seed"):
+        first.seeded(-1)
+
+
+# --- playing -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_cannot_be_stacked_says_so_once(fedcon: Command) -> None:
+    settings = ["algorithm.name=FedProxAL", "penalty=1.0", "coupling=1.0"]
+    settings += ["algorithm.on_mismatch=warn"]
+    text = Path("small.toml").read_text().replace("penalty = 5.0\n", "")
+    Path("small.toml").write_text(text.replace("participation = {sample = 2}\n", ""))
+    options = [word for setting in settings for word in ("--set", setting)]
+    code, out, error = fedcon("run", "small.toml", "--rounds", "2", "--engine", "stacked", *options)
+    assert (code, error) == (0, "")
+    (line,) = (line for line in out.splitlines() if "running on the local engine" in line)
+    assert line.startswith("FedProxAL: ")
+
+
+def test_jobs_in_processes_are_runs_in_this_one(tmp_path: Path) -> None:
+    experiment = Experiment.load(SIMS / "counterexample.toml", ["rounds=5"])
+    jobs = [Job("a", experiment.to_toml(), i) for i in (0, 1)]
+    jobs += [Job("b", experiment.to_toml(0), folder=tmp_path / "run")]
+    expected = [play(experiment, i).rows for i in (0, 1, 0)]
+    for workers in (2, 1):
+        found = dict(play_jobs(jobs, workers=workers))
+        for i, rows in enumerate(expected):
+            assert [{**row, "seconds": 0.0} for row in found[i].rows] == [
+                {**row, "seconds": 0.0} for row in rows
+            ]
+        assert found[0].optimum == experiment.problem().optimum.value
+        assert [found[i].found for i in range(3)] == [False, False, workers == 1]
+
+
+def test_what_a_strategy_says_of_its_settings_is_shown(
+    fedcon: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    problem = '[problem]\nname = "digits"\nl2 = 0.1\ntest_size = 1500\nreference = false\n'
+    dual = '[algorithm]\nname = "DualFL"\nmomentum = 0.9\n'
+    Path("dual.toml").write_text(f"{problem}[run]\nrounds = 1\n{dual}")
+    assert fedcon("run", "dual.toml")[0] == 0
+    (said,) = (r.message for r in caplog.records if r.levelname == "WARNING")
+    assert said.startswith("DualFL's momentum 0.9 is above nu/L = 0.0")

@@ -1,0 +1,236 @@
+"""`fedcon tune`: grids of settings."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.run_tables import TuningOptions
+from flower_fedcon.lab.experiments.runner import Played
+from flower_fedcon.lab.experiments.tuning import _score, grid
+from flower_fedcon.runs.history import History
+
+
+def test_grid() -> None:
+    assert len(grid(["a=1,2,3", "b=x,y"])) == 6
+    assert grid(["p={sample = 3},full", "q=[1, 2],[3]"])[0] == {"p": "{sample = 3}", "q": "[1, 2]"}
+    for texts in ([], ["a"], ["a="], ["a=1,,2"], ["a=1", "a=2"]):
+        with pytest.raises(ConfigError, match="grid"):
+            grid(texts)
+
+
+def test_tune_is_resumable_and_writes_the_best(fedcon: Command) -> None:
+    command = ["tune", "small.toml", "--algorithm", "FedFWPlus", "--rounds", "10"]
+    command += ["--run-dir", "tuned", "--grid", "penalty=0.1,1,10", "--workers", "1"]
+    code, out, error = fedcon(*command)
+    assert (code, error) == (0, "")
+    assert [path.name for path in Path("tuned").iterdir()] == ["fedfwplus"]
+    folders = sorted(path.name for path in Path("tuned/fedfwplus").iterdir())
+    assert folders == ["best.toml", "penalty=0.1", "penalty=1", "penalty=10"]
+    scores = {
+        name: History.read_rows(f"tuned/fedfwplus/{name}/history.csv")[-1]["residual"]
+        for name in folders[1:]
+    }
+    best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
+    assert best["algorithm"]["name"] == "FedFWPlus"
+    assert f"penalty={best['algorithm']['penalty']:g}" == min(scores, key=lambda n: scores[n])
+    assert "compare" not in best
+    assert "best:      tuned/fedfwplus/best.toml" in out
+
+    before = {n: Path("tuned/fedfwplus", n, "history.csv").stat().st_mtime_ns for n in folders[1:]}
+    code, out, _ = fedcon(*command, "--grid", "schedule=convex")  # another grid: other folders
+    assert code == 0
+    assert "found" not in out
+    code, out, _ = fedcon(*command, "--largest")
+    assert out.count(", found") == 3
+    assert before == {
+        n: Path("tuned/fedfwplus", n, "history.csv").stat().st_mtime_ns for n in folders[1:]
+    }
+    best = tomllib.loads(Path("tuned/fedfwplus/best.toml").read_text())
+    assert f"penalty={best['algorithm']['penalty']:g}" == max(scores, key=lambda n: scores[n])
+    assert fedcon("run", "tuned/fedfwplus/best.toml", "--run-dir", "again")[0] == 0
+
+    command[command.index("10")] = "11"
+    assert "holds a run of other settings" in refusal(fedcon, *command)
+
+
+def test_tune_with_runs_that_fail(fedcon: Command) -> None:
+    text = (
+        Path("small.toml")
+        .read_text()
+        .replace('"FedFW"\npenalty = 5.0', '"FedAvg"\nclient_lr = 1.0\nlocal_steps = 2')
+    )
+    Path("d.toml").write_text(text)
+    warn = ["--set", "algorithm.on_mismatch=warn"]
+    many = ["tune", "d.toml", "--rounds", "200", *warn]
+    code, out, _ = fedcon(*many, "--grid", "client_lr=1e-3,1e3")
+    assert code == 0
+    assert "failed" in out
+    assert (
+        tomllib.loads(Path("runs/d-tune/fedavg/best.toml").read_text())["algorithm"]["client_lr"]
+        == 1e-3
+    )
+    arguments = ["--grid", "client_lr=1e3", "--run-dir", "bad"]
+    assert "every run failed" in refusal(fedcon, *many, *arguments)
+
+
+def test_tune_over_seeds_for_several_algorithms(fedcon: Command) -> None:
+    command = ["tune", "small.toml", "--rounds", "5", "--workers", "1", "--seeds", "0,3"]
+    command += ["--algorithm", "FedFW", "--algorithm", "FedFWPlus", "--grid", "penalty=1,10"]
+    code, out, error = fedcon(*command, "--run-dir", "t")
+    assert (code, error) == (0, "")
+    for label, slug in (("FedFW", "fedfw"), ("FedFWPlus", "fedfwplus")):
+        means = {}
+        for penalty in ("1", "10"):
+            runs = [
+                History.read_rows(f"t/{slug}/penalty={penalty}/seed-{seed}/history.csv")
+                for seed in (0, 3)
+            ]
+            ends = [rows[-1]["residual"] for rows in runs]
+            means[penalty] = sum(ends) / 2
+            shown = f"{means[penalty]:.4g}"
+            if ends[0] != ends[1]:
+                shown += f" ({min(ends):.4g} to {max(ends):.4g})"
+            assert " ".join(f"{penalty} {shown}".split()) in " ".join(out.split())
+        best = tomllib.loads(Path(f"t/{slug}/best.toml").read_text())
+        assert best["algorithm"]["label"] == label
+        assert f"{best['algorithm']['penalty']:g}" == min(means, key=lambda p: means[p])
+    assert "4/4: penalty=10, seed 3: residual" in out
+    assert fedcon(*command, "--run-dir", "t")[1].count(", found") == 8
+    assert "not both" in refusal(fedcon, *command, "--seed", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--grid", "penality=1"], "unknown key 'penality'"),
+        (["--grid", "penalty=-1,1"], "penalty must be finite and > 0"),
+        (["--grid", "penalty"], "write key=v1,v2"),
+        (["--grid", "penalty=1", "--algorithm", "FedFWPlu"], "did you mean 'FedFWPlus'"),
+        (["--grid", "penalty=1", "--metric", "residua"], "did you mean 'residual'"),
+        (["--grid", "penalty=1", "--workers", "0"], "workers must be"),
+        ([], "FedFW has no grid: write --grid"),
+    ],
+)
+def test_tune_refusals(fedcon: Command, arguments: list[str], words: str) -> None:
+    command = ["tune", "small.toml", "--rounds", "2", *arguments]
+    assert words in refusal(fedcon, *command)
+
+
+GRID = """grid = {penalty = [0.005, 0.05, 0.5, 50.0]}
+[tuning]
+rounds = 20
+"""
+
+
+def with_grid(grid: str = GRID) -> str:
+    """Return the small experiment, shorter, with a grid for its first algorithm."""
+    line, _, table = grid.partition("\n")
+    text = Path("small.toml").read_text().replace("rounds = 20", "rounds = 5")
+    return text.replace("penalty = 5.0\n", f"penalty = 0.05\n{line}\n") + table
+
+
+def test_the_grids_of_a_file(fedcon: Command) -> None:
+    text = with_grid()
+    Path("grid.toml").write_text(text)
+    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    scores = {
+        name: History.read_rows(f"runs/grid-tune/fedfw/penalty={name}/history.csv")[-1]
+        for name in ("0.005", "0.05", "0.5", "50.0")
+    }
+    assert {row["round"] for row in scores.values()} == {20}
+    best = min(scores, key=lambda name: scores[name]["residual"])
+    assert (code, best) == (0, "0.05")
+
+    Path("grid.toml").write_text(text.replace("penalty = 0.05\n", "penalty = 0.5\n"))
+    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert code == 1
+    assert out.count(", found") == 4  # nothing is repeated
+    assert "penalty=0.5 is not the best of the grid: penalty=0.05 is" in out
+
+    Path("grid.toml").write_text(text.replace("[0.005, ", "["))
+    code, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert code == 1
+    assert "penalty = 0.05 is an end of its grid [0.05, 0.5, 50.0]" in out
+    claim = (
+        'what = "x"\nmeasure = "value"\nalgorithm = "FedFW"\ncolumn = "objective"\nabove = 0.0\n'
+    )
+    claim = f'source = "ours"\nbound = "measured"\n[[claim]]\n{claim}'
+    Path("sims/claims").mkdir(parents=True)
+    Path("sims/claims/grid.toml").write_text(claim)
+    Path("sims/grid.toml").write_text(text)
+    assert fedcon("reproduce")[0] == 0
+    Path("sims/grid.toml").write_text(text.replace("[0.005, ", "["))
+    assert "is an end of its grid" in refusal(fedcon, "reproduce")
+
+
+def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
+    options = TuningOptions(level=1.0)
+    rows = {"a": [3.0, 0.9, 0.8], "b": [1.0, 2.0, 3.0], "c": [9.0, 8.0, 7.0]}
+    scores = {
+        name: _score(
+            Played([{"round": i, "residual": v} for i, v in enumerate(values, 1)]), options
+        )
+        for name, values in rows.items()
+    }
+    assert scores == {"a": 2.0, "b": 1.0, "c": 10.0}
+
+
+def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
+    small = [{"round": t, "residual": 4.0 - t, "uplink_bytes": 10 * t} for t in range(1, 5)]
+    large = [{"round": 1, "residual": 0.5, "uplink_bytes": 90}]
+    never = [{"round": 4, "residual": 2.0, "uplink_bytes": 4}]
+    options = TuningOptions(level=1.0, of="uplink_bytes")
+    assert [_score(Played(rows), options) for rows in (small, large, never)] == [30, 90, math.inf]
+    assert [_score(Played(rows), TuningOptions(level=1.0)) for rows in (small, large)] == [3, 1]
+
+    Path("grid.toml").write_text(with_grid(f'{GRID}level = 6.0\nof = "uplink_bytes"\n'))
+    _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert "uplink_bytes with residual at most 6" in out
+    best = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")[-1]
+    assert f"{best['uplink_bytes']:.4g}" in out
+    unreached = with_grid(f'{GRID}level = 1e-9\nof = "uplink_bytes"\n')
+    Path("grid.toml").write_text(unreached)
+    words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    assert "every run failed; the first: no uplink_bytes with residual at most 1e-09" in words
+    Path("grid.toml").write_text(unreached.replace("uplink_bytes", "uplink_byte"))
+    words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    assert "unknown metric 'uplink_byte': did you mean 'uplink_bytes'" in words
+
+
+def test_a_run_stops_at_the_level(fedcon: Command) -> None:
+    Path("grid.toml").write_text(with_grid(f"{GRID}level = 6.0\n"))
+    fedcon("tune", "grid.toml", "--workers", "1")
+    rows = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")
+    assert len(rows) < 20
+    assert [row["residual"] <= 6.0 for row in rows] == [False] * (len(rows) - 1) + [True]
+
+    Path("grid.toml").write_text(with_grid())
+    _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
+    assert "found" not in out
+    whole = History.read_rows("runs/grid-tune/fedfw/penalty=0.05/history.csv")
+    assert len(whole) == 20
+    assert [row["residual"] for row in whole[: len(rows)]] == [row["residual"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[0.005, 0.05", "[0.05, 0.005", "three or more numbers that grow"),
+        ("[0.005, 0.05, 0.5, 50.0]", "[0.5, 5.0]", "three or more numbers that grow"),
+        ("grid = {penalty", "grid = {penality", "unknown key 'penality'"),
+        ("rounds = 20", "round = 10", "[tuning]: unknown key 'round'"),
+        ("rounds = 20", "rounds = 0", "rounds must be a whole number >= 1"),
+        ("rounds = 20", "level = 1\nlargest = true", "give level or largest"),
+        ("rounds = 20", 'of = "seconds"', "of = 'seconds' is what is spent to reach a level"),
+    ],
+)
+def test_grids_in_files_are_checked(fedcon: Command, old: str, new: str, words: str) -> None:
+    assert old in GRID
+    Path("grid.toml").write_text(with_grid(GRID.replace(old, new)))
+    assert words in refusal(fedcon, "tune", "grid.toml")
