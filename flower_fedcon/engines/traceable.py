@@ -58,8 +58,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     standing = representatives(problem.objectives)
     for other in standing:
         core, _ = unscaled(other)
-        if isinstance(core, Stackable) and not core.traceable:
-            return f"an objective is a {type(core).__name__}, whose lines JAX cannot trace"
+        if isinstance(core, Stackable) and core.why_not_traced is not None:
+            return f"an objective {core.why_not_traced}"
     kinds = len({key(objective) for objective in standing})
     if kinds > 1 and not strategy.participation.is_full(len(standing)):
         return "the clients' objectives differ in type or shape, and each round samples others"

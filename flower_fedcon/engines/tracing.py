@@ -329,8 +329,8 @@ def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
-    """Return the stacks that an attribute holds, with a name for each."""
+def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the stacks, or their objective, that an attribute holds, with a name for each."""
     if isinstance(value, Stack | Stackable):  # its objective is one of all clients
         return [(name, value)]
     whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -62,7 +62,8 @@ def scaled_together(arrays: Sequence[Array], factors: Sequence[float]) -> Array:
     found = together(arrays)
     if all(factor == 1.0 for factor in factors):
         return found
-    return found * np.array(factors, found.dtype).reshape(-1, *[1] * (found.ndim - 1))
+    scaled: Array = found * np.array(factors, found.dtype).reshape(-1, *[1] * (found.ndim - 1))
+    return scaled
 
 
 def together(arrays: Sequence[Array] | Array) -> Array:
@@ -161,8 +162,8 @@ class StepTaker:
 class Stackable(ABC):
     """An objective that knows how those of its kind become one of many clients."""
 
-    traceable: ClassVar[bool] = True
-    """Whether its lines are NumPy's alone, so that rounds with it can be compiled."""
+    why_not_traced: str | None = None
+    """Why rounds with it cannot be compiled: its lines are not NumPy's alone; None if they can."""
 
     @abstractmethod
     def stack_key(self) -> Hashable | None:

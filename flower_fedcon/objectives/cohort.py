@@ -1,4 +1,4 @@
-"""The objectives of several clients as one with a client axis, in passes that fit into the cache."""
+"""The objectives of several clients as one with a client axis, in passes that fit the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Cohort(Stack):
     def __init__(self, whole: Any, count: int) -> None:
         self.whole, self.count = whole, count
         self.shape, self.num_examples = whole.shape, whole.num_examples
-        self.entries = whole.entries
+        self.entries = whole.numbers_each
         self._walking = compiled_form(whole, 1)
         self._loops = self._walking if isinstance(self._walking, CompiledRows) else None
         self._source: Any = None  # where this is traced: the stack that it is a copy of
@@ -58,7 +58,7 @@ class Cohort(Stack):
         Of each part, return its slice of `which` and its objective.
         """
         if not known(which):
-            return [(slice(0, len(which)), self.whole.part(which))]
+            return [(slice(0, len(places(which))), self.whole.part(which))]
         asked, parts = self._kept
         if asked is which or (type(which) is type(asked) is slice and asked == which):
             return parts  # type: ignore[no-any-return]
@@ -195,7 +195,7 @@ class Cohort(Stack):
         walking = self._walking
         return walking is not None and walking.ridges is not None and walking.takes(*steps.arrays)
 
-    # --- where a round is traced -------------------------------------------------------------------
+    # --- where a round is traced -----------------------------------------------------------------
 
     def traced(self, source: Stack, module: Any) -> None:
         """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`."""

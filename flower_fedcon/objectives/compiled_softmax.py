@@ -25,7 +25,9 @@ class CompiledSoftmax:
 
     def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
         """Return the same where a round is traced, as `CompiledRows.traced`."""
-        return CompiledSoftmax(module, tables, targets, None if self.ridges is None else module.held(self.ridges))
+        return CompiledSoftmax(
+            module, tables, targets, None if self.ridges is None else module.held(self.ridges)
+        )
 
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""

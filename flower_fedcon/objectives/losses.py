@@ -73,7 +73,8 @@ class LeastSquares(LinearModel):
     def loss(self, scores: Array, targets: Array) -> Array:
         """Return half the squares of the residuals."""
         residuals = scores - targets
-        return 0.5 * residuals * residuals
+        losses: Array = 0.5 * residuals * residuals
+        return losses
 
     def slope(self, scores: Array, targets: Array) -> Array:
         """Return the residuals."""

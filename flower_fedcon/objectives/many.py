@@ -124,7 +124,7 @@ class ManyClients(Sequence[Any]):
     @property
     def whole(self) -> LinearModel:
         """All, with their factors, as one objective whose arrays have a client axis."""
-        return self._whole if self.factors is None else self._whole.times(self.factors)
+        return self._whole if self.factors is None else self._whole.scaled_by(self.factors)
 
     def __len__(self) -> int:
         return self.num_clients
@@ -171,11 +171,11 @@ class ManyClients(Sequence[Any]):
         """Return each client's L and mu, None where it has none; computed together."""
         smooth: list[float | None] = []
         strong: list[float | None] = []
-        at_once = max(1, _AT_ONCE // self._whole.entries)
+        at_once = max(1, _AT_ONCE // self._whole.numbers_each)
         for start in range(0, self.num_clients, at_once):
             some = self[start : start + at_once]
             for constants, found in zip((smooth, strong), some.whole._curvature(), strict=True):
-                each = [found] if found is None else np.asarray(found, np.float64)
+                each: Any = np.array(found, object if found is None else np.float64)
                 constants += np.broadcast_to(each, len(some)).tolist()
         return smooth, strong
 

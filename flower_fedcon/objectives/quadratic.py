@@ -75,9 +75,9 @@ class Quadratic(Objective, Stackable):
         return part
 
     @property
-    def entries(self) -> int:
+    def numbers_each(self) -> int:
         """How many numbers a client has."""
-        return self.b.shape[-1] ** 2
+        return int(self.b.shape[-1] ** 2)
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return Q, or its rows and columns with these numbers."""
@@ -96,8 +96,9 @@ class Quadratic(Objective, Stackable):
 
     def value_and_gradient(self, x: Array) -> tuple[Any, Array]:
         """Return both, which share the product with the matrix."""
-        gradient = self.gradient(x)
-        return 0.5 * dot(gradient - self.b, x, 1), gradient
+        self._expect(x)
+        product = times(self.Q, x)
+        return dot(0.5 * product - self.b, x, 1), product - self.b
 
     def _expect(self, x: Array) -> None:
         if x.shape != self.shape and x.shape != self.b.shape:

@@ -97,9 +97,9 @@ class QuadraticAssignment(Objective, Stackable):
         return part
 
     @property
-    def entries(self) -> int:
+    def numbers_each(self) -> int:
         """How many numbers a client has."""
-        return 2 * self._A.shape[-1] * self._A.shape[-2]
+        return 2 * int(self._A.shape[-1] * self._A.shape[-2])
 
     def _at(self, x: Array) -> Any:
         """Return the index of the client's entries of x."""

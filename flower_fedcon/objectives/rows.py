@@ -157,6 +157,11 @@ class LinearModel(Objective, Stackable):
         return not is_array(self.rows)
 
     @property
+    def why_not_traced(self) -> str | None:  # type: ignore[override]
+        """Why rounds with it cannot be compiled; None if they can."""
+        return "has sparse rows, which JAX does not take" if self.sparse else None
+
+    @property
     def A(self) -> Any:  # noqa: N802
         """The data, in the shape in which they were given."""
         rows = self.rows[:, :-1] if self.intercept else self.rows
@@ -193,20 +198,20 @@ class LinearModel(Objective, Stackable):
         return (*form, self.sparse, self.weights is None, *sorted(own.items(), key=_name))
 
     @classmethod
-    def along_axis(cls, objectives: Sequence[Self], factors: Sequence[float]) -> Self:
+    def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Self:
         """Return objectives with the same `stack_key`, each times its factor, as one of all."""
-        first = objectives[0]
+        first: Self = objectives[0]
         whole = first._with_rows(
             _all_rows([f.rows for f in objectives]),
             together([f.targets for f in objectives]),
-            first.weights if first.weights is None else together([f.weights for f in objectives]),
+            None if first.weights is None else together([f.weights for f in objectives]),
         )
         whole.clients = len(objectives)
         for name in _NUMBERS:
             values = [getattr(f, name) for f in objectives]
             setattr(whole, name, per_client(values, first.dtype, 0))
         ones = all(factor == 1.0 for factor in factors)
-        return whole if ones else whole.times(np.array(factors))
+        return whole if ones else whole.scaled_by(np.array(factors))
 
     def _with_rows(self, rows: Any, targets: Array, weights: Array | None) -> Self:
         """Return this loss on other rows."""
@@ -215,7 +220,7 @@ class LinearModel(Objective, Stackable):
         other.rows, other.targets, other.weights = rows, targets, weights
         return other
 
-    def times(self, factors: Array) -> Self:
+    def scaled_by(self, factors: Array) -> Self:
         """Return the objectives of all clients, each times its factor."""
         product = copy.copy(self)
         for name in _NUMBERS:
@@ -265,7 +270,7 @@ class LinearModel(Objective, Stackable):
         return part
 
     @property
-    def entries(self) -> int:
+    def numbers_each(self) -> int:
         """How many numbers the rows of one client have."""
         rows = self.rows
         return int(rows.shape[-1] * rows.shape[-2]) if is_array(rows) else int(rows.nnz)
@@ -306,10 +311,10 @@ class LinearModel(Objective, Stackable):
         """Return what each row counts for in factor times the gradient, without l2."""
         found = self.slope(scores, targets)
         share = factor * self.scale / scores.shape[-1]
-        found = found * (share if self.clients is None else wide(share, found))
-        if weights is None:
-            return found
-        return found * (weights if weights.ndim == found.ndim else weights[..., None, :])
+        counts: Array = found * (share if self.clients is None else wide(share, found))
+        if weights is not None:
+            counts = counts * (weights if weights.ndim == found.ndim else weights[..., None, :])
+        return counts
 
     def _gradient(
         self, x: Array, rows: Any, targets: Array, weights: Array | None, factor: float = 1.0
@@ -432,8 +437,8 @@ class LinearModel(Objective, Stackable):
         """Return what each row counts for in the second derivatives, without l2."""
         found = self.curvature(scores, self.targets)
         share = self.scale / scores.shape[-1]
-        found = found * (wide(share, found) if self.clients else share)
-        return found if self.weights is None else found * self.weights
+        counts: Array = found * (wide(share, found) if self.clients else share)
+        return counts if self.weights is None else counts * self.weights
 
     def _gram(self, curvatures: Array, columns: Array | None) -> Array:
         """Return the sum over rows of curvature_i a_i a_i'."""

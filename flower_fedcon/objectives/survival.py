@@ -110,7 +110,9 @@ class CoxRegression(LinearModel):
         within = np.arange(len(own)) - first
         self._share = np.zeros(len(own)) if self.ties == "breslow" else within / deaths[self._own]
         total = np.bincount(self._own, self._w[own], minlength=len(last))
-        self._mean_weight = (total / np.maximum(deaths, 1))[self._own]  # the weight of each event's term
+        self._term_weights = (total / np.maximum(deaths, 1))[
+            self._own
+        ]  # the weight of each event's term
         self._size = float(m)
 
     def _terms(self, scores: Array) -> tuple[Array, Array, Array, float]:
@@ -127,11 +129,12 @@ class CoxRegression(LinearModel):
         _, sums, _, shift = self._terms(scores)
         own = float(self._w[self.events].dot(scores[self.events]))
         tiny = np.finfo(sums.dtype).tiny
-        return float(self._mean_weight.dot(np.log(np.maximum(sums, tiny)) + shift) - own) / self._size
+        logs = np.log(np.maximum(sums, tiny)) + shift
+        return float(self._term_weights.dot(logs) - own) / self._size
 
     def _expected(self, risks: Array, sums: Array) -> Array:
         """Return, for each row, the events that it is expected to have: r_i times its hazard."""
-        hazards = self._mean_weight / np.maximum(sums, np.finfo(sums.dtype).tiny)
+        hazards = self._term_weights / np.maximum(sums, np.finfo(sums.dtype).tiny)
         groups = len(self._last)
         # A row meets the events at its own time and before: those of its group and later groups.
         met = np.cumsum(np.bincount(self._own, hazards, minlength=groups)[::-1])[::-1]
@@ -143,8 +146,9 @@ class CoxRegression(LinearModel):
         self, scores: Array, targets: Array, weights: Array | None, factor: float = 1.0
     ) -> Array:
         risks, sums, _, _ = self._terms(scores)
-        residuals = self._expected(risks, sums) - self._w * self.events
-        return (residuals * (factor / self._size)).astype(self.dtype, copy=False)
+        residuals: Array = self._expected(risks, sums) - self._w * self.events
+        residuals *= factor / self._size
+        return residuals.astype(self.dtype, copy=False)
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Raise: a row's term depends on all rows at risk."""
@@ -173,7 +177,7 @@ class CoxRegression(LinearModel):
             np.add.at(tied, self._group[self.events], moments[self.events])
             running -= self._share[:, None] * tied[self._own]
         means = running / np.maximum(sums, np.finfo(sums.dtype).tiny)[:, None]
-        hessian -= (self._mean_weight[:, None] * means).T @ means / self._size
+        hessian -= (self._term_weights[:, None] * means).T @ means / self._size
         return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
 
     def _curvature(self) -> tuple[float, float]:

@@ -67,7 +67,7 @@ class TorchObjective(Objective, Stackable):
 
     shape: Any
 
-    traceable = False
+    why_not_traced = "is a TorchObjective, whose lines JAX cannot trace"
 
     def __init__(
         self,

@@ -12,9 +12,9 @@ from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.errors import RoundError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import SoftmaxRegression
+from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.objectives.stacked import stack
-from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
@@ -242,9 +242,7 @@ def test_counted_steps_of_a_local_solver_are_taken_in_one_go(always, monkeypatch
     """All but the last, whose gradient is that of the report; the work counts all."""
     taken = []
     real = Cohort.gradient_steps
-    monkeypatch.setattr(
-        Cohort, "gradient_steps", lambda *given: taken.append(1) or real(*given)
-    )
+    monkeypatch.setattr(Cohort, "gradient_steps", lambda *given: taken.append(1) or real(*given))
     problem = FederatedProblem(clients("least squares", 4, 9, (d,), np.float64))
     strategy = FedProx(proximal=0.5, local_solver=GradientDescent(steps=6, lr=0.01))
     local, stacked = (simulate(strategy, problem, 5, engine=e) for e in ("local", "stacked"))
