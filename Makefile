@@ -29,9 +29,8 @@ nightly:  ## the long tests, and fuzzing with many cases: hours
 	$(BIN)/pytest -n 2 -m nightly
 	$(MAKE) fuzz BIN=$(BIN) CASES=20000
 
-fuzz:  ## 100,000 hostile messages of nodes and servers, and damaged files of each kind
-	FEDCON_FUZZ=$(CASES) $(BIN)/pytest tests/flower/test_fuzz_nodes.py \
-		tests/flower/test_mutated_requests.py tests/test_fuzz_disk.py
+fuzz:  ## all that draws its cases: 100,000 hostile messages, damaged files of each kind, ...
+	FEDCON_FUZZ=$(CASES) $(BIN)/pytest -n 2 -m fuzz
 
 algorithm:  ## what holds one algorithm: make algorithm NAME=fedavg
 	@test -n "$(NAME)" || { echo "which one? make algorithm NAME=fedavg" >&2; exit 2; }

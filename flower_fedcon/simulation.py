@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.kernels.threads import VARIABLE, using
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem
@@ -32,6 +34,7 @@ def simulate(
     *,
     engine: str = "local",
     workers: int | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     clients_per_message: int | None = None,
     on_mismatch: str = "error",
@@ -66,6 +69,11 @@ def simulate(
     workers : int, optional
         With "local", processes that share the clients, for objectives whose gradients take
         milliseconds; by default none but this one. The iterates are the same.
+    threads : int, optional
+        How many threads the compiled loops of the extra `fast` may use in this process, at most as
+        many as it has cores; by default what the environment variable FEDCON_THREADS says, else all
+        cores. Loops over less than 2**17 multiply-adds have one. The number changes no bit. On a
+        machine that others use, too, one thread may be faster. JAX's threads are its own.
     timeout : float, optional
         With "ray", seconds that a client may take for one answer; by default an hour. One that
         takes longer is stopped, named, and asked again as one that fails.
@@ -140,6 +148,7 @@ def simulate(
         plan,
         engine=engine,
         workers=workers,
+        threads=threads,
         timeout=timeout,
         clients_per_message=clients_per_message,
         on_mismatch=on_mismatch,
@@ -153,6 +162,7 @@ def play(
     *,
     engine: str = "local",
     workers: int | None = None,
+    threads: int | None = None,
     timeout: float | None = None,
     clients_per_message: int | None = None,
     on_mismatch: str = "error",
@@ -175,6 +185,11 @@ def play(
         count("workers", workers)
         if engine != "local":
             raise ConfigError(f'workers={workers} is for engine="local", not for {engine!r}')
+    if threads is not None and (engine == "ray" or workers is not None):
+        raise ConfigError(
+            f"threads={threads} is for clients in this process: other processes have what the "
+            f"environment variable {VARIABLE} says, at most their part of the cores"
+        )
     if timeout is not None:
         positive("timeout", timeout)
         if engine != "ray":
@@ -189,14 +204,11 @@ def play(
         from flower_fedcon.engines import ray
 
         return ray.simulate(strategy, problem, plan, timeout, clients_per_message)
-    clients = hold(engine, workers, strategy, problem)
-    try:
+    with using(threads), closing(hold(engine, workers, strategy, problem)) as clients:
         rule = strategy.participation
         infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
         setup = Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
         return Run(plan, strategy, setup, problem.start, clients).play()
-    finally:
-        clients.close()
 
 
 def hold(

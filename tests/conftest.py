@@ -15,11 +15,21 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import numpy as np
 import pytest
+from fuzzing import CASES
+from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 DURATIONS = Path(__file__).with_name("durations.txt")
 SLOW = 0.2  # seconds
 ALONE = {"ray", "deployment"}
+
+settings.register_profile(
+    "fedcon",
+    max_examples=max(50, CASES // 50),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("fedcon")
 
 
 def pytest_addoption(parser):
@@ -69,24 +79,25 @@ class Measured:
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark what is slow, leave out what is nightly unless ``-m`` names it, and begin with the
-    longest files, so that two workers end together.
+    """Mark tests, leave out the nightly ones unless ``-m`` names them, and sort files.
+
+    The longest files come first, so that two workers end together.
     """
-    seconds, nightly = durations(), set()
+    seconds, kept, nightly = durations(), [], []
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        engine = getattr(item, "callspec", None) and item.callspec.params.get("engine", "local")
-        if (
-            test_of(item.nodeid) in seconds
-            or engine not in (None, "local")
-            or marks & {*ALONE, "nightly"}
-        ):
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("fuzz")
+        engine = (
+            item.callspec.params.get("engine", "local") if hasattr(item, "callspec") else "local"
+        )
+        slow = test_of(item.nodeid) in seconds or marks & {*ALONE, "nightly"}
+        if slow or engine != "local":
             item.add_marker("slow")
-        if "nightly" in marks and "nightly" not in config.option.markexpr:
-            nightly.add(item)
-    config.hook.pytest_deselected(items=list(nightly))
-    items[:] = [item for item in items if item not in nightly]
-    items.sort(key=lambda item: -seconds.get(file_of(item.nodeid), 0.0))
+        left_out = "nightly" in marks and "nightly" not in config.option.markexpr
+        (nightly if left_out else kept).append(item)
+    config.hook.pytest_deselected(items=nightly)
+    items[:] = sorted(kept, key=lambda item: -seconds.get(file_of(item.nodeid), 0.0))
 
 
 @pytest.hookimpl(wrapper=True)

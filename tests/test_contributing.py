@@ -129,7 +129,7 @@ main(["list"])
     ("path", "old", "new", "said"),
     [
         ("strategies/__init__.py", "import FedAvgM as FedAvgM", None, "fedavgm.py has no strategy"),
-        ("clients/fedavgm.py", '{"delta": v', '{"dleta": v', "uploads ['dleta'], and FedAvgM"),
+        ("clients/fedavgm.py", '{"delta": ', '{"dleta": ', "uploads ['dleta'], and FedAvgM"),
         *(
             pytest.param(*slip, marks=pytest.mark.nightly)
             for slip in [

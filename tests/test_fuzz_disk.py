@@ -1,6 +1,6 @@
 """Whatever stands in a file of a run, a node or a user: it is read, or refused in a sentence.
 
-`FEDCON_FUZZ=100000 pytest tests/test_fuzz_disk.py` tries as many damaged files of each kind.
+`make fuzz` tries many damaged files of each kind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import fuzzing
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import l1ls
 
@@ -49,13 +49,10 @@ from flower_fedcon.wire import settings as wire_settings
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.payloads import load_array
 
+pytestmark = pytest.mark.fuzz
+
 SIMS = Path(__file__).parents[1] / "sims"
 RUN = RunInfo("scaffold", 0, Layout(((3,),), "float64", layered=False), 2, run_id="ab" * 16)
-EXAMPLES = settings(
-    max_examples=max(50, fuzzing.CASES // 4),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 
 def refused(read: Callable[[], Any]) -> bool:
@@ -196,7 +193,6 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@EXAMPLES
 @given(st.dictionaries(st.sampled_from([*KEYS, "policy.x", "name", "partition-id"]), VALUES))
 def test_fuzz_node_configurations(config):
     """Of what a node's operator writes, a client that describes itself, or a sentence."""
@@ -218,7 +214,6 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@EXAMPLES
 @given(st.dictionaries(st.sampled_from(OPTIONS), VALUES, min_size=1))
 def test_fuzz_run_configurations(config):
     """What reaches a run is of the kind that it wants."""
@@ -241,7 +236,6 @@ JSON = st.recursive(
 )
 
 
-@EXAMPLES
 @given(JSON)
 def test_fuzz_trees(tree):
     types = {"Versions": Versions, "ScaffoldClientState": ScaffoldClientState}
@@ -273,7 +267,6 @@ def test_fuzz_experiment_files(tmp_path):
     assert seen == {True, False}
 
 
-@EXAMPLES
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_fuzz_overrides(key, value):
     tables = {

@@ -175,15 +175,17 @@ def _problem_info(name: str) -> None:
     build, screen = builder(name), console()
     docstring = inspect.getdoc(build) or ""
     screen.print(name, style="bold")
+    seen = re.findall(r" : see `flower_fedcon\.problems\.(\w+)`", docstring)
+    docstrings = [docstring, *(inspect.getdoc(builder(other)) or "" for other in seen)]
     said, _, rest = docstring.partition(_PARAMETERS)
     screen.print(said.strip())
     screen.print("\nArguments: the keys of [problem]", style="bold")
-    _show_parameters(build, [docstring])
+    _show_parameters(build, docstrings)
     if notes := _after_parameters(rest):
         screen.print(notes)
     screen.print("\nIn an experiment file", style="bold")
     screen.print(f'[problem]\nname = "{name}"')
-    texts = _parameter_texts([docstring])
+    texts = _parameter_texts(docstrings)
     for key, parameter in parameters(build).items():
         if parameter.default is parameter.empty:  # with the docstring's own example of a value
             quoted = re.search(r'"[^"]+"', texts.get(key, ""))
@@ -211,7 +213,7 @@ def _after_parameters(text: str) -> str:
     >>> print(_after_parameters("n : int\n    Rows.\n\nRaises\n------\nE\n    If.\n\nUnits."))
     Units.
     """
-    entries = r"(?:\S.* : .*|\S+)\n(?: +.*\n?|\n(?= ))+\n?"
+    entries = r"(?:\S.* : see .*\n|(?:\S.* : .*|\S+)\n(?: +.*\n?|\n(?= ))+)\n?"
     text = re.sub(rf"\A(?:{entries})+", "", text)
     return re.sub(rf"^Raises\n-+\n(?:{entries})+", "", text, flags=re.MULTILINE).strip()
 

@@ -217,18 +217,18 @@ def _train(message: Message, load: Loader, policy: Policy) -> Message:
             f"the server runs flower-fedcon {version}, this worker {__version__}: install the "
             "same on every machine of the cluster"
         )
-    token, run, request, states = _loads(messages.block_content(message))
-    known = _clients(token, run, load)
+    run_id, run, request, states = _loads(messages.block_content(message))
+    known = _clients(run_id, run, load)
     answer = _answer(request, states, known, policy)
     return messages.block_reply(message, _dumps(answer))
 
 
-_here: dict[str, Clients] = {}  # the clients of the run that was served last, by its token
+_here: dict[str, Clients] = {}  # the clients of the run that was served last, by its run_id
 
 
-def _clients(token: str, pickled: bytes, load: Loader) -> Clients:
+def _clients(run_id: str, pickled: bytes, load: Loader) -> Clients:
     """Return what gives a run's clients; those that this worker has served it keeps."""
-    if token not in _here:
+    if run_id not in _here:
         run: RunInfo = _loads(pickled)
         kind = client_class(run.algorithm)
 
@@ -238,8 +238,8 @@ def _clients(token: str, pickled: bytes, load: Loader) -> Clients:
             return made
 
         _here.clear()
-        _here[token] = lru_cache(maxsize=HELD)(client)
-    return _here[token]
+        _here[run_id] = lru_cache(maxsize=HELD)(client)
+    return _here[run_id]
 
 
 class _Timed:

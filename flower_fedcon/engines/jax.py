@@ -209,7 +209,7 @@ class JaxEngine(StackedEngine):
 
         data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
         varies = numbers_that_change(probe, found)
-        data |= {name: jax.numpy.asarray(value) for name, value in tracer.asked.items()}
+        data = {name: jax.numpy.asarray(value) for name, value in tracer.data.items()}
         fixed = [x for v, x in zip(varies, found, strict=True) if not v]
         batches = (self._given.asked, self._given.size)
         drawn = (size if server.setup.sampled else 0) + size * batches[0] * batches[1]
@@ -220,7 +220,7 @@ class JaxEngine(StackedEngine):
         self._on_device = [x for v, x in zip(varies, found, strict=True) if v]
 
         def run(carry: Any, given: Any, first: int, count: int) -> Any:
-            return tracer.run(count, lambda more: loop(carry, data | more, given, first, count))
+            return loop(carry, data, given, first, count)
 
         return _Block(run, varies, fixed, batches, capacity, most, *counted)
 

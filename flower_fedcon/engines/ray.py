@@ -23,6 +23,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
+from flower_fedcon.kernels.threads import VARIABLE, chosen
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
@@ -126,7 +127,9 @@ def _workers() -> tuple[int, int]:
     if not ray.is_initialized():
         # As Flower does: what this process can import, its workers can.
         path = os.pathsep.join([*sys.path, *filter(None, [os.environ.get("PYTHONPATH")])])
-        ray.init(runtime_env={"env_vars": {"PYTHONPATH": path}}, **BACKEND["init_args"])
+        threads = str(chosen() or 1)  # of each worker, whose processor is one
+        own = {"PYTHONPATH": path, VARIABLE: threads}
+        ray.init(runtime_env={"env_vars": own}, **BACKEND["init_args"])
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     nodes = [node["Resources"] for node in found if node["Alive"]]
     each = [int(resources.get("CPU", 0)) for resources in nodes]

@@ -45,7 +45,7 @@ class Selected(StepTaker):
     def gradient(self, x: Array) -> Array:
         """Return the gradients: full, or of each client's next minibatch."""
         size, stacked = self._batch_size, self._stack
-        if size is None or size >= stacked.num_examples:
+        if size is None or self._all_rows:
             return stacked.gradient(x, self._which)
         return stacked.batch_gradient(x, self._which, self._next_rows(size))
 
@@ -63,20 +63,25 @@ class Selected(StepTaker):
 
     def gradient_steps(self, steps: LocalPass, next_rows: Any = None) -> Array | None:
         """Return where each client's next gradient steps lead; None to take them one by one."""
-        if not self._stack.takes(steps):
+        if not self._stack.takes(steps, self._all_rows):
             return None
         return self._stack.gradient_steps(steps, self._which, self._rows_of(steps))
 
     def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> tuple[Array, Array] | None:
         """Return how far these lead, and control variates; None to find them after the steps."""
-        if not self._stack.takes(steps):
+        if not self._stack.takes(steps, self._all_rows):
             return None
         return self._stack.variate_steps(steps, self._which, self._rows_of(steps))
+
+    @property
+    def _all_rows(self) -> bool:
+        """Whether every gradient is of all rows."""
+        return self._batch_size is None or self._batch_size >= self._stack.num_examples
 
     def _rows_of(self, steps: LocalPass) -> Array | None:
         """Return each client's rows in each step; None where all count."""
         size = self._batch_size
-        if size is None or size >= self._stack.num_examples:
+        if size is None or self._all_rows:
             return None
         return np.stack([self._next_rows(size) for _ in range(steps.steps)], axis=1)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,7 +24,6 @@ from flower_fedcon.engines.traced import (
     plain,
 )
 from flower_fedcon.engines.traced_solvers import GivenSolver
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.schedules import Schedule
@@ -155,21 +153,14 @@ class RoundTracer:
         self._form, self._axes = form, form[0]
         self._setting_bytes, self._since = setting_bytes, since
         self._num_clients = strategy.setup.num_clients
-        self.data = _arrays(stack)
         self._stack = stack
         solver = getattr(client, "local_solver", None)
         self._solver = solver if isinstance(solver, GivenSolver) else None
-        self.kernels = _kernels()
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """What tracing a round has shown that it needs beside `data`."""
-        users = [user for user in (self._solver, self.kernels) if user is not None]
-        return {name: array for user in users for name, array in user.data.items()}
-
-    def run(self, rounds: int, loop: Callable[[dict[str, Any]], Any]) -> Any:
-        """Return what a loop of traced rounds finds, which takes more to be added to the data."""
-        return loop({}) if self.kernels is None else self.kernels.run(rounds, loop)
+    def data(self) -> dict[str, Any]:
+        """The arrays that a round takes; once it has been traced, all that it asked for."""
+        return _arrays(self._stack) | (self._solver.data if self._solver is not None else {})
 
     @one_at_a_time
     def __call__(
@@ -206,10 +197,7 @@ class RoundTracer:
         clients: Any = list(range(n)) if cohort is None else TracedArray(cohort)
         which = slice(0, n) if cohort is None else clients
         now: Any = TracedArray(number)
-        if self.kernels is not None:
-            self.kernels.given = data
-        dispatch.traced = self.kernels
-        self._objective.select(_with(self._stack, data, self.kernels), which, clients, now)
+        self._objective.select(_with(self._stack, data), which, clients, now)
         self._objective.rows = None if rows is None else TracedArray(rows)
         if self._solver is not None:
             self._solver.given = data
@@ -290,15 +278,6 @@ class RoundTracer:
         return kept
 
 
-def _kernels() -> Any:
-    """Return the compiled kernels for rounds that are compiled for this machine's CPU."""
-    if jax.default_backend() != "cpu" or not dispatch.can_be_loaded():
-        return None
-    from flower_fedcon.engines.traced_kernels import TracedKernels
-
-    return TracedKernels()
-
-
 def _map(state: Any, function: Callable[[Any], Any]) -> Any:
     """Return a NamedTuple with a function of each array."""
     return state._make([function(v) if isinstance(v, np.ndarray) else v for v in state])
@@ -337,16 +316,16 @@ def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
     return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
 
 
-def _with(stack: Any, data: Mapping[str, Any], kernels: Any, prefix: str = "") -> Any:
-    """Return a stack with traced arrays in the place of its own."""
+def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
+    """Return a stack with traced arrays in the place of its own, of which a pass takes all."""
     new = copy(stack)
+    if isinstance(new, Stack):
+        new.entries, new.whole = 1, (stack, slice(None))
     for name, value in vars(stack).items():
-        if isinstance(value, np.ndarray):
+        if prefix + name in data:
             setattr(new, name, TracedArray(data[prefix + name]))
         found = _inner(name, value)
-        inner = [_with(part, data, kernels, f"{prefix}{own}.") for own, part in found]
+        inner = [_with(part, data, f"{prefix}{own}.") for own, part in found]
         if inner:
-            setattr(new, name, inner[0] if isinstance(value, Stack | Stackable) else tuple(inner))
-    if isinstance(new, Stack):
-        new.traced(stack, kernels)
+            setattr(new, name, tuple(inner) if isinstance(value, tuple) else inner[0])
     return new

@@ -23,6 +23,7 @@ from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.kernels.threads import chosen, cores, use
 from flower_fedcon.registry import client_class, register_client
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class WorkersEngine(InProcess):
     def open(self, run: RunInfo) -> None:
         """Start the processes."""
         objectives, count = self._problem.objectives, self._count
-        threads = max(1, (os.cpu_count() or 1) // count)
+        share = max(1, cores() // count)
+        threads = min(share, chosen() or share)
         client = client_class(run.algorithm)
         # One executor for each process: only then is it known which one a task goes to.
         self._pools = [
@@ -149,6 +151,7 @@ def _start(
     leave_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the run, after the round
     threadpool_limits(threads)
+    use(threads)
     register_client(client)  # one of the user's own is not known here
     _here[0] = _Share(objectives, run, first, every)
 

@@ -92,7 +92,9 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
     wanted = json.loads(asked)
     ranges: dict[str, float] = wanted["ranges"]
     if values.keys() != ranges.keys():
-        raise ConfigError(f"this client uploads {sorted(values)}, asked were {sorted(ranges)}")
+        raise ConfigError(
+            f"this client uploads {sorted(values)}, the server asked for {sorted(ranges)}"
+        )
     parts: list[Array] = []
     for name, most in ranges.items():
         value = np.asarray(values[name], np.float64)

@@ -1,7 +1,6 @@
 """Gradients and Frank-Wolfe steps of many clients, compiled by numba.
 
-The clients are spread over numba's threads (at most NUMBA_NUM_THREADS, by default one for each
-core), or left to one where others are busy with the cores (see `threads`), or the work is too
+The clients are spread over as many threads as `threads` says, or left to one where the work is too
 little to share. A client's data are read once; NumPy reads them twice, copies each minibatch, and
 works on one core. One thread takes all of a client's sums, so that the number of threads changes no
 bit.
@@ -16,11 +15,11 @@ import os
 import threading
 from typing import Any
 
+import numba
 import numpy as np
 
-from flower_fedcon.kernels import models, rows, steps, vertices
+from flower_fedcon.kernels import models, rows, steps, threads, vertices
 from flower_fedcon.kernels.jit import jit, renamed
-from flower_fedcon.kernels.threads import Pace
 from flower_fedcon.validation import Array
 
 FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
@@ -35,7 +34,6 @@ _PARALLEL = (
     models.changes, models.squares, models.variate_change, models.sum_parts,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
-pace = Pace()
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
 forked = False
 
@@ -60,13 +58,24 @@ for _loop in _PARALLEL:
 
 
 def call(loop: str, work: int, *arguments: Any) -> None:
-    """Call a loop, on as many threads as are fastest for so many multiply-adds."""
-    both = forms[loop]
+    """Call a loop: on one thread, or from `FEW` multiply-adds on as many as are set, else all."""
+    parallel, alone = forms[loop]
     if work < FEW or forked:
-        both[True](*arguments)
+        alone(*arguments)
+        return
+    before = numba.get_num_threads()
+    number = min(threads.chosen() or before, vars(numba.config)["NUMBA_NUM_THREADS"])
+    if number == 1:
+        alone(*arguments)
         return
     with lock:
-        pace.call((loop, work.bit_length()), both, arguments)
+        if number != before:
+            numba.set_num_threads(number)
+        try:
+            parallel(*arguments)
+        finally:
+            if number != before:
+                numba.set_num_threads(before)
 
 
 def add_gradients(*arguments: Any) -> None:
@@ -100,7 +109,7 @@ def take_steps(rate: float | None, *given: Any) -> Moved:
 
 def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
     """Return what `steps.take_steps_by_scores` finds, which describes the arguments."""
-    tables, places = given[0], given[4]
+    tables, places = given[0], given[3]
     return _stepped("take_steps_by_scores", 2, (len(places), tables.shape[2]), rate, *given)
 
 

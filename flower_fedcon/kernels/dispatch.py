@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import known
+from flower_fedcon.kernels import threads
 from flower_fedcon.validation import Array
 
 # The number of entries from which loading (a third of a second) and calling them (5 us) pays.
@@ -22,7 +23,6 @@ FEW = 512  # entries up to which a copy, changed in place, is found sooner than 
 FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _interpreted = 0  # numbers that recursions have gone over so far
 _entries = 0  # that prox and projections have gone over by NumPy so far
-traced: Any = None  # what makes the kernels' calls of traced arrays, while a round is traced
 _loaded: ModuleType | None = None  # the compiled kernels, once they are in use
 oracles_in_use: ModuleType | None = None  # the compiled prox and projections, once they are
 
@@ -39,11 +39,6 @@ def _load() -> ModuleType | None:
     global _loaded
     _loaded = None if interpreted else kernels
     return _loaded
-
-
-def can_be_loaded() -> bool:
-    """Return whether there are compiled kernels."""
-    return _load() is not None
 
 
 @contextmanager
@@ -70,12 +65,9 @@ def kernels(x: Array, times: int = 1) -> ModuleType | None:
 
 
 def kernels_at_hand(x: Array) -> Any:
-    """Return the compiled kernels for arrays such as `x`, of any size once they are loaded.
-
-    Of traced arrays, what is to call them.
-    """
+    """Return the compiled kernels for arrays such as `x`, of any size once they are loaded."""
     if not known(x):
-        return traced
+        return None
     if _loaded is None or sys.maxsize == WORTHWHILE:
         return kernels(x)
     return _loaded if x.dtype in FLOATS else None
@@ -146,4 +138,7 @@ def describe() -> str:
         return "none: NumPy alone"
     import numba
 
-    return f"numba {numba.__version__}, up to {numba.get_num_threads()} threads"
+    number = min(
+        threads.chosen() or numba.get_num_threads(), vars(numba.config)["NUMBA_NUM_THREADS"]
+    )
+    return f"numba {numba.__version__}, up to {number} threads"

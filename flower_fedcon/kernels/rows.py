@@ -11,7 +11,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from flower_fedcon.kernels.ahead import ask
 from flower_fedcon.kernels.jit import jit
 from flower_fedcon.kernels.links import LOGISTIC, PRODUCT
 from flower_fedcon.validation import Array
@@ -157,15 +156,14 @@ def find_both_scores(table: Array, x: Array, y: Array, out: Array, other: Array)
 
 
 @_sums
-def add_rows(table: Array, weights: Array, factor: Any, out: Array, ahead: Array) -> None:
-    """Add factor times the sum of the rows, each times its weight, to `out`; ask for others."""
+def add_rows(table: Array, weights: Array, factor: Any, out: Array) -> None:
+    """Add factor times the sum of the rows, each times its weight, to `out`."""
     d, count = len(out), len(table)
     whole = count - count % 4
     for k in range(0, whole, 4):
         a1, a2, a3, a4 = table[k], table[k + 1], table[k + 2], table[k + 3]
         w1, w2 = factor * weights[k], factor * weights[k + 1]
         w3, w4 = factor * weights[k + 2], factor * weights[k + 3]
-        ask(ahead, k, k + 4)
         for j in range(d):
             out[j] += w1 * a1[j] + w2 * a2[j] + w3 * a3[j] + w4 * a4[j]
     for k in range(whole, count):

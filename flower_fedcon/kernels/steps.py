@@ -10,10 +10,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from flower_fedcon.kernels.ahead import rows_ahead
 from flower_fedcon.kernels.jit import jit
 from flower_fedcon.kernels.links import LINEAR, LOGISTIC
-from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores, mean_loss
+from flower_fedcon.kernels.rows import add_mean, add_rows, find_both_scores, find_scores
 from flower_fedcon.validation import Array
 
 
@@ -148,7 +147,6 @@ def take_steps_by_scores(
     tables: Array,
     targets: Array,
     products: Array,
-    losses: Array,
     places: Array,
     start: Array,
     factors: Array,
@@ -178,8 +176,6 @@ def take_steps_by_scores(
     ----------
     products : array, shape (N, m, m)
         G = A A' of all clients.
-    losses : array, shape (N,) or (0,)
-        Gets the mean losses at the start.
     count : int
         K >= 1.
     """
@@ -205,15 +201,13 @@ def take_steps_by_scores(
             find_both_scores(table, model, drift, scores, drifts)
         else:
             find_scores(table, model, scores)
-        if len(losses):
-            losses[client] = mean_loss(scores, own, logistic)
         power, drifted = one, zero
         for k in range(count):
             if k > 0:
                 for r in range(m):
                     scores[r] = kept * scores[r] - step * drifts[r]
                 own_products = products[client]
-                add_rows(own_products, weights, -step, scores, own_products[:0])
+                add_rows(own_products, weights, -step, scores)
             for r in range(m):
                 link = np.tanh(scores[r] / (one + one)) if logistic else scores[r]
                 weights[r] = factor * (link - own[r])
@@ -226,7 +220,7 @@ def take_steps_by_scores(
         else:
             for j in range(d):
                 model[j] *= power
-        add_rows(table, sums, -step, model, rows_ahead(tables, places, at))
+        add_rows(table, sums, -step, model)
         _end(model, start, linear, less, rate, at, models, after)
 
 
@@ -311,7 +305,7 @@ def take_softmax_steps(
                 for c in range(classes):
                     scores[c, r] = scores[c, r] / total - (one if c == own else zero)
             for c in range(classes):
-                add_rows(batch if len(rows) else table, scores[c], share, gradient[c], batch[:0])
+                add_rows(batch if len(rows) else table, scores[c], share, gradient[c])
             for j in range(d):
                 for c in range(classes):
                     model[j, c] = (

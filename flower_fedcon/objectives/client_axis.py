@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.arrays import in_order
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
@@ -196,13 +195,16 @@ class Stack(ABC):
         Numbers in the data of each client.
     models_at_once : int
         Entries of the models that one pass works on, so that they stay in the cache.
+    whole : (Stack, slice or array of int), optional
+        The stack that this is a part of, and who of it; so that what is found once, such as
+        products of rows, is found there.
     """
 
     shape: tuple[int, ...]
     num_examples: int = 1
     entries: int = 1
     models_at_once: int = 2**18
-    _walking: Any = None  # the compiled form that takes gradient steps, where `takes` made one
+    whole: tuple[Any, Which] | None = None
 
     @abstractmethod
     def gradient(self, x: Array, which: Which) -> Array:
@@ -262,15 +264,8 @@ class Stack(ABC):
         """Return the vertices and where the step of some clients leads, as `StepTaker` does."""
         return None
 
-    def traced(self, source: Stack, module: Any) -> None:
-        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`.
-
-        This is a copy of `source` whose arrays are traced; without module there are no kernels.
-        """
-        return
-
-    def takes(self, steps: LocalPass) -> bool:
-        """Return whether `gradient_steps` can take these."""
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
+        """Return whether `gradient_steps` can take these, of all rows or of batches."""
         return False
 
     def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
@@ -284,21 +279,13 @@ class Stack(ABC):
         rows : array of int, shape (clients, steps, batch size), optional
             The rows of each client that count in each step; all by default.
         """
-        clients, own = places(which), None if rows is None else in_order(rows)
-        assert self._walking is not None  # noqa: S101  (see `takes`)
-        models: Array | None = self._walking.taken_ahead(steps, clients, own)
-        if models is None:
-            models, _ = self._walking.walk(steps, clients, own, None)
-        return self._in_shape(models)
+        raise NotImplementedError
 
     def variate_steps(
         self, steps: LocalPass, which: Which, rows: Array | None
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Array] | None:
         """Return how far these lead, and control variates, as `StepTaker` does."""
-        clients, own = places(which), None if rows is None else in_order(rows)
-        assert self._walking is not None  # noqa: S101  (see `takes`)
-        moved, variates = self._walking.walk(steps, clients, own, steps.variate_rate)
-        return self._in_shape(moved), self._in_shape(variates)
+        return None
 
     def _in_shape(self, models: Array) -> Array:
         """Return models in their shape; as they are where that is theirs, which is no view then."""

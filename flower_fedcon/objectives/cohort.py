@@ -8,10 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from flower_fedcon.arrays import in_order, known
+from flower_fedcon.arrays import in_order, is_array, known
 from flower_fedcon.objectives.client_axis import Stack, VertexStep, Which, places
 from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_form, pays
+from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
 from flower_fedcon.validation import Array
 
 # Data are read twice, and should still be in the cache the second time.
@@ -24,30 +26,31 @@ class Cohort(Stack):
 
     Parameters
     ----------
-    whole : objective
+    objective : objective
         Of all clients: `part(which)` is that of some, and `value`, `gradient` and so on take x with
         or without the axis.
     count : int
         How many clients there are.
     """
 
-    def __init__(self, whole: Any, count: int) -> None:
-        self.whole, self.count = whole, count
-        self.shape, self.num_examples = whole.shape, whole.num_examples
-        self.entries = whole.numbers_each
-        self._walking = compiled_form(whole, 1)
-        self._loops = self._walking if isinstance(self._walking, CompiledRows) else None
-        self._source: Any = None  # where this is traced: the stack that it is a copy of
-        self._module: Any = None  # and what calls the kernels
-        self._kept: tuple[Any, Any] = None, None  # the last clients that were asked for, in parts
+    _products: Array | None = None
+
+    def __init__(self, objective: Any, count: int) -> None:
+        self.objective, self.count = objective, count
+        self.shape, self.num_examples = objective.shape, objective.num_examples
+        self.entries = objective.numbers_each
+        # What takes steps, of small data too if they are many; and what finds gradients.
+        self._steps_form = form = compiled_form(objective, 1)
+        self._form = form if isinstance(form, CompiledRows) else None
+        self._kept: tuple[Any, ...] = None, None, None  # the parts that were last asked for
 
     def only(self, which: Which) -> Self:
         """Return a stack of some of the clients."""
-        part = copy.copy(self)
-        part.whole, part.count = self.whole.part(which), len(places(which))
-        own = part.whole
-        part._loops = self._loops and self._loops.of(own.rows, own.targets, which)
-        part._walking, part._module, part._kept = part._loops, None, (None, None)
+        part, form = copy.copy(self), self._compiled
+        own = self.objective.part(which)
+        part.objective, part.count, part.whole = own, len(places(which)), (self, which)
+        part._form = part._steps_form = form and form.of(own.rows, own.targets, which)
+        part._products = None
         return part
 
     # --- in parts --------------------------------------------------------------------------------
@@ -58,9 +61,10 @@ class Cohort(Stack):
         Of each part, return its slice of `which` and its objective.
         """
         if not known(which):
-            return [(slice(0, len(places(which))), self.whole.part(which))]
-        asked, parts = self._kept
-        if asked is which or (type(which) is type(asked) is slice and asked == which):
+            return [(slice(0, len(places(which))), self.objective.part(which))]
+        whole, asked, parts = self._kept
+        same = asked is which or (type(which) is type(asked) is slice and asked == which)
+        if same and whole is self.objective:
             return parts  # type: ignore[no-any-return]
         first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
         at_once = max(1, _CACHED // self.entries)
@@ -76,8 +80,8 @@ class Cohort(Stack):
                 place = int(which[start])
                 own = slice(place, place + 1) if at_once == 1 else which[some]
             here = slice(some.start - first, some.stop - first)
-            parts.append((here, self.whole.part(own)))
-        self._kept = which, parts
+            parts.append((here, self.objective.part(own)))
+        self._kept = self.objective, which, parts
         return parts
 
     def _each(self, call: Callable[[Any, Array], Any], x: Array, which: Which) -> Any:
@@ -95,9 +99,9 @@ class Cohort(Stack):
 
     def values(self, x: Array) -> Array:
         """Return each client's value at x."""
-        loops = self._loops or self._walking
-        if isinstance(loops, CompiledRows) and loops.takes(x):
-            return self.whole.scale * loops.mean_losses(x) + self.whole._ridge(x)  # type: ignore[no-any-return]
+        form, whole = self._compiled or self._steps_form, self.objective
+        if isinstance(form, CompiledRows) and known(whole.rows) and form.takes(x):
+            return whole.scale * form.mean_losses(x) + whole.ridge(x)  # type: ignore[no-any-return]
         return self.own_values(x)
 
     def own_values(self, x: Array) -> Array:
@@ -114,12 +118,12 @@ class Cohort(Stack):
 
     def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
         """Return the Hessians' map at x; None if the objectives have none."""
-        if not hasattr(self.whole, "hessian_products"):
+        whole, form = self.objective, self._compiled
+        if not hasattr(whole, "hessian_products"):
             return None
-        whole, loops = self.whole, self._loops
-        if isinstance(loops, CompiledRows) and loops.takes(x):
-            curvatures = whole.num_examples * whole._row_curvatures(whole._scores(x, whole.rows))
-            return lambda v: whole.ridged(loops.hessian_product(curvatures, v), v)
+        if form is not None and form.takes(x):
+            curvatures = whole.num_examples * whole.row_curvatures(x)
+            return lambda v: whole.ridged(form.hessian_product(curvatures, v), v)
         parts = self._parts(self._everyone())
         maps = [part.hessian_products(x[here]) for here, part in parts]
 
@@ -129,87 +133,125 @@ class Cohort(Stack):
 
         return product
 
-    # --- gradients and steps: by the compiled loops where there are such --------------------------
+    # --- gradients: compiled, where that pays ----------------------------------------------------
+
+    @property
+    def _compiled(self) -> CompiledRows | None:
+        """The compiled form of gradients; None where NumPy, or a tracer, is to find them."""
+        return self._form if self._form is not None and known(self.objective.rows) else None
 
     def gradient(self, x: Array, which: Which) -> Array:
         """Return the gradients of some clients."""
-        if self._loops is not None and self._loops.takes(x):
-            return self._added(np.zeros_like(x, shape=self._like(which)), x, 1.0, which)
+        form = self._compiled
+        if form is not None and form.takes(x):
+            return self._added(form, self._zeros(x, which), x, 1.0, which)
         found: Array = self._each(lambda part, own: part.gradient(own), x, which)
         return found
 
     def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
         """Return the gradients over some rows."""
-        if self._loops is not None and self._loops.takes(x):
-            out = np.zeros_like(x, shape=self._like(which))
-            return self._added(out, x, 1.0, which, rows=in_order(rows))
-        found: Array = self.whole.part(which, rows).gradient(x)
+        form = self._compiled
+        if form is not None and form.takes(x):
+            return self._added(form, self._zeros(x, which), x, 1.0, which, rows=in_order(rows))
+        found: Array = self.objective.part(which, rows).gradient(x)
         return found
 
     def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
         """Add scale times the gradients of some clients to `out` in place."""
-        loops = self._loops
-        if loops is None or not (loops.takes(x, out) and out.flags.c_contiguous):
+        form = self._compiled
+        if form is None or not (form.takes(x, out) and out.flags.c_contiguous):
             super().add_gradient(x, out, scale, which)
-        elif (found := self._added(out, x, scale, which)) is not out:
+        elif (found := self._added(form, out, x, scale, which)) is not out:
             out[...] = found
 
     def pulled_gradient(
         self, x: Array, scale: float, center: Array, pull: float, which: Which
     ) -> Array:
         """Return scale times the gradients of some clients, plus pull * (x - center)."""
-        loops = self._loops
-        if loops is None or not (loops.takes(x, center) and center.ndim == len(self.shape)):
+        form = self._compiled
+        if form is None or not (form.takes(x, center) and center.ndim == len(self.shape)):
             return super().pulled_gradient(x, scale, center, pull, which)
-        out = np.empty_like(x, shape=self._like(which))
-        return self._added(out, x, scale, which, center=center, pull=pull)
+        out = np.empty_like(x, shape=(len(places(which)), *self.shape))
+        return self._added(form, out, x, scale, which, center=center, pull=pull)
 
-    def _like(self, which: Which) -> tuple[int, ...]:
-        return (len(places(which)), *self.shape)
+    def _zeros(self, x: Array, which: Which) -> Array:
+        return np.zeros_like(x, shape=(len(places(which)), *self.shape))
 
-    def _added(self, out: Array, x: Array, scale: float, which: Which, **more: Any) -> Array:
+    def _added(
+        self, form: CompiledRows, out: Array, x: Array, scale: float, which: Which, **more: Any
+    ) -> Array:
         """Return what scale times the gradients make of `out`, which changes in place."""
-        assert self._loops is not None  # noqa: S101
-        self._loops.add(x, out, scale, places(which), **more)
-        found: Array = self.whole.ridged(out, x, scale, which)
+        form.add(x, out, scale, places(which), **more)
+        found: Array = self.objective.ridged(out, x, scale, which)
         return found
 
     def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
         """Return the vertices and where the step of some clients leads."""
-        loops = self._loops
-        if loops is None or not loops.takes(step.x, step.center):
+        form = self._compiled
+        if form is None or not form.takes(step.x, step.center):
             return None
-        if loops.ridges is None or step.x.ndim != step.center.ndim + 1:
+        if form.ridges is None or step.x.ndim != step.center.ndim + 1:
             return None
-        return loops.vertex_step(step, places(which))
+        return form.vertex_step(step, places(which))
 
-    def takes(self, steps: LocalPass) -> bool:
-        """Return whether compiled loops do: of the data's type, and with one l2 a client."""
-        if self._module is not None:
-            return self._takes_traced(steps)
-        if self._loops is None:
-            count = steps.steps
-            if not pays(self.whole, count):
-                return False
-            self._walking = self._walking or compiled_form(self.whole, count)
-        walking = self._walking
-        return walking is not None and walking.ridges is not None and walking.takes(*steps.arrays)
+    # --- all steps of a pass: compiled, or on scores ---------------------------------------------
 
-    # --- where a round is traced -----------------------------------------------------------------
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
+        """Return whether `gradient_steps` can take these: compiled, or on scores."""
+        return self._walker(steps) is not None or self._on_scores(steps, full)
 
-    def traced(self, source: Stack, module: Any) -> None:
-        """Take each gradient in one pass, or as `source` does by compiled kernels, by `module`."""
-        self.entries, self._source, self._module = 1, source, module
-        self._walking, self._kept = None, (None, None)
-        if self._loops is not None:
-            whole = self.whole
-            own = None if module is None else self._loops.traced(module, whole.rows, whole.targets)
-            self._loops = own
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead."""
+        walker = self._walker(steps)
+        if walker is not None:
+            return self._in_shape(self._walk(walker, steps, None, which, rows)[0])
+        part = self.objective.part(which)
+        ridge = part.l2.reshape(-1, 1) if is_array(part.l2) else part.l2
+        products = self.products[which]
+        return self._in_shape(steps_on_scores(steps, part.rows, products, ridge, part.row_weights))
 
-    def _takes_traced(self, steps: LocalPass) -> bool:
-        """Return whether `source` takes steps, and prepare to take these."""
-        takes: bool = self._source.takes(steps)
-        if takes:
-            source = self._source._walking
-            self._walking = source.traced(self._module, self.whole.rows, self.whole.targets)
-        return takes
+    def variate_steps(
+        self, steps: LocalPass, which: Which, rows: Array | None
+    ) -> tuple[Array, Array] | None:
+        """Return how far these lead, and control variates."""
+        walker = self._walker(steps)
+        if walker is None:
+            return None
+        moved, variates = self._walk(walker, steps, steps.variate_rate, which, rows)
+        return self._in_shape(moved), self._in_shape(variates)
+
+    def _walker(self, steps: LocalPass) -> CompiledRows | CompiledSoftmax | None:
+        """Return what takes such steps compiled: of the data's type, and with one l2 a client."""
+        if self._compiled is None:
+            if not pays(self.objective, steps.steps):
+                return None
+            self._steps_form = self._steps_form or compiled_form(self.objective, steps.steps)
+        form = self._steps_form
+        takes = form is not None and form.ridges is not None and form.takes(*steps.arrays)
+        return form if takes else None
+
+    def _walk(
+        self,
+        walker: CompiledRows | CompiledSoftmax,
+        steps: LocalPass,
+        rate: float | None,
+        which: Which,
+        rows: Array | None,
+    ) -> tuple[Array, Array]:
+        products = self.products if self._on_scores(steps, rows is None) else None
+        own = None if rows is None else in_order(rows)
+        return walker.walk(steps, places(which), own, rate, products)
+
+    def _on_scores(self, steps: LocalPass, full: bool) -> bool:
+        """Return whether steps on scores save work: see `scores`."""
+        fits = full and steps.steps > 1 and getattr(self.objective, "one_score", False)
+        return fits and steps.plain and few_rows(self.objective.rows)
+
+    @property
+    def products(self) -> Array:
+        """The products of each client's rows with one another, which are kept."""
+        if self._products is None:
+            whole, which = self.whole or (None, None)
+            rows = self.objective.rows
+            self._products = row_products(rows) if whole is None else whole.products[which]
+        return self._products

@@ -23,21 +23,17 @@ class CompiledSoftmax:
     def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array | None) -> None:
         self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
 
-    def traced(self, module: Any, tables: Array, targets: Array) -> CompiledSoftmax:
-        """Return the same where a round is traced, as `CompiledRows.traced`."""
-        return CompiledSoftmax(
-            module, tables, targets, None if self.ridges is None else module.held(self.ridges)
-        )
-
     def takes(self, *arrays: Array) -> bool:
         """Return whether the arrays have the data's dtype, which the kernels need."""
         return all(array.dtype == self.tables.dtype for array in arrays)
 
-    def taken_ahead(self, steps: LocalPass, clients: Array, rows: Array | None) -> None:
-        """Return None: no evaluation takes steps."""
-
     def walk(
-        self, steps: LocalPass, clients: Array, rows: Array | None, rate: float | None
+        self,
+        steps: LocalPass,
+        clients: Array,
+        rows: Array | None,
+        rate: float | None,
+        products: Array | None = None,
     ) -> tuple[Array, Array]:
         """Return what `CompiledRows.walk` does; models of shape (n, d, classes)."""
         module, shape = self.module, steps.start.shape[-2:]

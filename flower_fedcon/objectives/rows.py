@@ -157,6 +157,13 @@ class LinearModel(Objective, Stackable):
         return not is_array(self.rows)
 
     @property
+    def one_score(self) -> bool:
+        """Whether steps can be taken on scores: one a row of an array, and one l2."""
+        l2 = self.l2
+        held = self._bound is None or (l2.__class__ is float and not l2)
+        return held and not self.sparse
+
+    @property
     def why_not_traced(self) -> str | None:  # type: ignore[override]
         """Why rounds with it cannot be compiled; None if they can."""
         return "has sparse rows, which JAX does not take" if self.sparse else None
@@ -316,6 +323,10 @@ class LinearModel(Objective, Stackable):
             counts = counts * (weights if weights.ndim == found.ndim else weights[..., None, :])
         return counts
 
+    def row_weights(self, scores: Array) -> Array:
+        """Return what each row counts for in the gradient, without l2, from all rows' scores."""
+        return self._row_weights(scores, self.targets, self.weights)
+
     def _gradient(
         self, x: Array, rows: Any, targets: Array, weights: Array | None, factor: float = 1.0
     ) -> Array:
@@ -334,7 +345,7 @@ class LinearModel(Objective, Stackable):
         if x.shape != self.shape:
             self._expect(x)
         value, l2 = self._mean(self._scores(x, self.rows)), self.l2
-        return value if l2.__class__ is float and not l2 else value + self._ridge(x)
+        return value if l2.__class__ is float and not l2 else value + self.ridge(x)
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x, in the shape of x."""
@@ -350,7 +361,7 @@ class LinearModel(Objective, Stackable):
         gradient, l2 = self._pull(counts, self.rows), self.l2
         if l2.__class__ is float and not l2:
             return value, gradient
-        return value + self._ridge(x), self.ridged(gradient, x)
+        return value + self.ridge(x), self.ridged(gradient, x)
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Return the gradient at x of the mean over `rows` (integers), l2 included."""
@@ -415,7 +426,7 @@ class LinearModel(Objective, Stackable):
         array, shape (k, k)
         """
         self._expect(x)
-        hessian = self._gram(self._row_curvatures(self._scores(x, self.rows)), columns)
+        hessian = self._gram(self.row_curvatures(x), columns)
         return self._add_l2(hessian, columns)
 
     def second_derivatives(self, x: Array) -> Callable[[Array], Array]:
@@ -425,7 +436,7 @@ class LinearModel(Objective, Stackable):
         """
         if x.shape != self.shape:
             self._expect(x)
-        curvatures = self._row_curvatures(self._scores(x, self.rows))
+        curvatures = self.row_curvatures(x)
 
         def product(v: Array) -> Array:
             changes = self._scores(v, self.rows) * curvatures
@@ -433,8 +444,9 @@ class LinearModel(Objective, Stackable):
 
         return product
 
-    def _row_curvatures(self, scores: Array) -> Array:
-        """Return what each row counts for in the second derivatives, without l2."""
+    def row_curvatures(self, x: Array) -> Array:
+        """Return what each row counts for in the second derivatives at x, without l2."""
+        scores = self._scores(x, self.rows)
         found = self.curvature(scores, self.targets)
         share = self.scale / scores.shape[-1]
         counts: Array = found * (wide(share, found) if self.clients else share)
@@ -469,7 +481,7 @@ class LinearModel(Objective, Stackable):
         held = self._held(x, l2 if which is None else chosen(l2, which))
         return gradient + (held if factor == 1.0 else factor * held)
 
-    def _ridge(self, x: Array) -> Any:
+    def ridge(self, x: Array) -> Any:
         """Return l2/2 ||x||^2, without the intercept."""
         l2 = self.l2
         if type(l2) is float and not l2:
@@ -531,8 +543,8 @@ class LinearModel(Objective, Stackable):
 _MADE = (
     *("value", "gradient", "value_and_gradient", "batch_gradient", "stochastic_gradient"),
     *("add_gradient", "pulled_gradient", "hessian_products", "second_derivatives"),
-    *("_scores", "_pull", "_mean", "_row_weights", "_row_curvatures", "_gradient"),
-    *("ridged", "_ridge", "_held", "subset", "part", "along_axis"),
+    *("_scores", "_pull", "_mean", "_row_weights", "row_weights", "row_curvatures", "_gradient"),
+    *("ridged", "ridge", "_held", "subset", "part", "along_axis"),
 )
 """What this package makes of the three functions."""
 

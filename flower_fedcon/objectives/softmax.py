@@ -79,6 +79,11 @@ class SoftmaxRegression(LinearModel):
         return labels.astype(np.intp)
 
     @property
+    def one_score(self) -> bool:
+        """Whether there is one score a row: there are as many as classes."""
+        return False
+
+    @property
     def y(self) -> Array:
         """The classes, shape (m,)."""
         return self.targets

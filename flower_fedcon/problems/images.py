@@ -1,8 +1,8 @@
-"""Softmax regression of images, for the digits, MNIST, CIFAR-10 and EMNIST."""
+"""Softmax regression of images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +16,6 @@ from flower_fedcon.validation import Array, choice, count, nonnegative, positive
 
 Split: TypeAlias = Literal["label-skew", "even", "writer-like"]
 SPLITS = ("label-skew", "even", "writer-like")
-Part: TypeAlias = Literal["train", "test"]
 
 
 class Images(NamedTuple):
@@ -111,52 +110,6 @@ def shares(labels: Array, clients: int, split: Split, seed: int) -> list[Array]:
     return [np.concatenate([shards[p[2 * i]], shards[p[2 * i + 1]]]) for i in range(clients)]
 
 
-def two_part_problem(
-    load: Callable[[Part], Images],
-    num_classes: int,
-    *,
-    part: Part,
-    clients: int,
-    split: Split,
-    test_size: int | None,
-    seed: int,
-    **model: Any,
-) -> FederatedProblem:
-    """Return the problem of a set that comes in two parts, "train" and "test".
-
-    Parameters
-    ----------
-    load : callable
-        Returns a part.
-    num_classes : int
-    part : {"train", "test"}
-        Which images to train on.
-    clients, split, seed
-        See `shares`. The images are shuffled first, except for "writer-like".
-    test_size : int, optional
-        Images of `part` that are held out; by default none, and the test images are the part
-        "test", if it is not trained on.
-    **model
-        See `softmax_problem`.
-
-    >>> both = Images(np.eye(4), np.arange(4) % 2)
-    >>> settings = {"l1": None, "l1_radius": None, "bias": False, "l2": 0.1}
-    >>> two_part_problem(lambda part: both, 2, part="train", clients=2, split="even",
-    ...                  test_size=None, seed=0, **settings).num_clients
-    2
-    """
-    choice("part", part, ("train", "test"))
-    choice("split", split, SPLITS)
-    images, shuffle = load(part), split != "writer-like"
-    kept, held = hold_out(len(images.labels), test_size or 0, seed, shuffle=shuffle)
-    train, test = images.take(kept), images.take(held)
-    if test_size is None and part == "train":
-        test = load("test")
-    return softmax_problem(
-        train, test, shares(train.labels, clients, split, seed), num_classes, **model
-    )
-
-
 def softmax_problem(
     train: Images,
     test: Images,
@@ -178,14 +131,7 @@ def softmax_problem(
     rows : sequence of N arrays of int
         Each client's rows.
     num_classes : int
-    l1 : float, optional
-        Weight of an l1 regularizer on all entries, bias included.
-    l1_radius : float, optional
-        Radius of an l1 ball, a constraint instead of `l1`.
-    bias : bool
-        Append a column of ones.
-    l2 : float
-        Each client's f_j has l2/2 ||X||^2, bias included.
+    l1, l1_radius, bias, l2 : see `flower_fedcon.problems.digits`
     weights : array, shape (N,), optional
         The clients' weights.
 

@@ -96,7 +96,7 @@ class Hessians(NamedTuple):
 
 def hessians(stack: Any) -> Hessians | None:
     """Return the Hessians of a whole stack; None where they vary with the model."""
-    f, one = getattr(stack, "whole", None), np.ones((1, 1, 1))
+    f, one = getattr(stack, "objective", None), np.ones((1, 1, 1))
     if type(f) is Quadratic:
         return Hessians(f.Q.astype(np.float64, copy=False), None, one)
     if type(f) is not LeastSquares or f.sparse:

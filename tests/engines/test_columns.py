@@ -2,7 +2,7 @@
 
 import pytest
 
-from flower_fedcon.engines.local import in_columns
+from flower_fedcon.engines.local import _in_columns as in_columns
 
 
 def test_alike_payloads_are_one_reply() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import at_night
 from test_stacked import made
 
 from flower_fedcon import FederatedProblem, simulate
@@ -18,7 +19,7 @@ from test_jax import COMPILED, done, same
 __all__ = ["done"]  # a fixture
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", at_night(COMPILED, but=("scaffold", "fedfw", "feddualavg")))
 @pytest.mark.parametrize("batch_size", [None, 6])
 def test_clients_that_differ(name, batch_size, done, caplog):
     """In rows and in kind, some of them alone of theirs: too many kinds for the stacked engine."""

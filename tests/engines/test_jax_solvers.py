@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nightly import nightly
 from test_stacked import objectives
 
 from flower_fedcon import FederatedProblem, Full, Sample, simulate
@@ -62,7 +63,9 @@ def work(strategy, problem, found, slack=0.0):
 
 
 @pytest.mark.parametrize("strategy", methods(STEPS)[:5], ids=lambda s: s.name)
-@pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax", "of several kinds"])
+@pytest.mark.parametrize(
+    "kind", ["softmax", *map(nightly, ["least squares", "logistic", "of several kinds"])]
+)
 def test_known_steps(strategy, kind, done):
     parts = of_several_kinds("least squares") if kind == "of several kinds" else objectives(kind)
     psi = {"regularizer": PSI} if strategy.name == "feddr" else {}
@@ -73,7 +76,7 @@ def test_known_steps(strategy, kind, done):
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=str)
-@pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
+@pytest.mark.parametrize("kind", ["logistic", *map(nightly, ["least squares", "softmax"])])
 def test_every_solver(solver, kind, done):
     """The same iterations, too, but for what rounding decides."""
     if kind == "softmax" and not getattr(solver, "backtracking", True):
@@ -87,14 +90,14 @@ def test_every_solver(solver, kind, done):
 
 
 @pytest.mark.parametrize("strategy", methods(Exact())[1:], ids=lambda s: s.name)
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
+@pytest.mark.parametrize("kind", ["least squares", nightly("logistic")])
 def test_every_method(strategy, kind, done):
     psi = {"regularizer": PSI} if strategy.name == "feddr" else {}
     same(strategy, FederatedProblem(objectives(kind), **psi))
     assert sum(done) >= 28  # DualFL's first two rounds ask for where to start
 
 
-@pytest.mark.parametrize("solver", [AOGM(), Exact(), LBFGS()], ids=str)
+@pytest.mark.parametrize("solver", [AOGM(), *map(nightly, [Exact(), LBFGS()])], ids=str)
 def test_clients_that_differ(solver, done):
     same(methods(solver)[0], FederatedProblem(of_several_kinds()))
     assert sum(done) == 29
@@ -104,10 +107,10 @@ def test_clients_that_differ(solver, done):
     ("kind", "options"),
     [
         ("quadratic", {"mirror": False}),
-        ("scaled", {}),
-        ("few rows", {}),
-        ("logistic", {}),
         ("logistic", {"stopping": "gap"}),
+        nightly("scaled", {}),
+        nightly("few rows", {}),
+        nightly("logistic", {}),
     ],
     ids=str,
 )
@@ -133,6 +136,7 @@ def test_dualfl_accelerated_in_single_precision(done):
     assert sum(done) >= 20
 
 
+@pytest.mark.nightly
 def test_first_steps_where_the_curvature_varies(done):
     strategy = DualFL(
         regularizer=PSI,
@@ -145,6 +149,7 @@ def test_first_steps_where_the_curvature_varies(done):
     assert sum(done) >= 20
 
 
+@pytest.mark.nightly
 def test_each_kind_of_clients_is_solved_its_own_way(done):
     """By factors, or by Newton's method: with as many iterations, and where the gap rule says."""
     strategy = DualFL(strong_convexity=0.1, regularization=0.1, stopping="gap", form="accelerated")
@@ -174,15 +179,17 @@ def test_a_regularizer_of_the_local_problems(psi, solver, done):
     assert sum(done) >= 28
 
 
-@pytest.mark.parametrize("solver", [STEPS, AOGM(), Exact(), LBFGS()], ids=str)
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
+@pytest.mark.parametrize("solver", [STEPS, *map(nightly, [AOGM(), Exact(), LBFGS()])], ids=str)
+@pytest.mark.parametrize("kind", ["logistic", nightly("least squares")])
 def test_cohorts(solver, kind, done):
     strategy = FedProx(proximal=1.0, local_solver=solver, participation=Sample(count=3))
     same(strategy, FederatedProblem(objectives(kind)))
     assert sum(done) == 29
 
 
-@pytest.mark.parametrize("solver", [AOGM(), Exact(), LBFGS(tolerance=1e-6)], ids=str)
+@pytest.mark.parametrize(
+    "solver", [AOGM(), *map(nightly, [Exact(), LBFGS(tolerance=1e-6)])], ids=str
+)
 def test_single_precision(solver, done):
     problem = FederatedProblem(objectives("logistic", dtype=np.float32))
     same(methods(solver)[0], problem, tolerance=1e-4)
@@ -198,7 +205,7 @@ def test_solves_that_do_not_end_are_told(caplog, done):
     assert caplog.text.count("did not reach its tolerance") == 2
 
 
-@pytest.mark.parametrize("solver", [AOGM(), Exact(), LBFGS()], ids=str)
+@pytest.mark.parametrize("solver", [Exact(), *map(nightly, [AOGM(), LBFGS()])], ids=str)
 def test_what_is_not_convex_is_dropped_as_with_local(solver):
     parts = objectives("least squares")
     parts[2] = Quadratic(np.diag([1.0, -30.0, 1.0, 1.0, 1.0, 1.0]), np.ones(6))

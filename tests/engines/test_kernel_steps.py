@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from row_clients import clients
 
-from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import RoundError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import SoftmaxRegression
@@ -18,13 +18,11 @@ from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
-from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.solvers import GradientDescent
-from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
+from flower_fedcon.strategies import FedDualAvg, FedProx
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
-from flower_fedcon.kernels.ahead import rows_ahead  # noqa: E402  (needs numba)
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
@@ -60,21 +58,6 @@ def test_steps_taken_in_one_go_are_those_one_by_one(always, kind):
                 np.testing.assert_allclose(found[i], z, rtol=0, atol=1e-12)
     unknown = LocalPass(np.full(7, np.nan), steps=2, rate=0.05)
     assert np.isnan(whole.gradient_steps(unknown, which, None)).all()
-
-
-def test_rows_that_are_asked_for_ahead_change_no_bit(always):
-    """Of data larger than the caches the next client's rows are; of a few clients none are."""
-    parts = clients("least squares", 420, 21, (125,), np.float64)
-    whole = stack(parts)
-    start = np.random.default_rng(7).standard_normal(125)
-    steps, places = LocalPass(start, steps=4, rate=0.01), np.array([419, 3, 57, 418])
-    tables = np.stack([f.A for f in parts])
-    assert rows_ahead(tables, places, 0).tobytes() == parts[3].A.tobytes()
-    assert len(rows_ahead(tables, places, 3)) == len(rows_ahead(tables[:9], places[1:2], 0)) == 0
-    few = stack([parts[i] for i in places]).gradient_steps(steps, slice(0, 4), None)
-    assert whole.gradient_steps(steps, places, None).tobytes() == few.tobytes()
-    everyone = whole.gradient_steps(steps, slice(0, 420), None)
-    assert everyone[places].tobytes() == few.tobytes()
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -139,75 +122,11 @@ def test_control_variates_move_with_the_steps(always, kind, d, dtype, batches):
         assert moved.dtype == variates.dtype == dtype
 
 
-@pytest.mark.parametrize("kind", ["least squares", "logistic"])
-def test_evaluations_change_no_bit_of_the_steps_after_them(always, monkeypatch, kind):
-    """The pass that finds the losses takes the next round's steps, if these are the last one's."""
-    module, told = accelerate.kernels(np.ones(1)), []
-    real = module.take_steps_by_scores
-    monkeypatch.setattr(
-        module, "take_steps_by_scores", lambda *a: (told.append(len(a[4])), real(*a))[1]
-    )
-    for strategy, expected in (
-        (FedAvg(client_lr=0.05, local_steps=3), [0, *[5] * 6]),
-        (FedAvg(client_lr=InverseSqrt(0.05), local_steps=3), [0, 5, *[0] * 5]),
-        (FedAvg(client_lr=0.05, local_steps=3, participation=Sample(count=3)), [0] * 6),
-        (FedAvg(client_lr=0.05, local_steps=30), [0] * 6),  # many, to be taken in vain
-    ):
-        for rows, d in ((7, 30), (4, 16), (9, 131)):
-            problem = FederatedProblem(clients(kind, 5, rows, (d,), np.float64))
-            found = []
-            for every in (0, 1):
-                told.clear()
-                run = simulate(strategy, problem, 6, engine="stacked", evaluate_every=every)
-                found.append(run)
-                last = [5] if 5 in expected else []  # nobody knows that no round follows
-                assert told == (expected if every else [0] * 6 + last)
-            assert found[0].x.tobytes() == found[1].x.tobytes()
-            # The losses, too, are those of a pass for them alone.
-            assert found[0].rows[-1]["objective"] == found[1].rows[-1]["objective"]
-
-
-def test_steps_taken_ahead_are_not_anothers(always):
-    whole, which = stack(clients("least squares", 4, 7, (30,), np.float64)), slice(0, 4)
-    fresh = stack(clients("least squares", 4, 7, (30,), np.float64))
-    x = np.ones(30)
-    for start, given in (
-        (x, {}),
-        (2 * x, {}),
-        (x, {"linear": x}),
-        (x, {"shift": 0.5, "center": x}),
-        (np.ones((4, 30)), {}),
-    ):
-        plain = LocalPass(x, steps=2, rate=0.01)
-        whole.gradient_steps(plain, which, None)
-        whole.values(x)
-        other = LocalPass(start, steps=2, rate=0.01, **given)
-        found = whole.gradient_steps(other, which, None)
-        np.testing.assert_array_equal(found, fresh.gradient_steps(other, which, None))
-        some = whole.gradient_steps(plain, np.array([0, 2]), None)
-        np.testing.assert_array_equal(some, fresh.gradient_steps(plain, which, None)[[0, 2]])
-
-
-def test_a_guess_that_nobody_wants_is_the_last(always, monkeypatch):
-    """The clients of a cohort take their steps; everyone's are not taken ahead again."""
-    module, told = accelerate.kernels(np.ones(1)), []
-    real = module.take_steps_by_scores
-    monkeypatch.setattr(
-        module, "take_steps_by_scores", lambda *a: (told.append(len(a[4])), real(*a))[1]
-    )
-    whole, x = stack(clients("least squares", 4, 7, (30,), np.float64)), np.ones(30)
-    steps = LocalPass(x, steps=2, rate=0.01)
-    for which in (slice(0, 4), np.array([0, 2]), slice(0, 4), slice(0, 4)):
-        whole.gradient_steps(steps, which, None)
-        whole.values(x)
-    assert told == [0, 4, 0, 0, 0]
-
-
 def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
     monkeypatch.setattr(accelerate, "WORTHWHILE", 300)
     whole = stack(clients("least squares", 2, 5, (8,), np.float64))  # 80 entries
     x, which = np.ones((2, 8)), slice(0, 2)
-    assert whole._loops is None
+    assert whole._compiled is None
     assert [whole.takes(LocalPass(x, steps=n, rate=0.1)) for n in (3, 4, 3)] == [False, True, False]
     found = whole.gradient_steps(LocalPass(x, steps=4, rate=0.1), which, None)
     for _ in range(4):

@@ -14,6 +14,7 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.kernels import passes
+from flower_fedcon.kernels.threads import cores
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.sets import L1Ball, Simplex
@@ -185,13 +186,9 @@ def test_the_number_of_cores_changes_no_bit(monkeypatch):
     strategy, problem = fedfw()
     found = {simulate(strategy, problem, 30, engine="stacked").x.tobytes()}  # small: one thread
     monkeypatch.setattr(compiled, "FEW", 0)
-    available = numba.get_num_threads()
-    try:
-        for threads in range(1, available + 1):
-            numba.set_num_threads(threads)
-            found.add(simulate(strategy, problem, 30, engine="stacked").x.tobytes())
-    finally:
-        numba.set_num_threads(available)
+    for threads in range(1, cores() + 1):
+        run = simulate(strategy, problem, 30, engine="stacked", threads=threads)
+        found.add(run.x.tobytes())
     assert len(found) == 1
 
 

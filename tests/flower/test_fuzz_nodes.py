@@ -1,7 +1,6 @@
 """Fuzzing what parses the words of a node: a value, a fault of that node, or a FedConError.
 
-FEDCON_FUZZ=100000 mutates so many recorded messages, and draws a tenth of it in each other test, in
-place of the few that every test run bears.
+`make fuzz` mutates many recorded messages, in place of the few that every test run bears.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import os
 import warnings
 from collections import Counter
 
 import numpy as np
 import pytest
 from fake_grid import asked, on_grid
-from hypothesis import HealthCheck, given, settings
+from fuzzing import CASES
+from hypothesis import given
 from hypothesis import strategies as st
 from mutants import kind_of, mutant, odd, record
 from problems import avg, q6
@@ -33,7 +32,8 @@ from flower_fedcon.flower.nodes import natural
 from flower_fedcon.layout import Layout
 from flower_fedcon.registry import algorithms
 
-CASES = int(os.environ.get("FEDCON_FUZZ", "4000"))
+pytestmark = pytest.mark.fuzz
+
 NUMBERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.floats(),
@@ -63,15 +63,8 @@ LAYOUTS = st.one_of(
     JSON.map(json.dumps),
     st.tuples(JSON, st.sampled_from(["float64", "float32", 3]), st.booleans()).map(json.dumps),
 )
-fuzzed = settings(
-    max_examples=max(200, CASES // 10) if "FEDCON_FUZZ" in os.environ else 200,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 
 
-@fuzzed
 @given(config=CONFIGS)
 def test_descriptions(config):
     found = incoming.description(lambda: Parts([], 1, None, config), 5)
@@ -91,7 +84,6 @@ def test_descriptions(config):
     assert layout.shape == (8,)
 
 
-@fuzzed
 @given(text=LAYOUTS)
 def test_layouts(text):
     try:
@@ -102,7 +94,6 @@ def test_layouts(text):
     assert Layout.from_json(layout.to_json()) == layout
 
 
-@fuzzed
 @given(
     config=st.dictionaries(st.one_of(st.sampled_from(WORDS), st.text(max_size=9)), VALUES),
     examples=VALUES,
@@ -136,7 +127,7 @@ def test_mutated_messages_of_a_run(name):
     server, most = run.server, run.server.strategy.most_entries(run.server.setup.layout)
     training = [pair for pair in recorded.replies if kind_of(pair[0]) != "describe"]
     ends = Counter()
-    for case in range(max(1, CASES // len(algorithms()))):
+    for case in range(max(150, CASES // len(algorithms()))):
         sent, reply = recorded.replies[rng.integers(len(recorded.replies))]
         if case % 4:  # mostly those with much in them
             sent, reply = training[rng.integers(len(training))]

@@ -18,6 +18,8 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.registry import client_class
 
+pytestmark = pytest.mark.fuzz
+
 ODD = [
     "", None, -1, 0, 1, 2**70, float("nan"), float("inf"), 1e308, True, b"\x00", "x", [1, 2], "{}",
     '[[[8]], "float64", false]', '[[[100000000000]], "float64", false]', "[" * 5000, 10**18,

@@ -257,7 +257,7 @@ def test_a_node_gives_its_key_or_its_seed_and_never_both():
     [
         ({"v": np.array([np.nan, 0])}, "'v' holds non-finite values"),
         ({"v": np.array([0, 4.01])}, "an entry of 'v' lies beyond the range that can be summed, 4"),
-        ({"w": np.zeros(2)}, r"this client uploads \['w'\], asked were \['v'\]"),
+        ({"w": np.zeros(2)}, r"this client uploads \['w'\], the server asked for \['v'\]"),
     ],
 )
 def test_a_client_checks_itself(values, words):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flower_fedcon.errors import ConfigError
@@ -137,7 +137,6 @@ MUTANT = st.tuples(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@settings(max_examples=3000, deadline=None, database=None, derandomize=True)
 @given(MUTANT)
 def test_damaged_bytes_are_an_array_of_their_size_or_refused(mutant):
     base, changes, cut = mutant

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from flower_fedcon.sets import (
@@ -27,7 +26,6 @@ from flower_fedcon.sets import (
     SpectrahedronTraceBall,
 )
 
-fast = settings(max_examples=60, deadline=None)
 EPS = {8: 1e-11, 4: 2e-5}
 radii = st.sampled_from([1e-6, 0.3, 1.0, 7.0, 1e6])
 dtypes = st.sampled_from([np.float64, np.float32])

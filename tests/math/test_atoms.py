@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flower_fedcon.errors import ConfigError
@@ -164,7 +164,6 @@ def test_spectrahedron_at_real_size():
         assert error <= 1e-8 * np.linalg.norm(g, 2)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(0, 200), st.integers(0, 2**32 - 1))
 def test_operators_are_their_dense_forms(m, n, k, seed):
     rng = np.random.default_rng(seed)

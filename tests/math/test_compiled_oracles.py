@@ -8,7 +8,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
@@ -106,7 +106,6 @@ def entries(kind, shape, dtype, seed):
 
 
 @pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
-@settings(max_examples=40, deadline=None)
 @given(
     d=SIZES,
     kind=st.sampled_from(KINDS),
@@ -197,7 +196,6 @@ def test_steps_of_mcp_that_are_too_long_are_refused(loaded):
         MCP(1.0, gamma=3.0).prox(np.ones(40), 3.0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.floats(0.05, 0.95), st.floats(0.1, 3.0))
 def test_the_capped_simplex_by_a_search_for_its_level(seed, d, share, cap):
     v = np.random.default_rng(seed).standard_normal(d) * 2
@@ -307,7 +305,6 @@ def test_when_they_are_loaded(rest):
     assert done.returncode == 0, done.stderr
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 14), st.integers(0, 10**6), st.sampled_from([0, 1, 3, 50]), st.booleans(),
     st.sampled_from([np.float64, np.float32]), st.sampled_from(["", "read-only", "F", "swapped"]),

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -93,7 +93,6 @@ def test_contractive(c):
     assert error <= 1.05 * (1 - c.q(12)) * (x**2).sum()
 
 
-@settings(max_examples=100, deadline=None)
 @given(vectors, st.sampled_from([0.2, 0.5, 1.0]))
 def test_top_k_contracts_every_time(x, fraction):
     c = TopK(fraction=fraction)
@@ -122,7 +121,6 @@ def test_constants():
 # --- values ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
 @given(vectors, st.sampled_from(ALL), st.sampled_from([np.float64, np.float32]))
 def test_values_travel(x, c, dtype):
     x = x.astype(dtype)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -81,7 +81,6 @@ def cases(draw, kinds=KINDS, batch=0):
     return make(kind, weight, shape), v.astype(draw(st.sampled_from([np.float64, np.float32])))
 
 
-@settings(max_examples=400, deadline=None)
 @given(cases(), st.sampled_from([0.1, 1.0, 30.0]))
 def test_proximal_points_meet_the_optimality_conditions(case, step):
     psi, v = case
@@ -102,7 +101,6 @@ def test_proximal_points_meet_the_optimality_conditions(case, step):
     assert gap @ gap <= gap @ apart + eps * (apart @ apart + float(np.vdot(v, v)) + 1)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases(batch=1))
 def test_a_stack_equals_its_rows(case):
     psi, v = case
@@ -110,7 +108,6 @@ def test_a_stack_equals_its_rows(case):
     np.testing.assert_array_equal(psi.prox(v, 0.5, batch=1), rows)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-3, 1.0, 1e3]))
 def test_moreau_identity(seed, radius):
     """prox of radius ||.|| = the identity less the projection onto the dual ball."""

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression as SkLogistic
 from sklearn.metrics import log_loss
@@ -49,7 +49,6 @@ def differences(f, x, h=1e-6):
     return out
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(KINDS), st.integers(1, 9), st.integers(1, 5), st.integers(0, 10**6))
 def test_gradients_against_finite_differences(kind, m, d, seed):
     f = make(kind, m, d, seed)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flower_fedcon.errors import ConfigError
@@ -28,7 +28,6 @@ def differences(value, x, h=1e-6):
     return out
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([(1,), (4,), (2, 3)]))
 def test_gradients_against_finite_differences(seed, shape):
     f = make(seed, shape)

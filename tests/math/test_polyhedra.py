@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, nnls
 
@@ -44,7 +44,6 @@ def by_enumeration(A, b, C, d, v):
     return best
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.integers(1, 4), st.integers(1, 6), st.integers(0, 2), seeds, st.sampled_from([0.5, 5.0, 1e4])
 )
@@ -71,7 +70,6 @@ def test_projections_onto_polyhedra_against_enumeration(n, m, k, seed, far):
     assert D.contains(p, 1e-9 * max(1, far)) == D.contains(expected, 1e-9 * max(1, far)) == True  # noqa: E712
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 3), seeds)
 def test_vertices_against_enumeration(n, seed):
     rng = np.random.default_rng(seed)
@@ -128,7 +126,6 @@ def test_equations_that_depend_on_each_other():
     assert AffineSubspace(np.eye(2), np.ones(2)).diameter_for((2,)) == 0
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 5), seeds, st.sampled_from([0.3, 3.0, 1e3]))
 def test_projections_onto_hulls_against_nonnegative_least_squares(m, n, seed, far):
     rng = np.random.default_rng(seed)
@@ -146,7 +143,6 @@ def test_projections_onto_hulls_against_nonnegative_least_squares(m, n, seed, fa
     assert ConvexHull(points).lmo(v).index == (points @ v).argmin()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), seeds, st.sampled_from([0.1, 1.0, 3.0]))
 def test_k_norm_balls_against_their_faces(n, k, seed, radius):
     rng = np.random.default_rng(seed)
@@ -169,7 +165,6 @@ def test_k_norm_balls_against_their_faces(n, k, seed, radius):
         np.testing.assert_allclose(ball.project(v), L1Ball(radius).project(v), atol=1e-14)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(2, 5), seeds)
 def test_intersections_of_half_spaces_and_boxes_against_polyhedra(n, seed):
     rng = np.random.default_rng(seed)

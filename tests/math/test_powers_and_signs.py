@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from test_compressors import rng, vectors
 
 from flower_fedcon.compressors import Natural, Sign
@@ -27,7 +27,6 @@ def test_natural_compression_rounds_to_the_two_powers_around():
         Natural().compress(np.full(3, 1.7e308), rng())
 
 
-@settings(max_examples=100, deadline=None)
 @given(vectors)
 def test_signs_contract_by_the_share_of_the_mean_magnitude(x):
     found = Sign().compress(x, rng()).dense()

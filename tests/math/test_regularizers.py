@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
@@ -25,7 +25,6 @@ ALL = (*ELEMENTWISE, Indicator(L1Ball(1.0)), Indicator(Box(-0.5, 0.2)), Indicato
 numbers = st.one_of(st.just(0.0), st.floats(-1e3, 1e3))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(ELEMENTWISE), numbers, st.floats(1e-3, 1e3))
 def test_prox_against_a_generic_minimiser(psi, v, step):
     def cost(w):
@@ -39,7 +38,6 @@ def test_prox_against_a_generic_minimiser(psi, v, step):
     assert gap <= 1e-12 * max(1.0, abs(v)) * max(1.0, 1 / step)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(ALL),
     st.integers(1, 30),

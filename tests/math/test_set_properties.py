@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from set_cases import EPS, FLAT, MATRIX, VECTOR, cases, fast, make
+from set_cases import EPS, FLAT, MATRIX, VECTOR, cases, make
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets import (
@@ -18,7 +18,6 @@ from flower_fedcon.sets import (
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(cases(), st.integers(0, 2**32 - 1))
 def test_projection_properties(case, seed):
     D, x, kind = case
@@ -49,7 +48,6 @@ def test_projection_properties(case, seed):
         assert D.violation(x) == pytest.approx(np.linalg.norm(gap), rel=1e-3, abs=1e-3 * magnitude)
 
 
-@fast
 @given(cases(batch=1))
 def test_a_stack_equals_its_rows(case):
     D, x, kind = case
@@ -70,7 +68,6 @@ def test_a_stack_equals_its_rows(case):
     np.testing.assert_array_equal(total, totals)
 
 
-@settings(max_examples=300, deadline=None)
 @given(cases(kinds=VECTOR + MATRIX), st.floats(0, 1), st.integers(0, 2**32 - 1))
 def test_atoms_are_vertices_that_survive_the_wire(case, step, seed):
     D, g, kind = case

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -44,10 +44,8 @@ def points(draw, batch=0):
 
 radii = st.sampled_from([1e-6, 0.3, 1.0, 7.0, 1e6])
 kinds = st.sampled_from(KINDS)
-fast = settings(max_examples=150, deadline=None)
 
 
-@fast
 @given(points(), kinds, radii, st.integers(0, 2**32 - 1))
 def test_projection_properties(x, kind, radius, seed):
     D = make_set(kind, radius, x.shape)
@@ -69,7 +67,6 @@ def test_projection_properties(x, kind, radius, seed):
     assert moved <= apart * (1 + eps) + eps * magnitude * np.sqrt(x.size)
 
 
-@fast
 @given(points(), kinds, radii)
 def test_points_inside_stay(x, kind, radius):
     if kind == "simplex":
@@ -80,7 +77,6 @@ def test_points_inside_stay(x, kind, radius):
     np.testing.assert_allclose(D.project(inside), inside, rtol=1e-6 if x.itemsize == 4 else 1e-14)
 
 
-@fast
 @given(points(), radii)
 def test_moreau_identity_of_the_l1_and_linf_balls(x, radius):
     # prox of radius * ||.||_inf is x - P(x) for the l1 ball of that radius; check its optimality:
@@ -100,7 +96,6 @@ def test_moreau_identity_of_the_l1_and_linf_balls(x, radius):
     np.testing.assert_allclose(clipped + soft, x, rtol=1e-6, atol=atol)
 
 
-@fast
 @given(points(batch=1), kinds, radii)
 def test_a_stack_equals_its_rows(x, kind, radius):
     D = make_set(kind, radius, x.shape[1:])
@@ -111,7 +106,6 @@ def test_a_stack_equals_its_rows(x, kind, radius):
     assert atoms.dense().dtype == x.dtype
 
 
-@fast
 @given(points(), kinds, radii)
 def test_the_lmo_is_no_worse_than_any_vertex(g, kind, radius):
     D = make_set(kind, radius, g.shape)
@@ -150,7 +144,6 @@ def test_the_lmo_against_linprog(kind):
         assert g @ D.lmo(g).dense() == pytest.approx(best.fun)
 
 
-@fast
 @given(points(), kinds, radii, st.floats(0, 1))
 def test_atoms_survive_the_wire_and_mix_as_dense(g, kind, radius, step):
     D = make_set(kind, radius, g.shape)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear, minimize, nnls
 from sklearn.isotonic import isotonic_regression
@@ -15,7 +15,6 @@ from flower_fedcon.regularizers import L1, SLOPE, TotalVariation1D, TotalVariati
 from flower_fedcon.regularizers.slope import nonincreasing
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.integers(-3, 3), st.floats(-1e3, 1e3)), min_size=1, max_size=300))
 def test_pooling_against_scikit_learn(values):
     y = np.array(values, dtype=float)
@@ -29,7 +28,6 @@ def away_from_hull(points, target):
     return np.linalg.norm(points.T @ (weights / weights.sum()) - target)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.3, 1.0, 4.0]))
 def test_slope_is_the_largest_of_all_orders_and_its_prox_minimises(d, seed, step):
     """psi is the maximum of linear functions, one for each order and all signs."""
@@ -100,7 +98,6 @@ def edges(shape):
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 5))
 
 
-@settings(max_examples=60, deadline=None)
 @given(shapes, st.integers(0, 10**6), st.sampled_from([0.01, 0.3, 1.0, 10.0]), st.booleans())
 def test_total_variation_against_scipy(shape, seed, level, isotropic):
     """Anisotropic: the dual is a least squares problem with bounds. Isotropic: a generic solver."""
@@ -136,7 +133,6 @@ def test_total_variation_against_scipy(shape, seed, level, isotropic):
     assert np.linalg.norm(p.ravel() - exact) <= 1e-6 * np.linalg.norm(v - v.mean()) + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 60), st.integers(0, 10**6), st.sampled_from([1e-3, 0.5, 3.0, 1e6]),
        st.booleans(), st.booleans(), st.sampled_from([1.0, 1e100, 1e-100]))  # fmt: skip
 def test_images_of_one_row_against_the_exact_prox_of_lines(

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import q6_objectives
 from solver_cases import PROXIMAL, SMOOTH, Plain, softmax
@@ -35,7 +35,6 @@ from flower_fedcon.wire import settings as specs
 # --- the problem ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.booleans(), st.booleans(), st.sampled_from([0.0, 0.7]), st.integers(0, 10**6), st.booleans()
 )
@@ -83,7 +82,6 @@ def test_problems_that_do_not_fit(words, settings_):
 # --- closed forms ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["quadratic", "tall", "wide", "trace"]),
     st.sampled_from([1.0, 0.3, 2.5]),

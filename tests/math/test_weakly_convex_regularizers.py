@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
@@ -42,7 +42,6 @@ def test_values_are_the_integrals_of_the_slopes(psi):
             assert psi.subgradient(np.array([-t]))[0] == pytest.approx(-slope(psi, t))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from(KINDS),
     st.one_of(st.just(0.0), st.floats(-5, 5), st.floats(-1e3, 1e3)),
@@ -70,7 +69,6 @@ def test_prox_against_a_search(psi, v, share):
     assert gap <= 1e-9 * max(1.0, abs(v)) / (step * (1 - share))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(KINDS), st.integers(0, 10**6), st.floats(0.01, 0.95))
 def test_prox_expands_by_no_more_than_the_modulus_allows(psi, seed, share):
     v, w = np.random.default_rng(seed).normal(size=(2, 40)) * 3

@@ -1,6 +1,6 @@
 """What damages bytes and texts, for the tests that feed parsers with them.
 
-A test tries a few hundred cases of its seed; `FEDCON_FUZZ=100000 pytest -k fuzz` as many as that.
+A test tries a few hundred cases of its seed; `make fuzz` as many as FEDCON_FUZZ says.
 """
 
 from __future__ import annotations

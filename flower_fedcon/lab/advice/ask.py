@@ -1,4 +1,4 @@
-"""A problem in a few answers, for whoever has no file yet."""
+"""Questions that describe a problem, for a user who has no experiment file yet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ask_problem(ask: Ask) -> tuple[FederatedProblem, Participation]:
     Raises
     ------
     ConfigError
-        If an answer is none of those asked for.
+        If an answer is not one of the choices.
     """
     added = ask(f"What is added to the objectives? {', '.join(ADDED)}", "nothing")
     if added not in ADDED:

@@ -152,7 +152,8 @@ def _made(
 ) -> tuple[dict[str, Any], FedConStrategy[Any]]:
     """Return settings with which a method accepts the problem, and the strategy.
 
-    First with what it requires; if that does not do, with all that there is a first value for.
+    The required settings are tried alone first, then with every optional one that has a first
+    value.
     """
     known = parameters(kind)
     starts: dict[str, Any] = {name: start(facts) for name, start in _STARTS.items()}

@@ -126,7 +126,7 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
 
 
 def setup_of(problem: FederatedProblem, participation: Participation, rounds: int = 100) -> Setup:
-    """Return what a strategy would know of a run."""
+    """Return what a strategy is told before a run."""
     infos: Sequence[ClientInfo] = LocalEngine(problem).describe()
     return Setup.of(
         infos, rounds, problem.layout, participation, 0, preparation=problem.preparation

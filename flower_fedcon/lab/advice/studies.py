@@ -91,7 +91,7 @@ class Study:
 
 @cache
 def studies() -> list[Study]:
-    """Return the studies that the package has figures of."""
+    """Return the studies whose figures the package has."""
     text = resources.files(__package__).joinpath("studies.json").read_text(encoding="utf-8")
     return [_study(stated) for stated in json.loads(text)]
 
@@ -103,10 +103,10 @@ def _study(stated: Mapping[str, Any]) -> Study:
 
 
 def nearest(facts: Facts) -> Study | None:
-    """Return the study most like a problem; None if none has a term of its kind.
+    """Return the study that is most like a problem; None if none has a term of its kind.
 
-    The same set or regularizer first, then another of its kind; then as many clients in a round,
-    and strong convexity, alike.
+    The same set or regularizer counts most, then strong convexity, then the share of clients in a
+    round and their number.
     """
 
     def distance(study: Study) -> float:

@@ -77,7 +77,7 @@ def _engine(problem: FederatedProblem, kind: str) -> InProcess:
 
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
-    """Return work: a number of rounds of the stacked engine without compiled kernels."""
+    """Return a function that plays rounds of the stacked engine without compiled kernels."""
     with dispatch.numpy_only():
         play = rounds_of(strategy, problem, "stacked")
 

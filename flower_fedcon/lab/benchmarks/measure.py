@@ -59,7 +59,7 @@ def in_turn(
 ) -> dict[str, list[float]]:
     """Return the seconds that each work takes in each turn, after one turn to warm up.
 
-    Each work follows each other one about equally often: what was before it tells in its time.
+    Each work follows each other one about equally often, since what ran before affects its time.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     orders = _orders(list(works))

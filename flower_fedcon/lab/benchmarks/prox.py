@@ -1,7 +1,7 @@
-"""Prox, projections, vertices and the reference lasso beside other packages, where there are some.
+"""Prox, projections, vertices and the reference lasso beside other packages.
 
 copt, skglm and jaxopt are not needed; without one of them its lines are left out. What is timed is
-the call that a user makes, with the checks of its arguments: none of the others has any.
+the call that a user makes. It checks its arguments; the others check none.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDTH = 10  # of the groups
 
 
 def _module(name: str) -> Any:
-    """Return a module, or None if it cannot be had."""
+    """Return a module, or None if it is not installed."""
     try:
         return importlib.import_module(name)
     except Exception:  # another package may fail to load in any way
@@ -35,7 +35,7 @@ def _module(name: str) -> Any:
 
 
 def _compiled(jax: Any, function: Any, x: Array) -> Work:
-    """Return a call of what JAX makes of a function."""
+    """Return a call of a function compiled by JAX."""
     with jax.enable_x64(True):
         call, array = jax.jit(function), jax.numpy.asarray(x)
 
@@ -47,7 +47,7 @@ def _compiled(jax: Any, function: Any, x: Array) -> Work:
 
 
 def _cases(size: int) -> Iterator[Case]:
-    """Yield the oracles for vectors of so many entries, with the rivals' calls for the same."""
+    """Yield the oracles for vectors of a given length, each with the other packages' calls."""
     x = np.random.default_rng(0).standard_normal(size)
     steps, decay = np.cumsum(x) * 0.1, np.linspace(1.0, 0.1, size) * 0.5
     ordered = np.sort(np.abs(x))[::-1]

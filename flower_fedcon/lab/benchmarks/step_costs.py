@@ -28,7 +28,7 @@ _AXES: dict[str, tuple[int, ...]] = {
 
 
 class _Point(NamedTuple):
-    """A method, a problem, and the loop that does the same in so many rounds."""
+    """A method, a problem, and the loop that plays the same rounds."""
 
     strategy: Any
     problem: FederatedProblem
@@ -57,7 +57,7 @@ def curves(quick: bool = False) -> Iterator[Result]:
 
 
 def _fedfw(axis: str, value: int) -> _Point:
-    """Return FedFW on lasso: 100 clients and 64 unknowns, but for what is varied."""
+    """Return FedFW on lasso: 100 clients and 64 unknowns, except what is varied."""
     clients = value if axis == "clients" else 100
     A, b, problem = lasso_in_one_array(clients, value if axis == "dimension" else 64)
     constraint: Any = problem.constraint

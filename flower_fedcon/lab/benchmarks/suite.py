@@ -20,7 +20,6 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.kernels import dispatch
 from flower_fedcon.lab.benchmarks import (
     bandwidth,
-    busy,
     device,
     flower,
     in_process,
@@ -44,7 +43,6 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "path": pooled_path.path,
     "compiled": whole_runs.compiled,
     "bookkeeping": whole_runs.bookkeeping,
-    "busy": busy.busy,
     "bandwidth": bandwidth.bandwidth,
     "device": device.device,
     "networks": networks.networks,
@@ -68,7 +66,6 @@ ON_REQUEST = (
     "flower",
     "path",
     "compiled",
-    "busy",
     "bandwidth",
     "device",
     "networks",
@@ -76,7 +73,7 @@ ON_REQUEST = (
 )
 """The benchmarks that take more than a minute, or need an extra.
 
-That is tables for path, fast for busy, jax for compiled and device, and torch for networks.
+That is tables for path, jax for compiled and device, and torch for networks.
 """
 
 

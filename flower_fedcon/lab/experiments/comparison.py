@@ -84,12 +84,16 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Track
     say(f"directory: {folder}")
 
 
+def _title(experiment: Experiment) -> str:
+    return experiment.title or Path(experiment.source).stem
+
+
 def _folder(plan: Plan) -> Path:
     return Path(plan.run_dir or "")
 
 
 def _figures(folder: Path) -> list[Path]:
-    """Return the files of a comparison's figure, which is also drawn in vectors, for papers."""
+    """Return the files of a comparison's figure: a bitmap, and vectors for papers."""
     figure = folder / FIGURE
     return [figure, figure.with_suffix(".pdf")]
 
@@ -131,9 +135,8 @@ def _play(
 ) -> History:
     """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
     plan = replace(plan, run_dir=folder, config=experiment.to_toml(index))
-    title = experiment.title or Path(experiment.source).stem
     where = context(label) if named else nullcontext()
-    with where, tracking.callbacks(label, title, plan) as more:
+    with where, tracking.callbacks(label, _title(experiment), plan) as more:
         plan = replace(plan, callbacks=(*plan.callbacks, *more))
         return play(experiment, index, plan, label=label)
 
@@ -153,6 +156,5 @@ def _show(
         for label, records in rows.items():
             if dropped := records[-1]["dropped"]:
                 say(f"{label}: {dropped:g} replies were dropped, see history.csv")
-    title = experiment.title or Path(experiment.source).stem
-    figure = plot_histories(rows, figures, title=title, seeds=seeds, say=say)
+    figure = plot_histories(rows, figures, title=_title(experiment), seeds=seeds, say=say)
     say(f"figure:    {figure}")

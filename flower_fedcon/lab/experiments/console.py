@@ -52,7 +52,7 @@ def say(text: str) -> None:
 def progress(label: str, rounds: int, callbacks: Sequence[Any] = ()) -> Iterator[Any]:
     """Yield a callback that moves a bar on a terminal, and prints a line each tenth elsewhere.
 
-    It says how long the run will go on, and what will end it first: of `callbacks`, those that do.
+    It says how long the run will go on, and which of `callbacks` will end it first.
     """
     from flower_fedcon.runs.limits import Forecast
 

@@ -32,7 +32,7 @@
     local_steps = 5
 
     [tuning]                           # optional: how `fedcon tune` compares the values of grids
-    rounds = 100                       # the keys are those of `options.TuningOptions`
+    rounds = 100                       # the keys are those of `TuningOptions`
 
 An algorithm's `regularizer` and `constraint` come from the problem; a table such as
 ``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
@@ -54,6 +54,7 @@ from flower_fedcon import registry
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments import overrides as changes
+from flower_fedcon.lab.experiments.folders import unused
 from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions
 from flower_fedcon.lab.experiments.toml_schema import (
     Table,
@@ -142,13 +143,8 @@ class Experiment:
         """The algorithms' labels, all different; the main one first."""
         labels: list[str] = []
         for table in self._algorithms():
-            label = base = str(
-                table.get("label") or registry.strategy_class(table["name"]).__name__
-            )
-            number = 2
-            while label in labels:
-                label, number = f"{base} {number}", number + 1
-            labels.append(label)
+            label = str(table.get("label") or registry.strategy_class(table["name"]).__name__)
+            labels.append(unused(label, labels, " "))
         return labels
 
     def problem(self) -> FederatedProblem:

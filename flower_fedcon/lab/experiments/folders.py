@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError
@@ -36,6 +37,16 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in found)
 
 
+def unused(name: str, used: Container[str], before_number: str) -> str:
+    """Return the name, with the first number from 2 on that makes it a new one if it is used.
+
+    >>> unused("fedfw", ["fedfw", "fedfw-2"], "-")
+    'fedfw-3'
+    """
+    numbered = (f"{name}{before_number}{number}" for number in count(2))
+    return next(new for new in chain([name], numbered) if new not in used)
+
+
 def labels_of(folder: Path) -> list[str]:
     """Return the labels in the configuration of a run or a comparison, [] if there is none."""
     try:
@@ -54,10 +65,7 @@ def label_slug(label: str, labels: Sequence[str]) -> str:
     """
     used: list[str] = []
     for other in labels:
-        slug = base = re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run"
-        number = 2
-        while slug in used:
-            slug, number = f"{base}-{number}", number + 1
+        slug = unused(re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run", used, "-")
         if other == label:
             return slug
         used.append(slug)
@@ -75,7 +83,7 @@ def settings_slug(settings: Mapping[str, str]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file in one step, with the folders above it."""
+    """Write a text file in one step, and make the folders above it."""
     with storage(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.folders import labels_of, runs_in
+from flower_fedcon.lab.experiments.folders import labels_of, runs_in, unused
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.runs.directory import HISTORY
 from flower_fedcon.runs.history import History, Record
@@ -54,12 +54,9 @@ def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for given in folders:
         for group, members in _groups(given).items():
-            label = base = _label(members[0])
+            label = _label(members[0])
             if label in found:
-                label = base = f"{base} ({group})"
-            number = 2
-            while label in found:
-                label, number = f"{base} {number}", number + 1
+                label = unused(f"{label} ({group})", found, " ")
             found[label] = members
     return found
 

@@ -87,7 +87,7 @@ def _apply(tables: Table, override: str) -> None:
 
 
 def _home(tables: Table, key: str) -> str:
-    """Return the only table that can have the key."""
+    """Return the one table that can have the key."""
     keys = {table: valid_keys(tables, table) for table in _TABLES}
     homes = [table for table, valid in keys.items() if key in valid]
     if len(homes) > 1:

@@ -103,7 +103,7 @@ def _interrupted(label: str, plan: Plan, folder: Path) -> InterruptedRunError:
 
 @dataclass(frozen=True)
 class Job:
-    """A run that any process can play: all of it is text.
+    """A run that any process can play, since it is described by texts alone.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a job.
+    """The result of a job.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where the records of runs go beside their folders: trackers of experiments, logs for machines."""
+"""Where records of runs go besides their folders: experiment trackers and logs for machines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRACKERS = ("tensorboard", "wandb")
 
 @dataclass(frozen=True)
 class Tracking:
-    """What follows runs.
+    """The trackers and logs that follow runs.
 
     Attributes
     ----------

@@ -223,8 +223,8 @@ def best(points: Sequence[Point], options: TuningOptions) -> list[Point]:
 def _score(played: Played, options: TuningOptions) -> float:
     """Return a run's value of the metric, or what it spends until it comes to the level.
 
-    A run that does not come there is worse than all that do: in rounds by how far it is off. In
-    another column it may have spent less than one that does, and counts as failed.
+    A run that does not reach the level is worse than all that do: in rounds, by how far it is off.
+    In another column, where it may have spent less than a run that reaches it, it counts as failed.
     """
     worst = -math.inf if options.largest else math.inf
     if played.error:

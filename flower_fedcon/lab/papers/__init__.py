@@ -1,7 +1,8 @@
 """The problems of the papers' experiments, and the table of all that an experiment file can name.
 
-Every module has one builder, or reads data for several: `image_files` (the files of MNIST and
-CIFAR-10) and `hub` (sets loaded by flwr-datasets).
+Every module has one builder, or what several share: `image_files` reads the files of MNIST and
+CIFAR-10, `hub` loads sets by flwr-datasets, `two_parts` is for images to train and to test on, and
+`sizes` checks the sizes of synthetic data.
 
 A builder is a function that returns a `FederatedProblem`; its arguments are annotated, and given by
 keyword. To add one, write it in a module here and enter it in `BUILDERS`: its arguments are the

@@ -6,8 +6,9 @@ import numpy as np
 
 from flower_fedcon.lab.papers import hub
 from flower_fedcon.lab.papers.image_files import folder, read_cifar
+from flower_fedcon.lab.papers.two_parts import Part, two_part_problem
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.images import Images, Part, Split, two_part_problem
+from flower_fedcon.problems.images import Images, Split
 
 CLASSES = 10
 FILES = "the binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and test_batch.bin"
@@ -38,25 +39,8 @@ def cifar10(
         ``test_batch.bin``. By default flwr-datasets (the extra `datasets`) loads the set.
     part : {"train", "test"}
         Which images to train on: the 50,000 of "train", or the 10,000 of "test".
-    clients : int
-        N >= 1.
-    split : {"label-skew", "even", "writer-like"}
-        "label-skew": the training images sorted by label and cut into 2 N shards, two random
-        shards for each client. "even": N blocks of (almost) the same size of the shuffled images.
-        "writer-like": such blocks in the files' order.
-    l1 : float, optional
-        Weight of an l1 regularizer on all entries, bias included.
-    l1_radius : float, optional
-        Radius of an l1 ball, a constraint instead of `l1`.
-    bias : bool
-        Append a column of ones.
-    l2 : float
-        Each client's f_j has l2/2 ||X||^2, bias included.
-    test_size : int, optional
-        Images of `part` that are held out. By default none: the test images are then those of
-        "test", if they are not trained on.
-    seed : int
-        Seeds the shuffling and the shards.
+    split, test_size : see `flower_fedcon.problems.mnist`
+    clients, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.

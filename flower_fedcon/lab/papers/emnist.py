@@ -60,12 +60,7 @@ def emnist(
         shards for each client. "even": N blocks of (almost) the same size of the shuffled images.
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included; the paper's is 1e-4.
-    l1_radius : float, optional
-        Radius of an l1 ball, a constraint instead of `l1`.
-    bias : bool
-        Append a column of ones.
-    l2 : float
-        Each client's f_j has l2/2 ||X||^2, bias included.
+    l1_radius, bias, l2 : see `flower_fedcon.problems.digits`
     test_size : int
         Images held out, drawn at random from those of all writers.
     seed : int

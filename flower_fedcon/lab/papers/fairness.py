@@ -70,6 +70,7 @@ def fair_digits(
     bound : float
         > 0. Without it the classes have 0.24 to 0.69, with the other defaults.
     groups : {"classes", "clients"}
+        Whose mean losses are bounded: those of the classes, or those of the clients.
     clients, split, test_size, seed : see `flower_fedcon.problems.digits`
     l2 : float
         > 0: else F has no minimiser.

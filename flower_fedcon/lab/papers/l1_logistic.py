@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
@@ -52,16 +52,13 @@ def l1_logistic(
     >>> problem.num_clients, problem.x0.shape, problem.metrics["nonzeros"](problem.x0)
     (3, (8,), 0.0)
     """
-    for name, number in (("rows", rows), ("columns", columns), ("nonzeros", nonzeros)):
-        count(name, number)
-    if nonzeros > columns:
-        raise ConfigError(f"nonzeros must be at most columns = {columns}, got {nonzeros}")
+    check_sizes(clients=clients, rows=rows, columns=columns, nonzeros=nonzeros)
     nonnegative("shift", shift)
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     truth = np.zeros(columns)
     truth[rng.choice(columns, nonzeros, replace=False)] = rng.choice([-1.0, 1.0], nonzeros)
     objectives = []
-    for _ in range(count("clients", clients)):
+    for _ in range(clients):
         A = shift * rng.standard_normal(columns) + rng.standard_normal((rows, columns))
         own = truth + shift / np.sqrt(columns) * rng.standard_normal(columns)
         y = np.where(A @ own + rng.standard_normal(rows) >= 0, 1.0, -1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
@@ -38,11 +39,8 @@ def lasso(
     >>> problem.num_clients, problem.x0.shape, problem.objective(problem.optimum.x) < 1e-20
     (2, (8,), True)
     """
-    for name, number in (("rows", rows), ("columns", columns), ("nonzeros", nonzeros)):
-        count(name, number)
-    if nonzeros > columns:
-        raise ConfigError(f"nonzeros must be at most columns = {columns}, got {nonzeros}")
-    if count("clients", clients) > rows:
+    check_sizes(clients=clients, rows=rows, columns=columns, nonzeros=nonzeros)
+    if clients > rows:
         raise ConfigError(f"clients must be at most rows = {rows}, got {clients}")
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     variances = rng.uniform(1.0, 2.0, columns)

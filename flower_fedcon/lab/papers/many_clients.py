@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
@@ -58,10 +58,7 @@ def many_clients(
     >>> problem.num_clients, bool((problem.objectives[9].A == first.A).all())
     (5000, True)
     """
-    for name, number in (("clients", clients), ("rows", rows), ("columns", columns)):
-        count(name, number)
-    if count("nonzeros", nonzeros) > columns:
-        raise ConfigError(f"nonzeros must be at most columns = {columns}, got {nonzeros}")
+    check_sizes(clients=clients, rows=rows, columns=columns, nonzeros=nonzeros)
     nonnegative("noise", noise)
     count("seed", seed, minimum=0)
     truth = np.zeros(columns)

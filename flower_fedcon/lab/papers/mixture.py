@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.sets import Simplex
@@ -44,15 +44,12 @@ def mixture(
     >>> problem.x0, problem.metrics["distance"](problem.x0)
     (array([0.25, 0.25, 0.25, 0.25]), 1.0)
     """
-    for name, number in (("rows", rows), ("columns", columns), ("nonzeros", nonzeros)):
-        count(name, number)
-    if nonzeros > columns:
-        raise ConfigError(f"nonzeros must be at most columns = {columns}, got {nonzeros}")
+    check_sizes(clients=clients, rows=rows, columns=columns, nonzeros=nonzeros)
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     truth = np.zeros(columns)
     truth[rng.choice(columns, nonzeros, replace=False)] = 1.0 / nonzeros
     objectives = []
-    for _ in range(count("clients", clients)):
+    for _ in range(clients):
         A = rng.choice([-1.0, 1.0], (rows, columns))
         errors = nonnegative("noise", noise) * rng.standard_normal(rows)
         objectives.append(LeastSquares(A, A @ truth + errors))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import L1
@@ -59,11 +59,7 @@ def sparse_regression(
     >>> problem.num_clients, problem.x0.shape, problem.metrics["f1"](np.eye(1, 8)[0])
     (3, (8,), 0.6666666666666666)
     """
-    count("clients", clients)
-    for name, number in (("rows", rows), ("columns", columns), ("nonzeros", nonzeros)):
-        count(name, number)
-    if nonzeros > columns:
-        raise ConfigError(f"nonzeros must be at most columns = {columns}, got {nonzeros}")
+    check_sizes(clients=clients, rows=rows, columns=columns, nonzeros=nonzeros)
     rng = np.random.default_rng(count("seed", seed, minimum=0))
     truth = np.zeros(columns)
     truth[:nonzeros] = 1.0

@@ -81,7 +81,7 @@ class RunContents:
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended as it was to."""
+        """Whether it has reached its end."""
         return self.status.startswith(FINISHED)
 
 

@@ -108,7 +108,7 @@ class Exchanges:
         Raises
         ------
         ValueError, KeyError, TypeError, AttributeError
-            If it is none.
+            If it is not a line of an audit log.
         """
         event = line["event"]
         if event == "start":

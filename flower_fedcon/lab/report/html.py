@@ -1,4 +1,4 @@
-"""HTML of which every text is escaped: names of clients, columns and files are others' words."""
+"""HTML with every text escaped, since names of clients, columns and files come from others."""
 
 from __future__ import annotations
 

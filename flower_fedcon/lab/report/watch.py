@@ -86,11 +86,11 @@ class Watched:
 
     @property
     def ended(self) -> bool:
-        """Whether no process is at it."""
+        """Whether no process works on it."""
         return not in_use(self.folder)
 
     def contents(self) -> RunContents:
-        """Return all that its folder holds."""
+        """Return everything its folder holds."""
         return read_run(self.folder, self.label)
 
     def _rows(self) -> Iterator[Record]:

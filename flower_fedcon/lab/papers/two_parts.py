@@ -1,0 +1,58 @@
+"""Softmax regression of sets of images that come in two parts, to train on and to test on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.images import SPLITS, Images, Split, hold_out, shares, softmax_problem
+from flower_fedcon.validation import choice
+
+Part: TypeAlias = Literal["train", "test"]
+
+
+def two_part_problem(
+    load: Callable[[Part], Images],
+    num_classes: int,
+    *,
+    part: Part,
+    clients: int,
+    split: Split,
+    test_size: int | None,
+    seed: int,
+    **model: Any,
+) -> FederatedProblem:
+    """Return the problem of a set that comes in two parts, "train" and "test".
+
+    Parameters
+    ----------
+    load : callable
+        Returns a part.
+    num_classes : int
+    part : {"train", "test"}
+        Which images to train on.
+    clients, split, seed
+        See `shares`. The images are shuffled first, except for "writer-like".
+    test_size : int, optional
+        Images of `part` that are held out; by default none, and the test images are the part
+        "test", if it is not trained on.
+    **model
+        See `softmax_problem`.
+
+    >>> both = Images(np.eye(4), np.arange(4) % 2)
+    >>> settings = {"l1": None, "l1_radius": None, "bias": False, "l2": 0.1}
+    >>> two_part_problem(lambda part: both, 2, part="train", clients=2, split="even",
+    ...                  test_size=None, seed=0, **settings).num_clients
+    2
+    """
+    choice("part", part, ("train", "test"))
+    choice("split", split, SPLITS)
+    images, shuffle = load(part), split != "writer-like"
+    kept, held = hold_out(len(images.labels), test_size or 0, seed, shuffle=shuffle)
+    train, test = images.take(kept), images.take(held)
+    if test_size is None and part == "train":
+        test = load("test")
+    return softmax_problem(
+        train, test, shares(train.labels, clients, split, seed), num_classes, **model
+    )
