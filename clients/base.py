@@ -368,8 +368,8 @@ class FedConClient(FlowerClient, Generic[State]):
                 before = state_before(acting, acknowledged, down, given, versions.at)
             if before is None:
                 return None
-            settles = acknowledged and self._follows
-            state = acting.on_acknowledged(before, down) if settles else before
+            follows = acknowledged and self._follows
+            state = acting.on_acknowledged(before, down) if follows else before
         if phase == QUERY:
             payload, held = self.query(state, down)
             self.versions = versions.after_query(acknowledged, before, server_round, held, kept, at)

@@ -30,7 +30,7 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
 
     algorithm = "compositefl"
     state_type = CompositeFLClientState
-    in_loops = own_steps = True
+    in_loops = True
 
     regularizer: Regularizer
     client_lr: float

@@ -13,7 +13,7 @@ class FastFedDAClient(DualAveragingClient):
     """The local step of FastFedDA; it keeps no state."""
 
     algorithm = "fastfedda"
-    in_loops = own_steps = True
+    in_loops = True
 
     weight_power: float
     weight_shift: float

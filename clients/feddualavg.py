@@ -14,7 +14,7 @@ class FedDualAvgClient(LocalPassClient[None]):
     """The local step of FedDualAvg; it keeps no state."""
 
     algorithm = "feddualavg"
-    in_loops = own_steps = True
+    in_loops = True
 
     client_lr: float
     local_steps: int | None
@@ -28,7 +28,8 @@ class FedDualAvgClient(LocalPassClient[None]):
         z, elapsed, eta = down["z"], down["elapsed"], self.client_lr
         psi, radius, count = self.regularizer, self.simplex_radius, self.local_steps or 0
         if self.server_prox_only:
-            return LocalPass(psi.prox(z, elapsed), steps=count, rate=eta)
+            w = psi.prox(z, elapsed)
+            return LocalPass(w, steps=count, rate=eta, onward=(0.0, 1.0))
 
         def entropic(z: Array, k: int) -> Array:
             return primal_point(psi, z, elapsed + eta * k, radius)

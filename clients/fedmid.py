@@ -12,7 +12,7 @@ class FedMiDClient(LocalPassClient[None]):
     """The local step of FedMiD; it keeps no state."""
 
     algorithm = "fedmid"
-    in_loops = own_steps = True
+    in_loops = True
 
     client_lr: float
     local_steps: int | None

@@ -216,7 +216,8 @@ def hold(
 ) -> Engine:
     """Return what holds the clients on this machine."""
     if engine in ("stacked", "jax"):
-        from flower_fedcon.engines import stacked, traceable
+        from flower_fedcon.engines import stacked
+        from flower_fedcon.engines.jax import jax_engine, traceable
 
         reason, traced = stacked.why_not_stackable(strategy, problem), None
         if engine == "jax":
@@ -224,7 +225,7 @@ def hold(
             apart = reason and stacked.why_not_stackable(strategy, problem, traceable.KINDS)
             traced = apart or traceable.why_not_traceable(strategy, problem)
             if traced is None:
-                return kind.JaxEngine(problem)  # type: ignore[no-any-return]
+                return kind(problem)  # type: ignore[no-any-return]
         if reason is None:
             if traced is not None:
                 _log.warning('engine="jax": %s; running on the stacked engine', traced)
@@ -240,23 +241,3 @@ def hold(
 
         return WorkersEngine(problem, workers)
     return LocalEngine(problem)
-
-
-def jax_engine() -> Any:
-    """Return the module of the engine that compiles rounds.
-
-    Raises
-    ------
-    ConfigError
-        If JAX is not installed.
-    """
-    try:
-        import jax  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            'engine="jax" needs JAX: pip install "flower-fedcon[jax]", or take engine="stacked", '
-            "which finds the same iterates"
-        ) from None
-    from flower_fedcon.engines import jax as module
-
-    return module

@@ -168,7 +168,7 @@ class FedSGM(Switching[FedSGMState]):
 
     def after_query(self, state: FedSGMState, answers: Uploads) -> tuple[FedSGMState, Payload]:
         """Step 2 or 2*."""
-        estimate, sigma, told = self.decide(answers)
+        estimate, sigma, told = self.switch_by(answers)
         return state._replace(switch=state.switch._replace(estimate=estimate, sigma=sigma)), told
 
     def aggregate(self, state: FedSGMState, uploads: Uploads) -> FedSGMState:

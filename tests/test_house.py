@@ -85,6 +85,15 @@ def test_only_the_command_imports_the_laboratory(graph):
             assert [m for m in found if m.startswith("flower_fedcon.lab")] == [], module
 
 
+def test_one_room_imports_jax():
+    """But for the benchmarks, which are written with it by hand, too."""
+    found = [
+        p for p in PACKAGE.rglob("*.py") if re.search(r"^ *(import|from) jax\b", p.read_text())
+    ]
+    rooms = ("engines/jax/", "lab/benchmarks/")
+    assert [p for p in found if not str(p.relative_to(PACKAGE)).startswith(rooms)] == []
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -25,8 +25,6 @@ class LocalPassClient(FedConClient[State]):
 
     in_loops: ClassVar[bool] = False
     """Whether a training loop of the user's own may play the pass."""
-    own_steps: ClassVar[bool] = False
-    """Whether its steps are the method, and not only what is added to gradients."""
     keeps_gradient: ClassVar[bool] = False
     """Whether a loop of the user's own has to note the mean of its gradients."""
     _varied: Done | None = None  # the last pass, if control variates move by a rate

@@ -240,7 +240,7 @@ class GridEngine(Engine):
         missing, number, online = round_.missing(), round_.number, self._nodes.online()
         used = [client for client in round_.cohort if client not in missing]
         if self._app is not None:
-            self._app.settle(used)
+            self._app.take_means(used)
         failed = [
             client
             for client in missing

@@ -158,7 +158,7 @@ class States:
         pairs = zip(first, second, strict=True)
         return self._type(*(_chosen(slot, a, b) for a, b in pairs))
 
-    def settle(self, state: Any, acknowledged: Array) -> None:
+    def hold(self, state: Any, acknowledged: Array) -> None:
         """Hold all clients' states, stacked, as acknowledged in these rounds."""
         self._note_each()
         self._awaited = 0

@@ -104,7 +104,7 @@ class AppSide:
         self._heard[client] = (examples, buffers, metrics)
         return parts._replace(tensors=tensors, config=config)
 
-    def settle(self, used: Sequence[int]) -> None:
+    def take_means(self, used: Sequence[int]) -> None:
         """Take the mean of the buffers, and of the metrics, of those whose replies were used."""
         heard = {client: self._heard[client] for client in used if client in self._heard}
         self._heard = {}

@@ -243,7 +243,7 @@ class _Legacy(Strategy):
         self._round.finish()
         metrics: dict[str, Scalar] = {"replies": self._server.replies, **self._server.spent()}
         if self._app is not None:
-            self._app.settle(self._round.uploads().clients)
+            self._app.take_means(self._round.uploads().clients)
             metrics |= self._app.trained
         self._round = None
         if self._on_round is not None:

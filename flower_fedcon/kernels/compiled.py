@@ -30,8 +30,7 @@ ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 _PARALLEL = (
     rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
     steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
-    vertices.take_vertex_steps, models.pulled, models.pulled_twice, models.mix_outer,
-    models.changes, models.squares, models.variate_change, models.sum_parts,
+    vertices.take_vertex_steps, models.mix_outer, models.squares, models.sum_parts,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
@@ -175,33 +174,6 @@ def take_vertex_steps(
     return codes, tops, out
 
 
-def pulled(x: Array, center: Array, pull: float) -> Array:
-    """Return pull (x - center), for matrices."""
-    out = np.empty(x.shape, x.dtype)
-    call("pulled", _MOVE * x.size, read_only(x), read_only(center), x.dtype.type(pull), out)
-    return out
-
-
-def pulled_twice(
-    x: Array, center: Array, pull: float, y: Array, step: float
-) -> tuple[Array, Array]:
-    """Return pull (x - center) and y + step (x - center), for matrices."""
-    out, moved, number = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype), x.dtype.type
-    strength, step = number(pull), number(step)
-    call(
-        "pulled_twice",
-        _MOVE * x.size,
-        read_only(x),
-        read_only(center),
-        strength,
-        read_only(y),
-        step,
-        out,
-        moved,
-    )
-    return out, moved
-
-
 def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
     """Return rest x + u v'.
 
@@ -221,27 +193,6 @@ def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
         read_only(v),
         out,
     )
-    return out
-
-
-def variate_change(c: Array, delta: Array, rate: float) -> Array:
-    """Return rate delta - c, for matrices `delta` and a vector c."""
-    out = np.empty(delta.shape, delta.dtype)
-    call(
-        "variate_change",
-        _MOVE * delta.size,
-        read_only(c),
-        read_only(delta),
-        delta.dtype.type(rate),
-        out,
-    )
-    return out
-
-
-def changes(x: Array, start: Array) -> Array:
-    """Return x - start, for a matrix x and a vector."""
-    out = np.empty(x.shape, x.dtype)
-    call("changes", _MOVE * x.size, read_only(x), read_only(start), out)
     return out
 
 

@@ -14,24 +14,6 @@ from flower_fedcon.kernels.rows import square
 from flower_fedcon.validation import Array
 
 
-def pulled(x: Array, center: Array, strength: Any, out: Array) -> None:
-    """Write (x - center) strength."""
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            out[i, j] = (x[i, j] - center[i, j]) * strength
-
-
-def pulled_twice(
-    x: Array, center: Array, strength: Any, y: Array, step: Any, out: Array, moved: Array
-) -> None:
-    """Write (x - center) strength, and y + step (x - center)."""
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            difference = x[i, j] - center[i, j]
-            moved[i, j] = y[i, j] + step * difference
-            out[i, j] = difference * strength
-
-
 def mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
     """Write rest x + u v'."""
     for i in numba.prange(len(x)):
@@ -39,24 +21,10 @@ def mix_outer(x: Array, rest: Any, u: Array, v: Array, out: Array) -> None:
             out[i, j] = rest * x[i, j] + u[i] * v[j]
 
 
-def changes(x: Array, start: Array, out: Array) -> None:
-    """Write x - start, for a vector `start`."""
-    for i in numba.prange(len(x)):
-        for j in range(x.shape[1]):
-            out[i, j] = x[i, j] - start[j]
-
-
 def squares(x: Array, out: Array) -> None:
     """Write the square norm of each row."""
     for i in numba.prange(len(x)):
         out[i] = square(x[i])
-
-
-def variate_change(c: Array, delta: Array, rate: Any, out: Array) -> None:
-    """Write rate delta - c, for a vector c."""
-    for i in numba.prange(len(delta)):
-        for j in range(delta.shape[1]):
-            out[i, j] = delta[i, j] * rate - c[j]
 
 
 def sum_parts(x: Array, parts: Array) -> None:

@@ -150,6 +150,11 @@ class LocalPass(NamedTuple):
         return moved
 
     @property
+    def is_the_method(self) -> bool:
+        """Whether the steps are the method, and not only what is added to gradients."""
+        return self.point is not None or self.onward != (1.0, 0.0)
+
+    @property
     def simplified(self) -> LocalPass:
         """The same with one linear term: without `less`."""
         if self.less is None:

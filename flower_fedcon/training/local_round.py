@@ -80,7 +80,7 @@ class LocalTraining:
         ConfigError
             If that is not the method.
         """
-        if self._client.own_steps:
+        if self._added.is_the_method:
             self._refuse(
                 "the step itself is the method, and takes the place of the optimizer's: use "
                 "method.optimizer(parameters, lr), and neither begin nor apply_gradients"
@@ -102,7 +102,7 @@ class LocalTraining:
                 "method.begin(model) and correction.apply_gradients(model) before its step"
             )
         known = client.client_lr if "client_lr" in client.fields else None
-        if known is None and not client.own_steps:
+        if known is None and not self._added.is_the_method:
             self._refuse(
                 "without client_lr it leaves the steps to your optimizer: use "
                 "correction.apply_gradients(model), or give the strategy client_lr"
@@ -136,13 +136,12 @@ class LocalTraining:
             self.steps += correction.steps
             if self.keeps_gradient and correction.steps:
                 gradient = self.packed(correction.mean_gradient())
-        silent = added.linear is None and not added.shift and added.subgradient is None
-        if not self.steps and (client.own_steps or not silent):
+        if not self.steps and (added.is_the_method or added.corrects):
             self._refuse(
                 "the train function has taken no step with it: call "
                 + (
                     "method.optimizer(parameters, lr) for your optimizer, and its step()"
-                    if client.own_steps
+                    if added.is_the_method
                     else "correction = method.begin(model) before the loop, and in it "
                     "correction.apply_gradients(model) between backward() and step()"
                 )

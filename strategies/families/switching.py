@@ -188,7 +188,7 @@ class Switching(CompressedMessages[State]):
         new = ("constraints", "groups") if self.constraints == "mean" else ()
         return {name: value for name, value in known.items() if name not in new}
 
-    def decide(self, answers: Uploads) -> tuple[float, float, Payload]:
+    def switch_by(self, answers: Uploads) -> tuple[float, float, Payload]:
         """Return ghat, or max_k ghat_k, over the cohort, sigma, and what the clients are told.
 
         That is sigma and, of several constraints, which are active and C lambda_k / n_k of each,

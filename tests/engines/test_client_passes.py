@@ -62,14 +62,6 @@ def test_the_order_in_memory_changes_no_bit_of_a_sum(layout):
     assert float(passes.squared_norm_of_clients(x)) == pytest.approx(float((x * x).sum()))
 
 
-@pytest.mark.parametrize("clients", [3, 40])
-def test_changes_of_nothing_have_the_same_sign(clients):
-    x, c = np.zeros((clients, 12_000)), np.zeros(12_000)
-    found = passes.variate_change(c, x, 0.37)
-    with dispatch.numpy_only():
-        assert found.tobytes() == passes.variate_change(c, x, 0.37).tobytes()
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_shows_in_the_norm(value):
     x = np.ones((40, 1000))
@@ -79,25 +71,6 @@ def test_what_is_not_finite_shows_in_the_norm(value):
     assert np.isfinite(np.delete(passes.sum_over_clients(x), 901)).all()
     large = np.full((40, 1000), 1e30, np.float32)
     assert passes.squared_norm_of_clients(large) == np.inf  # as float32 has it
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_changes_and_variates(dtype, called):
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((40, 1000)).astype(dtype)
-    start, c = rng.standard_normal((2, 1000)).astype(dtype)
-
-    def both():
-        return [passes.change_of(x, start), passes.variate_change(c, x, 0.3)]
-
-    found = both()
-    assert called == ["changes", "variate_change"]
-    assert passes.change_of(x, x[::-1]).tobytes() == (x - x[::-1]).tobytes()  # each its own
-    with dispatch.numpy_only():
-        expected = both()
-    for one, other in zip(found, expected, strict=True):
-        assert one.dtype == dtype
-        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize("method", [FedAvg, Scaffold], ids=["fedavg", "scaffold"])

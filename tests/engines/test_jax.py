@@ -31,8 +31,8 @@ from flower_fedcon.strategies import (
 )
 
 jax = pytest.importorskip("jax")
-from flower_fedcon.engines.jax import JaxEngine  # noqa: E402
-from flower_fedcon.engines.traceable import why_not_traceable  # noqa: E402
+from flower_fedcon.engines.jax.engine import JaxEngine  # noqa: E402
+from flower_fedcon.engines.jax.traceable import why_not_traceable  # noqa: E402
 
 COMPILED = [
     "averagedfw", "cfedda", "compositefl", "fastfedda", "fedavg", "feddualavg", "fedfw",

@@ -18,7 +18,7 @@ from flower_fedcon.strategies import DualFL, FedDR, FedDyn, FedExProx, FedPD, Fe
 pytest.importorskip("jax")
 from test_jax import done, same
 
-from flower_fedcon.engines.traceable import why_not_traceable
+from flower_fedcon.engines.jax.traceable import why_not_traceable
 
 __all__ = ["done"]  # a fixture
 STEPS = GradientDescent(steps=5, lr=0.05)

@@ -10,7 +10,7 @@ import pytest
 from flower_fedcon.regularizers import NuclearNorm
 
 jax = pytest.importorskip("jax")
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray  # noqa: E402
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray  # noqa: E402
 
 
 def traced(function: Any, *arrays: Any) -> Any:

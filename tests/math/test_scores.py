@@ -126,11 +126,11 @@ def test_runs_without_numba_find_the_local_iterates(engine, kind, name):
 def test_a_compiled_round_is_given_the_products(monkeypatch):
     """They are data of it: its trace does not multiply rows with one another."""
     pytest.importorskip("jax", reason="the extra `jax` is not installed")
-    from flower_fedcon.engines import tracing
+    from flower_fedcon.engines.jax import tracer
 
-    tracers, real = [], tracing.RoundTracer.__init__
+    tracers, real = [], tracer.RoundTracer.__init__
     monkeypatch.setattr(
-        tracing.RoundTracer, "__init__", lambda self, *a: (tracers.append(self), real(self, *a))[1]
+        tracer.RoundTracer, "__init__", lambda self, *a: (tracers.append(self), real(self, *a))[1]
     )
     A = np.random.default_rng(0).standard_normal((3, 5, 40))
     problem = FederatedProblem([LeastSquares(a, np.ones(5)) for a in A])

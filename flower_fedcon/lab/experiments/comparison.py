@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from flower_fedcon.engines.jax import jax_engine
 from flower_fedcon.errors import FedConError
 from flower_fedcon.lab.experiments.console import console, results, say
 from flower_fedcon.lab.experiments.experiment import Experiment
@@ -20,7 +21,6 @@ from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.simulation import jax_engine
 
 _NO = Tracking()
 

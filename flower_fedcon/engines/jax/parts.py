@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
 
 Rebuild = Callable[[Iterator[Any]], Any]
 _OTHERS = tuple(str(Path(file).parent) for file in (jax.__file__, np.__file__, __file__) if file)

@@ -30,7 +30,7 @@ _forked = False  # from a process where JAX had threads, which a fork leaves beh
 
 def _after_fork() -> None:
     global _forked
-    _forked = f"{__package__}.jax" in sys.modules
+    _forked = f"{__package__}.engine" in sys.modules
 
 
 if hasattr(os, "register_at_fork"):

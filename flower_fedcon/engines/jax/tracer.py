@@ -14,16 +14,16 @@ from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.engines.parts import parts
-from flower_fedcon.engines.selected import Selected
-from flower_fedcon.engines.traced import (
+from flower_fedcon.engines.jax.parts import parts
+from flower_fedcon.engines.jax.traced import (
     NotTraceableError,
     TracedArray,
     conditions,
     one_at_a_time,
     plain,
 )
-from flower_fedcon.engines.traced_solvers import GivenSolver
+from flower_fedcon.engines.jax.traced_solvers import GivenSolver
+from flower_fedcon.engines.selected import Selected
 from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.schedules import Schedule

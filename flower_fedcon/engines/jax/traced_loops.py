@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray, conditions, plain
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray, conditions, plain
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, wide
 from flower_fedcon.solvers.descent import Rules
 from flower_fedcon.solvers.newton import ConjugateGradients, Newton

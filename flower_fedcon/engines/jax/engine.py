@@ -21,8 +21,7 @@ from jax import lax
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
-from flower_fedcon.engines.joined import Joined
-from flower_fedcon.engines.parts import (
+from flower_fedcon.engines.jax.parts import (
     Rebuild,
     fixed_parts,
     numbers_that_change,
@@ -31,10 +30,11 @@ from flower_fedcon.engines.parts import (
     place,
     traced_or_number,
 )
+from flower_fedcon.engines.jax.traced import TracedArray
+from flower_fedcon.engines.jax.traced_solvers import traced
+from flower_fedcon.engines.jax.tracer import GivenRows, RoundTracer
+from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.engines.traced import TracedArray
-from flower_fedcon.engines.traced_solvers import traced
-from flower_fedcon.engines.tracing import GivenRows, RoundTracer
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.validation import Array
 
@@ -89,12 +89,12 @@ class JaxEngine(StackedEngine):
 
     def answer(self, request: Request) -> Iterator[Reply]:
         """Return the replies of the cohort."""
-        self._settle()
+        self._hold_states()
         return super().answer(request)
 
     def save(self) -> Sequence[Versions] | None:
         """Return the clients' states, for a checkpoint."""
-        self._settle()
+        self._hold_states()
         return super().save()
 
     def load(self, states: Sequence[Versions]) -> None:
@@ -102,12 +102,12 @@ class JaxEngine(StackedEngine):
         self._client_arrays = None
         super().load(states)
 
-    def _settle(self) -> None:
+    def _hold_states(self) -> None:
         """Give the stacked states what the last block has left."""
         if self._client_arrays is None or self._states is None:
             return
         arrays = {name: np.asarray(value) for name, value in self._client_arrays.items()}
-        self._states.settle(self._client_form._replace(**arrays), self._rounds)
+        self._states.hold(self._client_form._replace(**arrays), self._rounds)
         self._client_arrays = None
 
     # --- blocks of rounds ------------------------------------------------------------------------

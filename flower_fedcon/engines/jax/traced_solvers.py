@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.engines.joined import Joined
-from flower_fedcon.engines.traced import NotTraceableError, TracedArray
-from flower_fedcon.engines.traced_loops import (
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
+from flower_fedcon.engines.jax.traced_loops import (
     TracedDescents,
     TracedNewton,
     TracedQuasiNewton,
     as_traced,
     assume,
 )
+from flower_fedcon.engines.joined import Joined
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, StackedFunctions, some
