@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from fuzzing import CASES
 from hypothesis import HealthCheck, settings
-from threadpoolctl import threadpool_limits
 
 DURATIONS = Path(__file__).with_name("durations.txt")
 SLOW = 0.2  # seconds
@@ -122,13 +121,6 @@ def _doctest_names(doctest_namespace):
 def _own_flwr_home(tmp_path_factory):
     """Keep Flower's files of tests in this process out of the user's home."""
     os.environ["FLWR_HOME"] = str(tmp_path_factory.mktemp("flwr"))
-
-
-@pytest.fixture
-def one_thread():
-    """One BLAS thread, as on the nodes: sums are then the same, bit for bit."""
-    with threadpool_limits(1):
-        yield
 
 
 @pytest.fixture

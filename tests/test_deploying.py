@@ -41,7 +41,6 @@ def test_a_node_s_file_sets_its_policy(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.deployment
-@pytest.mark.usefixtures("one_thread")
 def test_four_files_on_four_nodes(clone):
     """By the page's command, three rounds of it: the numbers of this process, bit for bit."""
     home, deployed = clone / "home", clone / "runs" / "app-deployed"
@@ -92,7 +91,6 @@ def check_run(folder: Path, rounds: int) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.deployment
-@pytest.mark.usefixtures("one_thread")
 def test_app_and_deployment(tmp_path):
     """The page's app by the page's command; ended by Ctrl-C, and the same command again."""
     write_app(tmp_path)
@@ -118,7 +116,6 @@ def test_app_and_deployment(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.deployment
-@pytest.mark.usefixtures("one_thread")
 def test_tls_and_keys_pasted_twice(tmp_path):
     """The deployment page's commands, ports apart."""
     write_app(tmp_path)

@@ -232,7 +232,6 @@ def test_the_entry_point_of_one_s_own():
 
 @pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
 def test_the_simulation_of_flower(capsys):
     run_page("ray")
     assert capsys.readouterr().out.strip().endswith("True")

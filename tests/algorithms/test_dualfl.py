@@ -78,7 +78,6 @@ def test_dual_step_of_the_full_form_is_slow_for_small_cohorts(monkeypatch):
     assert rounds_to(run, most=3 * right) == 3 * right
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_digits():
     """Multinomial regression, 8 clients of 224 images: relative energies of the card."""
     problem = digits(clients=8, split="even", l2=1e-2, test_size=5)
@@ -93,7 +92,6 @@ def test_digits():
     assert history["objective"][-1] / optimum - 1 == pytest.approx(6.8e-5, rel=0.03)
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_digits_with_few_labels_and_l1():
     problem = digits(l1=1e-3, l2=1e-3, test_size=0)
     solver = AOGM(tolerance=1e-4)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from problems import l1ls
-from threadpoolctl import threadpool_limits
 
 from flower_fedcon import Sample, simulate
 from flower_fedcon.errors import ConfigError
@@ -42,10 +41,9 @@ def replay():
         "MCFedDA": MCFedDA(psi, strong_convexity=0.1, damping=600, stages=stages, **common),
     }
     rows = {}
-    with threadpool_limits(1):  # small products: more threads are slower
-        for name, strategy in strategies.items():
-            found = simulate(strategy, problem, 1000, evaluate_every=250).rows
-            rows[name] = {int(row["round"]): row for row in found}
+    for name, strategy in strategies.items():
+        found = simulate(strategy, problem, 1000, evaluate_every=250).rows
+        rows[name] = {int(row["round"]): row for row in found}
     return rows
 
 

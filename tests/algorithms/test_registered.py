@@ -39,7 +39,7 @@ def installed(tmp_path):
     return install(tmp_path / "site", *more)
 
 
-@pytest.mark.usefixtures("registered", "one_thread")
+@pytest.mark.usefixtures("registered")
 def test_it_runs_in_every_process_of_this_machine(tmp_path):
     expected = simulate(Own(**STEPS), q6(), 6, seed=1).x
     assert np.linalg.norm(expected - simulate(FedAvg(**STEPS), q6(), 6, seed=1).x) > 1e-3

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from deployment import Deployment
+from nightly import nightly
 from own_algorithm import PAIR
 from own_package import install
-from problems import l1ls, l1ls_data
+from problems import l1ls
+from row_nodes import APP, model_of, node_configs, run_config
 
 from flower_fedcon import (
     FederatedProblem,
@@ -24,7 +25,6 @@ from flower_fedcon import (
 )
 from flower_fedcon.registry import strategy_class
 
-APP = Path(__file__).parents[1] / "support" / "flower_app"
 CLIENTS, ROUNDS, SEED = 4, 9, 3
 RUNS = {
     "FedFW": {"penalty": 0.1},
@@ -41,8 +41,6 @@ ORACLES = {  # the others: "regularizer"
     "FedExProx": None,
 }
 COUNTED = ["uplink_bytes", "downlink_bytes", "cohort", "replies", "dropped", "retries"]
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(algorithm: str, engine: str, **options) -> History:
@@ -71,25 +69,14 @@ def _own_package(tmp_path_factory):
 def deployed(tmp_path_factory, _own_package):
     """The runs of all algorithms on four nodes, each with its own data file."""
     root = tmp_path_factory.mktemp("deployment")
-    configs = []
-    for i, data in enumerate(l1ls_data(CLIENTS)):
-        np.savez(root / f"client-{i}.npz", **data)
-        configs.append(
-            {"partition-id": i, "num-partitions": CLIENTS, "data": str(root / f"client-{i}.npz")}
-        )
+    configs = node_configs(root, CLIENTS, keep=False)
     with Deployment(root / "flower", configs) as deployment:
         started = []
         for algorithm, settings in RUNS.items():  # together: Flower mostly waits
             oracle = ORACLES.get(algorithm, "regularizer")
             arguments = {**settings, **({"oracle": oracle} if oracle else {}), "sample": 2}
-            config = {
-                "num-server-rounds": ROUNDS,
-                "seed": SEED,
-                "algorithm": algorithm,
-                "arguments": json.dumps(arguments).replace('"', "'"),
-                "run-dir": str(root / algorithm),
-                "evaluate-every": 5,
-            }
+            folder = root / algorithm
+            config = run_config(algorithm, arguments, ROUNDS, folder, seed=SEED, evaluate_every=5)
             started.append(deployment.submit(APP, config))
         for submitted in started:
             submitted.wait(timeout=900)
@@ -101,8 +88,7 @@ def deployed(tmp_path_factory, _own_package):
 @pytest.mark.parametrize("algorithm", RUNS)
 def test_nodes_find_the_local_iterates(algorithm, deployed):
     local = run(algorithm, "local")
-    with np.load(deployed / algorithm / "model.npz") as model:
-        assert model["x"].tobytes() == local.x.tobytes()
+    assert model_of(deployed / algorithm).tobytes() == local.x.tobytes()
     rows = History.read_rows(deployed / algorithm / "history.csv")
     assert [row["round"] for row in rows] == [5, 9]
     for row in rows:
@@ -118,7 +104,15 @@ def test_nodes_find_the_local_iterates(algorithm, deployed):
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("algorithm", "block"), list(zip(RUNS, [3, 1, None, 2, 4, 1], strict=True))
+    ("algorithm", "block"),
+    [
+        ("own_momentum", None),
+        nightly("FedFW", 3),
+        nightly("FedDualAvg", 1),
+        nightly("FedMiD", 2),
+        nightly("TAMUNA", 4),
+        nightly("FedExProx", 1),
+    ],
 )
 def test_ray_finds_the_local_iterates(algorithm, block):
     local, ray = run(algorithm, "local"), run(algorithm, "ray", clients_per_message=block)

@@ -13,7 +13,6 @@ from chaos import Chaos
 
 @pytest.mark.nightly
 @pytest.mark.deployment
-@pytest.mark.usefixtures("one_thread")
 def test_every_run_ends_where_the_undisturbed_one_does(tmp_path):
     chaos = Chaos(tmp_path, seed=0, rounds=6)
     chaos.play(

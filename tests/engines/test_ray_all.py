@@ -64,7 +64,6 @@ def found():
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", algorithms())
 def test_same_iterates(name, found):
     problem = problem_of(name)

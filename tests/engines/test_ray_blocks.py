@@ -19,7 +19,7 @@ from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import algorithms
 from flower_fedcon.strategies import FedFW, Scaffold
 
-pytestmark = pytest.mark.usefixtures("one_thread", "fake_ray")
+pytestmark = pytest.mark.usefixtures("fake_ray")
 
 
 def asked(message):

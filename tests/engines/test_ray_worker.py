@@ -28,7 +28,6 @@ class Dies(Quadratic):
 
 @pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
 def test_a_worker_that_dies_is_started_again(tmp_path):
     objectives = list(q6_objectives())
     objectives[2] = Dies(objectives[2].Q, objectives[2].b)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contract import CONTRACTS, build
+from nightly import nightly
 from problems import l1ls
 
 from flower_fedcon import FederatedProblem, History, Sample, simulate
@@ -227,8 +228,7 @@ def test_state_files_hold_no_foreign_objects(tmp_path):
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", ["FedFW", "Scaffold"])
+@pytest.mark.parametrize("name", ["Scaffold", nightly("FedFW")])
 def test_resume_in_ray(name, tmp_path):
     problem = l1ls(4)
     strategy = fedfw()

@@ -21,9 +21,6 @@ from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 # The objectives that Ray's nodes have too: with the functional constraint that FedSGM needs.
 play = partial(simulate, on_mismatch="warn")
 

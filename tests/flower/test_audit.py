@@ -66,7 +66,7 @@ def test_queries_and_certificates_are_exchanges(tmp_path):
     assert asked == [("query", 8), ("train", VECTOR), ("certify", VECTOR)]
 
 
-@pytest.mark.usefixtures("identity", "one_thread")
+@pytest.mark.usefixtures("identity")
 def test_what_is_not_used_says_why(tmp_path):
     """On nodes the log is on without being asked for."""
 

@@ -9,18 +9,15 @@ other quickstarts (test_quickstart_deployed.py), deaths at any moment (test_kill
 from __future__ import annotations
 
 import json
-import os
-import signal
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from deployment import Deployment
-from problems import l1ls, l1ls_data
-from processes import processes_of, wait_until
+from problems import l1ls
+from processes import wait_until
 from quickstart import app, model_here, needing_all, same_model
+from row_nodes import APP, model_of, node_configs, run_config
 
 from flower_fedcon import FederatedProblem, History, Sample, __version__, simulate
 from flower_fedcon.privacy import SecAggPlus
@@ -28,55 +25,25 @@ from flower_fedcon.strategies import FedAvg, FedFW
 
 pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
 
-APP = Path(__file__).parents[1] / "support" / "flower_app"
 CLIENTS, ROUNDS, RANGE = 3, 4, 8.0
 FRANK_WOLFE = {"penalty": 0.1, "min_replies": 2}
 AVERAGING = {"client_lr": 0.02, "local_steps": 2}
-pytestmark = [pytest.mark.deployment, pytest.mark.usefixtures("one_thread")]
-
-
-def configuration(algorithm, folder, rounds, **arguments):
-    """Return the run configuration of the test app."""
-    return {
-        "num-server-rounds": rounds,
-        "seed": 3,
-        "algorithm": algorithm,
-        "arguments": json.dumps(arguments).replace('"', "'"),
-        "run-dir": str(folder / "run"),
-    }
-
-
-def kill_server_apps(deployment):
-    for pid in processes_of(deployment.superlink.home):
-        with suppress(OSError):
-            if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+pytestmark = pytest.mark.deployment
 
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory):
     """What the three runs have left."""
     root = tmp_path_factory.mktemp("deployed")
-    configs = []
-    for i, data in enumerate(l1ls_data(CLIENTS)):
-        np.savez(root / f"client-{i}.npz", **data)
-        configs.append(
-            {
-                "partition-id": i,
-                "num-partitions": CLIENTS,
-                "data": str(root / f"client-{i}.npz"),
-                "state-dir": str(root / f"state-{i}"),
-            }
-        )
+    configs = node_configs(root, CLIENTS)
     hang, hanging = root / "hang", root / "hanging"
     configs[2]["hang"] = str(hang)
     quickstart = needing_all(app(root / "quickstart", "scaffold"))
-    vertices = configuration(
-        "FedFW", root / "fedfw", ROUNDS, **FRANK_WOLFE, oracle="constraint", sample=2
-    )
-    vertices |= {"evaluate-every": 2, "checkpoint-every": 1}
-    sums = configuration("FedAvg", root / "sums", 1, **AVERAGING)
-    sums |= {"secagg-clipping-range": RANGE, "evaluate-every": 0}
+    asked = {**FRANK_WOLFE, "oracle": "constraint", "sample": 2}
+    every = {"evaluate_every": 2, "checkpoint_every": 1}
+    vertices = run_config("FedFW", asked, ROUNDS, root / "fedfw" / "run", seed=3, **every)
+    secured = {"secagg_clipping_range": RANGE, "evaluate_every": 0}
+    sums = run_config("FedAvg", AVERAGING, 1, root / "sums", **secured)
     hold = root / "fedfw" / "hold"  # FedFW waits after its second round
     hold.parent.mkdir()
     hold.touch()
@@ -96,7 +63,7 @@ def deployed(tmp_path_factory):
         hang.unlink()
         deployment.restart_node(2)
         outputs.append(secure.wait(600).output)
-        kill_server_apps(deployment)
+        deployment.kill_server_apps()
         assert wait_until(lambda: not held.alive(), 120), held.output
         hold.unlink()
         outputs.append(deployment.submit(APP, vertices | {"resume": True}).wait(600).output)
@@ -104,18 +71,14 @@ def deployed(tmp_path_factory):
     return SimpleNamespace(root=root, outputs=dict(zip(names, outputs, strict=True)))
 
 
-def found(deployed, name):
-    with np.load(deployed.root / name / "run" / "model.npz") as model:
-        return model["x"]
-
-
 def test_a_round_of_sums_in_which_a_node_dies_is_asked_again(deployed):
     """A sum needs three clients."""
-    (row,) = History.read_rows(deployed.root / "sums" / "run" / "history.csv")
+    (row,) = History.read_rows(deployed.root / "sums" / "history.csv")
     assert (row["replies"], row["lost"]) == (3, 0)
     assert row["retries"] >= 1
     plain = simulate(FedAvg(**AVERAGING), FederatedProblem(l1ls(CLIENTS).objectives), 1).x
-    assert np.abs(found(deployed, "sums") - plain).max() < SecAggPlus(RANGE).step("delta", 3)
+    step = SecAggPlus(RANGE).step("delta", CLIENTS)
+    assert np.abs(model_of(deployed.root / "sums") - plain).max() < step
 
 
 def test_a_killed_server_resumes_and_nodes_find_the_local_iterates(deployed):
@@ -124,8 +87,8 @@ def test_a_killed_server_resumes_and_nodes_find_the_local_iterates(deployed):
     strategy = FedFW(problem.constraint, participation=Sample(count=2), **FRANK_WOLFE)
     local = simulate(strategy, problem, ROUNDS, seed=3)
     assert "[ROUND 1/" not in deployed.outputs["fedfw"]
-    assert found(deployed, "fedfw").tobytes() == local.x.tobytes()
     run = deployed.root / "fedfw" / "run"
+    assert model_of(run).tobytes() == local.x.tobytes()
     rows = History.read_rows(run / "history.csv")
     assert [row["round"] for row in rows] == [2, 4]
     for row in rows:

@@ -26,7 +26,6 @@ def client_fn(context):
 
 @pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
 def test_legacy_apps_find_the_local_iterates():
     problem, models = l1ls(4), {}
     strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))

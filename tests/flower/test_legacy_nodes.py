@@ -64,7 +64,6 @@ def manager(monkeypatch):
 
 
 @pytest.mark.parametrize("change", [fail, malformed], ids=lambda f: f.__name__)
-@pytest.mark.usefixtures("one_thread")
 def test_a_node_that_cannot_take_part_ends_nothing(change, manager, caplog):
     manager.register(Proxy("6", 1, change))
     found = rounds(as_legacy_strategy(avg(), num_clients=6), manager, 3)
@@ -72,7 +71,6 @@ def test_a_node_that_cannot_take_part_ends_nothing(change, manager, caplog):
     assert "node 6 cannot take part: " in caplog.text
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_a_second_claimant_of_a_name_is_asked_nothing(manager, caplog):
     strategy = as_legacy_strategy(avg(), num_clients=6)
     strategy.initialize_parameters(manager)
@@ -105,7 +103,6 @@ def test_too_few_that_can_take_part(manager):
 
 
 @on_grid
-@pytest.mark.usefixtures("one_thread")
 def test_what_privacy_has_been_spent_is_told_to_flower(manager):
     """Each round's metrics hold epsilon, with this interface and with Flower's own loop."""
     pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from flwr.app import Error, Message
 from pages import ROOT, blocks
 from problems import q6_objectives
 from processes import wait_until
+from row_nodes import APP, model_of, run_config
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.core.summed import Summed
@@ -26,7 +26,6 @@ from flower_fedcon.privacy import SecAggPlus
 from flower_fedcon.strategies import FedAvg, Scaffnew
 
 SECURE = SecAggPlus(clipping_range=8.0)
-APP = Path(__file__).parents[1] / "support" / "flower_app"
 STEPS = FedAvg(client_lr=0.1, local_steps=3)
 STAGES = ("setup", "share_keys", "collect_masked_vectors", "unmask")
 
@@ -328,15 +327,9 @@ def test_a_node_is_killed_in_the_middle_of_a_round(tmp_path):
         configs.append({"partition-id": j, "num-partitions": 5, **data})
     hang, hanging = tmp_path / "hang", tmp_path / "hanging"
     configs[4]["hang"] = str(hang)
-    config = {
-        "algorithm": "FedAvg",
-        "arguments": "{'client_lr': 1.0, 'local_steps': 1}",
-        "num-server-rounds": 2,
-        "evaluate-every": 0,
-        "secagg-clipping-range": 8.0,
-        "grace": 90.0,
-        "run-dir": str(tmp_path / "out"),
-    }
+    arguments, secured = {"client_lr": 1.0, "local_steps": 1}, {"secagg_clipping_range": 8.0}
+    more = {"evaluate_every": 0, "grace": 90.0, **secured}
+    config = run_config("FedAvg", arguments, 2, tmp_path / "out", **more)
     with Deployment(tmp_path, configs) as deployment:
         run = deployment.submit(APP, config)
         assert wait_until(lambda: "[ROUND 1/2] 5 of 5 replies" in run.output, 600), run.output
@@ -345,7 +338,6 @@ def test_a_node_is_killed_in_the_middle_of_a_round(tmp_path):
         deployment.kill_node(4)
         output = run.wait(600).output
     assert "[ROUND 2/2] 4 of 5 replies" in output
-    with np.load(tmp_path / "out" / "model.npz") as model:
-        x = next(iter(model.values()))
+    x = model_of(tmp_path / "out")
     # A step of 1 leads to the mean of the minimisers of those in the sum: their optimum.
     assert np.abs(x - np.mean(targets[:4], axis=0)).max() < 2 * SecAggPlus(8.0).step("delta", 5)

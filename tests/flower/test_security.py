@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 from deployment import CONNECTION, Deployment
-from problems import l1ls, l1ls_data
+from problems import l1ls
 from processes import FlowerProcess, free_ports, wait_until
+from row_nodes import APP, model_of, node_configs, run_config
 from security import Security
 
 from flower_fedcon import Sample, simulate
 from flower_fedcon.strategies import FedFW
 
-APP = Path(__file__).parents[1] / "support" / "flower_app"
 ROUNDS = 3
 
 
 @pytest.mark.nightly
 @pytest.mark.deployment
-@pytest.mark.usefixtures("one_thread")
 def test_known_nodes_over_tls(tmp_path):
     security = Security(tmp_path / "keys", nodes=3)
-    configs = []
-    for i, data in enumerate(l1ls_data(2)):
-        np.savez(tmp_path / f"client-{i}.npz", **data)
-        data_file = str(tmp_path / f"client-{i}.npz")
-        configs.append({"partition-id": i, "num-partitions": 2, "data": data_file})
+    configs = node_configs(tmp_path, 2, keep=False)
     with Deployment(tmp_path / "flower", configs, security=security) as deployment:
         stranger = FlowerProcess(
             deployment.root,
@@ -43,14 +36,9 @@ def test_known_nodes_over_tls(tmp_path):
         try:
             stranger.start()
             arguments = {"penalty": 0.1, "oracle": "constraint", "sample": 1}
-            config = {
-                "num-server-rounds": ROUNDS,
-                "seed": 5,
-                "algorithm": "FedFW",
-                "arguments": json.dumps(arguments).replace('"', "'"),
-                "run-dir": str(tmp_path / "run"),
-                "authenticated": True,
-            }
+            config = run_config(
+                "FedFW", arguments, ROUNDS, tmp_path / "run", seed=5, authenticated=True
+            )
             deployment.run(APP, config, timeout=150)
             assert wait_until(lambda: not stranger.alive(), 60), stranger.log_tail()
             assert "SuperNode ID" not in stranger.log()
@@ -61,5 +49,4 @@ def test_known_nodes_over_tls(tmp_path):
     problem = l1ls(2)
     strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=1))
     expected = simulate(strategy, problem, ROUNDS, seed=5).x
-    with np.load(tmp_path / "run" / "model.npz") as model:
-        assert model["x"].tobytes() == expected.tobytes()
+    assert model_of(tmp_path / "run").tobytes() == expected.tobytes()

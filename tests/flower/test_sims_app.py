@@ -16,7 +16,6 @@ SIMS = Path(__file__).parents[2] / "sims"
 
 @pytest.mark.nightly
 @pytest.mark.ray
-@pytest.mark.usefixtures("one_thread")
 def test_flwr_run_sims(tmp_path):
     config = {"num-server-rounds": 4, "evaluate-every": 2, "run-dir": str(tmp_path / "run")}
     run_simulation_app(tmp_path / "flower", SIMS, 10, config, timeout=240)

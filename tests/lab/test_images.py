@@ -85,7 +85,6 @@ def test_the_real_test_images() -> None:
 
 
 @needs_mnist
-@pytest.mark.usefixtures("one_thread")
 def test_dualfl_on_the_real_images() -> None:
     """Relative energies of the first rounds, as dualfl_mnist.toml states them."""
     experiment = Experiment.load(SIMS / "dualfl_mnist.toml", [f"data={MNIST}"])

@@ -15,9 +15,7 @@ prints what happened and whether each run ended at the bytes of the undisturbed 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -29,15 +27,15 @@ from typing import Any
 
 import numpy as np
 from deployment import Deployment, Run
-from problems import l1ls, l1ls_data
-from processes import FlowerProcess, free_ports, key_value_pairs, processes_of
+from problems import l1ls
+from processes import FlowerProcess, free_ports, key_value_pairs
+from row_nodes import APP, model_of, node_configs, run_config
 
 from flower_fedcon import FederatedProblem, History, simulate
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.sets import L1Ball
 
-APP = Path(__file__).parent / "flower_app"
 CLIENTS, EVERY = 3, 2
 STEPS = {"local_steps": 2, "min_replies": CLIENTS}  # with fewer replies, ask again
 RUNS: dict[str, dict[str, Any]] = {
@@ -78,19 +76,8 @@ class Chaos:
         self._runs: dict[str, Run] = {}
         self._submitted: Counter[str] = Counter()
         self._stranger: FlowerProcess | None = None
-        configs = []
-        for i, data in enumerate(l1ls_data(CLIENTS)):
-            np.savez(root / f"client-{i}.npz", **data)
-            configs.append(
-                {
-                    "partition-id": i,
-                    "num-partitions": CLIENTS,
-                    "data": str(root / f"client-{i}.npz"),
-                    "state-dir": str(root / f"state-{i}"),
-                }
-            )
         database = ["--database", str(root / "superlink.db")]
-        self.deployment = Deployment(root / "flower", configs, database)
+        self.deployment = Deployment(root / "flower", node_configs(root, CLIENTS), database)
 
     def play(self, minutes: float, *, misfortunes: Sequence[str] = (), pause: float = 12.0) -> None:
         """Let misfortunes happen, given ones or random ones, then let the runs end.
@@ -138,9 +125,8 @@ class Chaos:
         found = []
         for algorithm in RUNS:
             folder = self.root / algorithm
-            with np.load(folder / "model.npz") as model:
-                if model["x"].tobytes() != undisturbed(algorithm, self.rounds).tobytes():
-                    found.append(f"{algorithm}: another model")
+            if model_of(folder).tobytes() != undisturbed(algorithm, self.rounds).tobytes():
+                found.append(f"{algorithm}: another model")
             rows = [row["round"] for row in History.read_rows(folder / "history.csv")]
             if rows != list(range(EVERY, self.rounds + 1, EVERY)):
                 found.append(f"{algorithm}: the history has rounds {rows}")
@@ -164,17 +150,16 @@ class Chaos:
                 self._submit(algorithm)
 
     def _submit(self, algorithm: str) -> None:
-        arguments = json.dumps(RUNS[algorithm]).replace('"', "'")
-        config = {
-            "num-server-rounds": self.rounds,
-            "seed": 3,
-            "algorithm": algorithm,
-            "arguments": arguments,
-            "run-dir": str(self.root / algorithm),
-            "evaluate-every": EVERY,
-            "checkpoint-every": 1,
-            "resume": self._submitted[algorithm] > 0,
-        }
+        config = run_config(
+            algorithm,
+            RUNS[algorithm],
+            self.rounds,
+            self.root / algorithm,
+            seed=3,
+            evaluate_every=EVERY,
+            checkpoint_every=1,
+            resume=self._submitted[algorithm] > 0,
+        )
         self._submitted[algorithm] += 1
         self._runs[algorithm] = self.deployment.submit(APP, config)
 
@@ -209,10 +194,7 @@ class Chaos:
 
     def _server_app(self) -> None:
         """The ServerApps die."""
-        for pid in processes_of(self.deployment.superlink.home):
-            with suppress(OSError):
-                if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
+        self.deployment.kill_server_apps()
 
     def _superlink(self) -> None:
         """The SuperLink dies with its apps, and comes back; so do nodes that gave up on it."""

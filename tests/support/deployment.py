@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
+import signal
 import ssl
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +32,7 @@ from processes import (
     environment,
     free_ports,
     key_value_pairs,
+    processes_of,
     wait_until,
 )
 from security import Security
@@ -155,6 +159,13 @@ class Flower:
     def kill_superlink(self) -> None:
         """Kill the SuperLink with its SuperExec and the ServerApps it runs."""
         self.superlink.kill()
+
+    def kill_server_apps(self) -> None:
+        """Kill the ServerApps that run."""
+        for pid in processes_of(self.superlink.home):
+            with suppress(OSError):
+                if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
 
     def restart_superlink(self) -> None:
         """Start the SuperLink again, on the same port; only a ``--database`` kept its state."""

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 
 from flower_fedcon import Policy, client_app
 
-on_grid = pytest.mark.usefixtures("identity", "one_thread")
+on_grid = pytest.mark.usefixtures("identity")
 """Marks a test that plays a run on a `FakeGrid`."""
 
 

@@ -24,15 +24,14 @@ import numpy as np
 from deployment import Deployment
 from fake_grid import FakeGrid
 from flwr.supercore.task_identity import TaskIdentity
-from problems import l1ls, l1ls_data
+from problems import l1ls
 from processes import processes_of
+from row_nodes import APP, node_configs, run_config
 
 from flower_fedcon import History, Sample, simulate
 from flower_fedcon.errors import FedConError
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedAvg, FedFW
-
-APP = Path(__file__).parent / "flower_app"
 
 
 def soak(size: int, rounds: int) -> None:
@@ -105,20 +104,13 @@ def nodes(size: int, rounds: int) -> None:
     expected = simulate(FedFW(L1Ball(5.0), penalty=1.0), l1ls(size), rounds, seed=3).x
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        configs = []
-        for i, data in enumerate(l1ls_data(size)):
-            np.savez(root / f"client-{i}.npz", **data)
-            own = {"data": str(root / f"client-{i}.npz"), "state-dir": str(root / f"state-{i}")}
-            configs.append({"partition-id": i, "num-partitions": size, **own})
+        configs = node_configs(root, size)
         began, said = time.monotonic(), 0
         with Deployment(root / "flower", configs, startup=60 + 10 * size) as deployment:
             print(f"{size} SuperNodes connected after {time.monotonic() - began:.0f} s", flush=True)
             arguments = {"penalty": 1.0, "oracle": "constraint", "min_replies": size}
-            given = {
-                "num-server-rounds": rounds, "seed": 3, "algorithm": "FedFW",
-                "arguments": str(arguments), "run-dir": str(root / "run"), "evaluate-every": 1,
-                "checkpoint-every": 1, "resume": False,
-            }  # fmt: skip
+            every = {"evaluate_every": 1, "checkpoint_every": 1}
+            given = run_config("FedFW", arguments, rounds, root / "run", seed=3, **every)
             run = deployment.submit(APP, given)
             while True:
                 alive = run.alive()

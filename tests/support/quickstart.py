@@ -106,15 +106,8 @@ def run_here(folder: Path, model: Path, **config):
 
 
 def model_here(folder: Path, path: Path, rounds: int) -> dict[str, np.ndarray]:
-    """Return the model that an app finds in this process, on one thread as on the nodes."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        arrays = run_here(folder, path, **{"num-server-rounds": rounds}).arrays
-    finally:
-        torch.set_num_threads(threads)
+    """Return the model that an app finds in this process."""
+    arrays = run_here(folder, path, **{"num-server-rounds": rounds}).arrays
     return {name: array.numpy() for name, array in arrays.items()}
 
 

@@ -15,10 +15,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch
 @pytest.fixture(autouse=True)
 def _gallery(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "gallery"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
     for name in ("heads", "lenet"):
         sys.modules.pop(name, None)
 

@@ -38,14 +38,6 @@ SOLVER = {"local_solver": GradientDescent(steps=K, lr=LR)}
 LOSS = nn.CrossEntropyLoss()
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def network(dtype=torch.float32):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)

@@ -30,14 +30,6 @@ LOSS = nn.CrossEntropyLoss()
 STEPS = {"client_lr": 0.1, "local_steps": 3}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def network(dtype=torch.float64, activation=None):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), activation or nn.Tanh(), nn.Linear(5, 3)).to(dtype)
