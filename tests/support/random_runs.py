@@ -142,7 +142,9 @@ def draw(method: str, number: int) -> Drawn:
         options["batch_size"] = int(rng.integers(1, 4))
     if method in SOLVES:
         solvers = ["exact", AOGM(tolerance=1e-8), GradientDescent(steps=5, lr=0.1), LBFGS()]
-        options["local_solver"] = solvers[rng.integers(0, 4)]
+        if method == "DualFL":  # its local problems must be solved
+            del solvers[2]
+        options["local_solver"] = solvers[rng.integers(0, len(solvers))]
     options |= _terms(method, rng, kind, d, terms)
     problem = FederatedProblem(objectives, **terms)
     first = [options.pop("constraint")] if method in WOLFE else []
