@@ -108,7 +108,7 @@ def is_array(x: object) -> bool:
 
 
 def dot(x: Any, y: Any, axes: int) -> Any:
-    """Return each client's inner product, in double precision.
+    """Return each client's inner product, in double precision; y may be one model for all.
 
     >>> dot(np.array([1.0, 2.0]), np.ones(2), axes=1)
     3.0
@@ -117,9 +117,22 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     """
     if x.ndim == axes:
         return float(x.dot(y) if axes == 1 else np.vdot(x, y))
-    n = len(x)
-    found = np.matmul(x.reshape(n, 1, -1), y.reshape(n, -1, 1)).reshape(n)
+    n, size = len(x), math.prod(x.shape[1:])
+    found = np.matmul(x.reshape(n, 1, size), y.reshape(-1, size, 1)).reshape(n)
     return found.astype(np.float64, copy=False)
+
+
+def times(tables: Any, x: Any) -> Any:
+    """Return each client's matrix times its vector, or times one vector for all.
+
+    >>> times(np.eye(2)[None], np.ones(2)), times(np.ones((1, 1, 2)), np.array([[1.0, 2.0]]))
+    (array([[1., 1.]]), array([[3.]]))
+    """
+    if tables.ndim == 2:
+        return tables.dot(x)
+    if x.ndim == 1:
+        return tables.reshape(-1, x.size).dot(x).reshape(tables.shape[:2])
+    return np.matmul(tables, x[:, :, None])[:, :, 0]
 
 
 def length(x: Any, axes: int) -> Any:
@@ -130,15 +143,6 @@ def length(x: Any, axes: int) -> Any:
     """
     square = dot(x, x, axes)
     return math.sqrt(square) if type(square) is float else np.sqrt(square)
-
-
-def times(matrices: Any, x: Any) -> Any:
-    """Return each client's matrix times its vector.
-
-    >>> times(np.eye(2), np.ones(2)), times(np.ones((3, 1, 2)), np.ones((3, 2))).shape
-    (array([1., 1.]), (3, 1))
-    """
-    return matrices @ x if x.ndim == 1 else np.matmul(matrices, x[:, :, None])[:, :, 0]
 
 
 def wide(numbers: Any, x: Any) -> Any:
@@ -167,9 +171,9 @@ def pick(flags: Any, a: Any, b: Any) -> Any:
     >>> pick(True, 1.0, 2.0), pick(np.array([True, False]), 1.0, 2.0)
     (1.0, array([1., 2.]))
     """
-    if flags is True:
-        return a
-    return np.where(flags, a, b) if isinstance(flags, _ARRAYS) else b
+    if isinstance(flags, _ARRAYS):
+        return np.where(flags, a, b)
+    return a if flags else b
 
 
 def keep(flags: Any, x: Any, y: Any) -> Any:

@@ -6,11 +6,11 @@ import logging
 from contextlib import closing
 from typing import Any, cast
 
+from flower_fedcon.compiled.threads import VARIABLE, using
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.threads import VARIABLE, using
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem

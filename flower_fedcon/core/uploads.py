@@ -13,7 +13,6 @@ from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
-from flower_fedcon.kernels.passes import sum_over_clients
 from flower_fedcon.sets.atoms import Atom, StackedAtom
 from flower_fedcon.validation import Array
 
@@ -189,7 +188,7 @@ class Uploads:
             total = self._sum(name)
             return total if about is None else total - len(self.clients) * about
         if self.unweighted and all(isinstance(column, np.ndarray) for column in columns):
-            return _add([sum_over_clients(c if about is None else c - about) for c in columns])
+            return _add([(c if about is None else c - about).sum(axis=0) for c in columns])
         shares = (self.share(c, v if about is None else v - about) for c, v in self.items(name))
         total = np.array(next(shares))
         for share in shares:
@@ -241,7 +240,7 @@ def _total(column: Any) -> Array:
     """Return the sum of a column's values."""
     if isinstance(column, list):
         return _add(column)
-    total: Array = sum_over_clients(column) if isinstance(column, np.ndarray) else column.total()
+    total: Array = column.sum(axis=0) if isinstance(column, np.ndarray) else column.total()
     return total
 
 

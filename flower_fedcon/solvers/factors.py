@@ -15,17 +15,12 @@ import numpy as np
 from flower_fedcon.arrays import times
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.objectives.client_axis import Stack
-from flower_fedcon.objectives.stacked import StackedQuadratic, StackedScaled
-from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
+from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.validation import Array
 
 KEPT = 4
 # An objective meets few shifts in a run. Its factors are dropped when it is.
 _kept: WeakKeyDictionary[Any, dict[Hashable, Inverses | None]] = WeakKeyDictionary()
-
-_INNER: dict[type[Any], str] = {Scaled: "objective", StackedScaled: "inner"}
-_MATRIX: dict[type[Any], str] = {Quadratic: "Q", StackedQuadratic: "tables"}
-_ROWS: dict[type[Any], str] = {LeastSquares: "rows", StackedLeastSquares: "tables"}
 
 
 class Hessians(NamedTuple):
@@ -116,15 +111,14 @@ def inverses(objective: Any, shift: float) -> Inverses | None:
     It is kept for the next call with the same shift.
     """
     owner, factor = _unscaled(objective)
-    if type(owner) not in _MATRIX and type(owner) not in _ROWS:
+    if type(owner) not in (Quadratic, LeastSquares):
         return None
     kept = _kept.setdefault(owner, {})
-    key = factor if isinstance(factor, float) else factor.tobytes(), shift
-    if key not in kept:
+    if (factor, shift) not in kept:
         if len(kept) >= KEPT:
             del kept[next(iter(kept))]
-        kept[key] = _invert(owner, factor, shift)
-    return kept[key]
+        kept[factor, shift] = _invert(owner, factor, shift)
+    return kept[factor, shift]
 
 
 def spectra(stack: Stack) -> Spectra | None:
@@ -137,29 +131,25 @@ def spectra(stack: Stack) -> Spectra | None:
     return Spectra(values, vectors.swapaxes(1, 2), weights, found.rows)
 
 
-def _unscaled(f: Any) -> tuple[Any, Any]:
-    """Return what is scaled, and by what."""
-    factor: Any = 1.0
-    while type(f) in _INNER:
-        factor, f = factor * _column(f.factor), getattr(f, _INNER[type(f)])
+def _unscaled(f: Any) -> tuple[Any, float]:
+    """Return the objective of one client, or along an axis that of all, and what scales it."""
+    factor = 1.0
+    while isinstance(f, Scaled | Cohort):
+        factor, f = factor * getattr(f, "factor", 1.0), f.objective
     return f, factor
 
 
-def _column(number: Any) -> Any:
-    return number.reshape(-1, 1, 1) if isinstance(number, np.ndarray) else number
-
-
-def _hessians(f: Any, factor: Any) -> Hessians | None:
-    kind = type(f)
-    if kind in _MATRIX:
-        return Hessians(factor * getattr(f, _MATRIX[kind]).astype(np.float64), None, 1.0)
-    if kind not in _ROWS or getattr(f, "sparse", False):
+def _hessians(f: Any, factor: float) -> Hessians | None:
+    if type(f) is Quadratic:
+        return Hessians(factor * f.Q.astype(np.float64), None, 1.0)
+    if type(f) is not LeastSquares or f.sparse:
         return None
-    rows: Array = getattr(f, _ROWS[kind]).astype(np.float64, copy=False)
-    if getattr(f, "weights", None) is not None:
-        rows = rows * np.sqrt(f.weights.astype(np.float64))[:, None]
+    rows: Array = f.rows.astype(np.float64, copy=False)
+    if f.weights is not None:
+        rows = rows * np.sqrt(f.weights.astype(np.float64))[..., None]
     m, d = rows.shape[-2:]
-    weights = factor * _column(f.scale) / m
+    scale = f.scale.reshape(-1, 1, 1) if isinstance(f.scale, np.ndarray) else f.scale
+    weights = factor * scale / m
     if m >= d:
         return Hessians(weights * np.matmul(rows.swapaxes(-1, -2), rows), None, 1.0)
     if not np.all(weights):  # 0 A' A is also 1 0' 0
@@ -167,7 +157,7 @@ def _hessians(f: Any, factor: Any) -> Hessians | None:
     return Hessians(np.matmul(rows, rows.swapaxes(-1, -2)), rows, weights)
 
 
-def _invert(f: Any, factor: Any, shift: float) -> Inverses | None:
+def _invert(f: Any, factor: float, shift: float) -> Inverses | None:
     found = _hessians(f, factor)
     if found is None or (found.rows is not None and not shift):
         return None

@@ -10,12 +10,12 @@ from harness import OpenRun
 from test_stacked import made, objectives, opened
 from test_stacked_faults import Faulty
 
+from flower_fedcon import compiled as door
 from flower_fedcon.clients.scaffold import ScaffoldClient
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines import local, stacked
-from flower_fedcon.kernels import dispatch
 
 
 def of_clients(run: OpenRun, engine: Any) -> list[Any]:
@@ -52,7 +52,7 @@ def hostile(seed: int) -> list[tuple[bytes, ...]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_it_holds_bit_for_bit_what_the_uploads_would_make_of_it(seed, compiled, monkeypatch):
     if compiled:
-        monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+        monkeypatch.setattr(door, "WORTHWHILE", 0)
     found = hostile(seed)
     monkeypatch.setattr(Uploads, "held", lambda *_, **__: None)
     assert found == hostile(seed)
