@@ -110,7 +110,7 @@ def is_array(x: object) -> bool:
 
 
 def dot(x: Any, y: Any, axes: int) -> Any:
-    """Return each client's inner product, in double precision.
+    """Return each client's inner product, in double precision; y may be one model for all.
 
     >>> dot(np.array([1.0, 2.0]), np.ones(2), axes=1)
     3.0
@@ -119,9 +119,22 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     """
     if x.ndim == axes:
         return float(np.vdot(x, y))
-    n = len(x)
-    found = np.matmul(x.reshape(n, 1, -1), y.reshape(n, -1, 1)).reshape(n)
+    n, size = len(x), math.prod(x.shape[1:])
+    found = np.matmul(x.reshape(n, 1, size), y.reshape(-1, size, 1)).reshape(n)
     return found.astype(np.float64, copy=False)
+
+
+def times(tables: Any, x: Any) -> Any:
+    """Return each client's matrix times its vector, or times one vector for all.
+
+    >>> times(np.eye(2)[None], np.ones(2)), times(np.ones((1, 1, 2)), np.array([[1.0, 2.0]]))
+    (array([[1., 1.]]), array([[3.]]))
+    """
+    if tables.ndim == 2:
+        return tables.dot(x)
+    if x.ndim == 1:
+        return tables.reshape(-1, x.size).dot(x).reshape(tables.shape[:2])
+    return np.matmul(tables, x[:, :, None])[:, :, 0]
 
 
 def length(x: Any, axes: int) -> Any:

@@ -9,14 +9,20 @@ layers into one of a vector, and the objectives of many clients into one in arra
 from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
 from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
 from flower_fedcon.objectives.completion import MatrixCompletion
-from flower_fedcon.objectives.linear import LeastSquares, Quadratic
-from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
+from flower_fedcon.objectives.losses import (
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+)
 from flower_fedcon.objectives.many import ManyClients
 from flower_fedcon.objectives.network import TanhNetwork
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson
 from flower_fedcon.objectives.private import PrivateObjective
+from flower_fedcon.objectives.quadratic import Quadratic
 from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment
-from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.survival import CoxRegression
 
 __all__ = [
@@ -24,6 +30,7 @@ __all__ = [
     "GroupLossBounds",
     "HuberRegression",
     "LeastSquares",
+    "LinearModel",
     "LogisticRegression",
     "LossBound",
     "ManyClients",

@@ -13,8 +13,8 @@ import numpy as np
 
 from flower_fedcon.arrays import anyone
 from flower_fedcon.objectives.client_axis import Stack
-from flower_fedcon.objectives.stacked import StackedQuadratic, StackedScaled
-from flower_fedcon.objectives.stacked_losses import StackedLeastSquares
+from flower_fedcon.objectives.losses import LeastSquares
+from flower_fedcon.objectives.quadratic import Quadratic
 from flower_fedcon.solvers.clients import LocalProblems, Solutions, norms, some, wide
 from flower_fedcon.solvers.descent import TIGHT
 from flower_fedcon.solvers.exact import KEPT, REFINEMENTS, RULES
@@ -96,16 +96,16 @@ class Hessians(NamedTuple):
 
 def hessians(stack: Any) -> Hessians | None:
     """Return the Hessians of a whole stack; None where they vary with the model."""
-    factor, one = np.ones((1, 1, 1)), np.ones((1, 1, 1))
-    while type(stack) is StackedScaled:
-        factor, stack = factor * np.reshape(stack.factor, (-1, 1, 1)), stack.inner
-    if type(stack) is StackedQuadratic:
-        return Hessians(factor * stack.tables.astype(np.float64, copy=False), None, one)
-    if type(stack) is not StackedLeastSquares:
+    f, one = getattr(stack, "objective", None), np.ones((1, 1, 1))
+    if type(f) is Quadratic:
+        return Hessians(f.Q.astype(np.float64, copy=False), None, one)
+    if type(f) is not LeastSquares or f.sparse:
         return None
-    rows = stack.tables.astype(np.float64, copy=False)
+    rows = f.rows.astype(np.float64, copy=False)
+    if f.weights is not None:
+        rows = rows * np.sqrt(f.weights.astype(np.float64))[:, :, None]
     m, d = rows.shape[1:]
-    weights = factor * np.reshape(stack.scale, (-1, 1, 1)) / m
+    weights = np.reshape(f.scale, (-1, 1, 1)) / m
     if m >= d:
         return Hessians(weights * np.matmul(rows.swapaxes(1, 2), rows), None, one)
     if not weights.all():  # 0 A' A is also 1 0' 0

@@ -262,7 +262,7 @@ def test_nothing_is_copied(tmp_path):
         engine = StackedEngine(problem)
         setup = Setup.of(engine.describe(), 1, problem.layout, Full(), 0)
         engine.open(Server(METHODS["fedavg"](problem), setup, problem.start).info)
-        for array in (many[2].rows, many[2:5][0].rows, engine._groups[0].stack.tables):
+        for array in (many[2].rows, many[2:5][0].rows, engine._groups[0].stack.objective.rows):
             assert np.shares_memory(array, given)
         found = simulate(METHODS["fedavg"](problem), problem, 3, engine="stacked").x
     assert A.flags.writeable

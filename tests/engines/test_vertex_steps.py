@@ -82,15 +82,14 @@ class Clipped(FedFWClient):
         return np.clip(super().pulled_gradient(x, center, pull), -0.1, 0.1)
 
 
-@pytest.mark.parametrize("own", ["another set", "oracle", "gradient", "batches", "scaled"])
+@pytest.mark.parametrize("own", ["another set", "oracle", "gradient", "batches"])
 def test_what_is_not_such_a_step_is_taken_in_parts(taken, monkeypatch, own):
     chosen = {"another set": L2Ball(1.0), "oracle": Rounded(1.0)}.get(own, L1Ball(1.0))
     if own == "gradient":
         for place in ("local", "stacked"):
             module = f"flower_fedcon.engines.{place}.client_class"
             monkeypatch.setattr(module, lambda name: Clipped, raising=False)
-    kind = "scaled" if own == "scaled" else "least squares"
-    problem = FederatedProblem(clients(kind, 4, 6, (7,), np.float64), constraint=chosen)
+    problem = FederatedProblem(clients("least squares", 4, 6, (7,), np.float64), constraint=chosen)
     more = {"gradient": "stochastic", "batch_size": 3} if own == "batches" else {}
     strategy = FedFW(chosen, penalty=1.0, **more)
     local, stacked = (simulate(strategy, problem, 9, engine=e).x for e in ("local", "stacked"))

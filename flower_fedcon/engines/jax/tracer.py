@@ -24,7 +24,7 @@ from flower_fedcon.engines.jax.traced import (
 )
 from flower_fedcon.engines.jax.traced_solvers import GivenSolver
 from flower_fedcon.engines.selected import Selected
-from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
@@ -308,9 +308,9 @@ def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
-    """Return the stacks that an attribute holds, with a name for each."""
-    if isinstance(value, Stack):
+def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the stacks, or their objective, that an attribute holds, with a name for each."""
+    if isinstance(value, Stack | Stackable):  # its objective is one of all clients
         return [(name, value)]
     whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)
     return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
@@ -319,12 +319,13 @@ def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
 def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
     """Return a stack with traced arrays in the place of its own, of which a pass takes all."""
     new = copy(stack)
-    new.entries, new.whole = 1, (stack, slice(None))
+    if isinstance(new, Stack):
+        new.entries, new.whole = 1, (stack, slice(None))
     for name, value in vars(stack).items():
         if prefix + name in data:
             setattr(new, name, TracedArray(data[prefix + name]))
         found = _inner(name, value)
         inner = [_with(part, data, f"{prefix}{own}.") for own, part in found]
         if inner:
-            setattr(new, name, inner[0] if isinstance(value, Stack) else tuple(inner))
+            setattr(new, name, tuple(inner) if isinstance(value, tuple) else inner[0])
     return new
