@@ -164,7 +164,7 @@ class Gate:
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "
                     f"expected {one} and {self._layout.dtype}"
                 )
-            # One pass for both: of what is not finite, neither is the square norm.
+            # One pass for both checks: where a value is not finite, its square norm is not either.
             if isinstance(value, np.ndarray):
                 square = squared_norm(value)
                 if not square < most:

@@ -34,7 +34,8 @@ class Uploads:
         What means divide by, known before the round, whoever replies; those who do not count as
         clients that changed nothing.
     about : dict of array
-        What uploads lie about that are points, by name: what such a client would have sent.
+        Of uploads that are points, by name, the point that they lie around: a client that did not
+        reply counts as if it had sent that.
 
     Attributes
     ----------
@@ -219,7 +220,7 @@ class Uploads:
     def mean(self, name: str, about: Array | None = None) -> Array:
         """Return the mean over the cohort (mean_S), or what the strategy has take its place.
 
-        `about` is what uploads that are no changes lie around, such as the model that was sent.
+        `about` is the point around which uploads lie that are no changes: the model that was sent.
         """
         if self._examples is not None:
             return _add([n * value for n, value in self._weighted(name)]) / self._total()

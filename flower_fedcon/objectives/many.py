@@ -11,24 +11,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.losses import (
-    HuberRegression,
-    LeastSquares,
-    LogisticRegression,
-    PoissonRegression,
-)
 from flower_fedcon.objectives.rows import LinearModel, is_sparse
-from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.validation import Array
 
-KINDS: tuple[Any, ...] = (
-    LeastSquares,
-    LogisticRegression,
-    HuberRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
-"""What the objectives may be."""
 _AT_ONCE = 2**20  # entries of the data whose constants are computed in one go
 _EACH = ("sample_weight", "intercept")  # what belongs into the data of each client
 
@@ -43,8 +28,8 @@ class ManyClients(Sequence[Any]):
     Parameters
     ----------
     kind : type
-        `LeastSquares`, `LogisticRegression`, `HuberRegression`, `PoissonRegression` or
-        `SoftmaxRegression`.
+        A `LinearModel` of one loss a row: `LeastSquares`, `LogisticRegression`, `HuberRegression`,
+        `PoissonRegression`, `SoftmaxRegression`, or one of your own.
     A : array, shape (N, m, *row shape)
         m rows of each client; float64, or float32 to work in single precision. What is C-ordered
         is not copied, and must not change afterwards.
@@ -74,9 +59,9 @@ class ManyClients(Sequence[Any]):
     def __init__(
         self, kind: Callable[..., LinearModel], A: Any, targets: Any, **settings: Any
     ) -> None:
-        if kind not in KINDS:
-            known = ", ".join(one.__name__ for one in KINDS)
-            raise ConfigError(f"ManyClients(kind) must be one of {known}, got {kind!r}")
+        known = isinstance(kind, type) and issubclass(kind, LinearModel)
+        if not known or kind.slope is LinearModel.slope:  # type: ignore[attr-defined]
+            raise _no_loss(kind)
         for name in _EACH:
             if name in settings:
                 remedy = {
@@ -107,6 +92,8 @@ class ManyClients(Sequence[Any]):
             everything = kind(A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings)
         except ConfigError as error:
             raise ConfigError(f"{error}{_whose(A, targets)}") from None
+        if everything.stack_key() is None:
+            raise _no_loss(kind)
         self._whole: LinearModel = everything.divided(len(A))
         self.factors: Array | None = None
         """What multiplies each client's objective; None for 1."""
@@ -182,6 +169,13 @@ class ManyClients(Sequence[Any]):
     def __repr__(self) -> str:
         name, m = type(self._whole).__name__, self.rows_each
         return f"ManyClients({name}: {self.num_clients} clients, {m} rows each)"
+
+
+def _no_loss(kind: object) -> ConfigError:
+    return ConfigError(
+        "ManyClients(kind) must be one of the losses of rows, such as LeastSquares or "
+        f"LogisticRegression, got {kind!r}"
+    )
 
 
 def _whose(*arrays: Array) -> str:

@@ -293,7 +293,7 @@ def test_parts():
 
 
 WRONG = {
-    "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of LeastSquares"),
+    "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of the losses"),
     "axes": ((LeastSquares, np.ones((2, 3)), np.ones(2)), {}, r"shape \(clients, rows"),
     "empty": ((LeastSquares, np.ones((0, 3, 2)), np.ones((0, 3))), {}, "all >= 1"),
     "targets": ((LeastSquares, np.ones((2, 3, 4)), np.ones(6)), {}, r"must have shape \(2, 3\)"),
