@@ -1,4 +1,4 @@
-"""Gradients of means over rows, by the compiled kernels."""
+"""Gradients of means over rows, by compiled loops."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CompiledRows:
         )
 
     def takes(self, *arrays: Array) -> bool:
-        """Return whether the arrays have the data's dtype, which the kernels need."""
+        """Return whether the arrays have the data's dtype, which the loops need."""
         dtype = self.tables.dtype
         return all([array.dtype == dtype for array in arrays])  # noqa: C419  (no generator: faster)
 

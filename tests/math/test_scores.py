@@ -82,12 +82,13 @@ def test_who_does_not_step_on_scores():
 
 
 def test_products_are_found_once_and_handed_to_parts():
-    whole = stack(parts("huber"))
+    own = parts("huber")
+    whole = stack(own)
     products = whole.products
     assert whole.products is products
     part = whole.only(slice(1, 3)).only(np.array([1]))
     np.testing.assert_array_equal(part.products, products[2:3])
-    np.testing.assert_allclose(products[1], whole.tables[1] @ whole.tables[1].T, rtol=1e-12)
+    np.testing.assert_allclose(products[1], own[1].A @ own[1].A.T, rtol=1e-12)
 
 
 METHODS = {
