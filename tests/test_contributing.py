@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's worked example, followed to the letter in a copy of the project."""
+"""CONTRIBUTING.md's worked examples, followed to the letter in a copy of the project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from own_package import install
 from pages import ROOT, blocks
 from processes import SCRIPTS
 
-LINE = "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg\n"
+AFTER = {
+    "strategies/__init__.py": "from flower_fedcon.strategies.fedavg import FedAvg as FedAvg\n",
+    "flower_fedcon/objectives/__init__.py": "from flower_fedcon.objectives.completion import "
+    "MatrixCompletion as MatrixCompletion\n",
+    "tests/support/losses.py": "LOSSES = {\n",
+}
+"""Where lines that are added to a file go."""
 COPIED = ("strategies", "clients", "flower_fedcon", "tests", "sims", "docs", "examples",
           "README.md", "pyproject.toml", "Makefile", "CONTRIBUTING.md")  # fmt: skip
 
@@ -67,23 +73,42 @@ def copy(tmp_path_factory):
         else:
             shutil.copy(source, folder / name)
     for path, text in files().items():
-        if path == "strategies/__init__.py":
-            there = (folder / path).read_text()
-            assert LINE in there
-            (folder / path).write_text(there.replace(LINE, LINE + text))
+        if path in AFTER:
+            there, before = (folder / path).read_text(), AFTER[path]
+            assert before in there
+            (folder / path).write_text(there.replace(before, before + text))
         else:
             (folder / path).write_text(text)
     return folder
 
 
-def test_it_is_two_files_one_line_and_one_case():
+def test_they_are_few_files_and_lines():
     assert sorted(files()) == [
         "clients/fedavgm.py",
+        "flower_fedcon/objectives/__init__.py",
+        "flower_fedcon/objectives/log_cosh.py",
         "strategies/__init__.py",
         "strategies/fedavgm.py",
         "tests/algorithms/cases/fedavgm.py",
+        "tests/support/losses.py",
     ]
-    assert files()["strategies/__init__.py"].count("\n") == 1
+    assert all(files()[path].count("\n") == 1 for path in AFTER)
+
+
+def test_the_loss_passes_the_tests_of_losses(copy):
+    tests = ("tests/math/test_losses.py", "tests/math/test_three_functions.py")
+    quick = ("-p", "no:cacheprovider", "-n", "0")
+    done = run(copy, sys.executable, "-m", "pytest", "-k", "log_cosh", *quick, *tests)
+    assert done.returncode == 0, done.stdout[-3000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed.group(1)) > 30
+    for tool in (("ruff", "check"), ("ruff", "format", "--check"), ("mypy", "--strict")):
+        new = "flower_fedcon/objectives/log_cosh.py"
+        done = run(copy, sys.executable, "-m", *tool, new)
+        assert done.returncode == 0, done.stdout[-3000:]
+    done = run(copy, sys.executable, "-m", "pytest", *quick, "--doctest-modules", new)
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_the_example_passes_the_contract(copy):

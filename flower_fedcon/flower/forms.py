@@ -113,7 +113,7 @@ class ModelForm:
         return cls(tuple(map(str, names)), tuple(map(str, buffers)))
 
 
-class Agreed(NamedTuple):
+class AgreedStart(NamedTuple):
     """What server and clients start from."""
 
     form: ModelForm | None
@@ -126,7 +126,7 @@ class Agreed(NamedTuple):
     """Whether clients have train loops of their own."""
 
 
-def agree(
+def agree_on_start(
     strategy: FedConStrategy[Any],
     infos: Sequence[ClientInfo],
     given: Any,
@@ -137,7 +137,7 @@ def agree(
     declared: Sequence[str] | None = None,
     weighting: str = UNIFORM,
     preparation: Preparation | None = None,
-) -> Agreed:
+) -> AgreedStart:
     """Return what a run on these nodes starts from.
 
     Parameters
@@ -183,7 +183,7 @@ def agree(
         infos, num_rounds, layout, strategy.participation, seed, weighting, preparation
     )
     check_weighting(strategy, setup)
-    return Agreed(form, setup, x0, buffers, loops)
+    return AgreedStart(form, setup, x0, buffers, loops)
 
 
 class Extras(NamedTuple):

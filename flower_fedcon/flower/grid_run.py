@@ -19,7 +19,7 @@ from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.app_side import AppSide
-from flower_fedcon.flower.forms import agree
+from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
@@ -123,7 +123,7 @@ class GridRun:
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
         infos, preparation = self._prepared(self._engine.describe())
-        agreed = agree(
+        agreed = agree_on_start(
             self._strategy,
             infos,
             messages.own_arrays(initial) if isinstance(initial, ArrayRecord) else initial,

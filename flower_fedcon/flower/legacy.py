@@ -32,7 +32,7 @@ from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import codec, incoming
 from flower_fedcon.flower.app_side import AppSide
-from flower_fedcon.flower.forms import agree
+from flower_fedcon.flower.forms import agree_on_start
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import natural
 from flower_fedcon.flower.refusals import check_callers
@@ -141,7 +141,7 @@ class _Legacy(Strategy):
         configs: tuple[dict[str, Scalar], dict[str, Scalar]],
     ) -> None:
         self._strategy, self._num_clients = strategy, num_clients
-        self._x0, self._start, self._timeout = x0, start, timeout  # `start` as `agree` takes it
+        self._x0, self._start, self._timeout = x0, start, timeout  # as `agree_on_start` takes it
         self._on_round, self._configs = on_round, configs
         self._names: dict[str, str] = {}
         self._round: Round | None = None
@@ -165,7 +165,7 @@ class _Legacy(Strategy):
                     )
                 time.sleep(1.0)  # a node that has failed is asked again
         known = sorted(infos.values(), key=lambda info: natural(info.name))
-        form, setup, start, buffers, loops = agree(
+        form, setup, start, buffers, loops = agree_on_start(
             self._strategy, known, self._x0, name="x0", **self._start
         )
         # An attempt is one of Flower's rounds, which it counts.

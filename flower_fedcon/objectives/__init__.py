@@ -6,36 +6,24 @@ place. The modules `packed` and `stacked` are for the engines: they turn an obje
 layers into one of a vector, and the objectives of many clients into one in arrays.
 """
 
-from flower_fedcon.objectives.base import Objective, Scaled, SmoothFunction
-from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
-from flower_fedcon.objectives.completion import MatrixCompletion
-from flower_fedcon.objectives.linear import LeastSquares, Quadratic
-from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
-from flower_fedcon.objectives.many import ManyClients
-from flower_fedcon.objectives.network import TanhNetwork
-from flower_fedcon.objectives.neyman_pearson import NeymanPearson
-from flower_fedcon.objectives.private import PrivateObjective
-from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment
-from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
-from flower_fedcon.objectives.survival import CoxRegression
+from flower_fedcon.objectives.base import Objective as Objective
+from flower_fedcon.objectives.base import Scaled as Scaled
+from flower_fedcon.objectives.base import SmoothFunction as SmoothFunction
+from flower_fedcon.objectives.bounds import GroupLossBounds as GroupLossBounds
+from flower_fedcon.objectives.bounds import LossBound as LossBound
+from flower_fedcon.objectives.completion import MatrixCompletion as MatrixCompletion
+from flower_fedcon.objectives.losses import HuberRegression as HuberRegression
+from flower_fedcon.objectives.losses import LeastSquares as LeastSquares
+from flower_fedcon.objectives.losses import LogisticRegression as LogisticRegression
+from flower_fedcon.objectives.losses import PoissonRegression as PoissonRegression
+from flower_fedcon.objectives.many import ManyClients as ManyClients
+from flower_fedcon.objectives.network import TanhNetwork as TanhNetwork
+from flower_fedcon.objectives.neyman_pearson import NeymanPearson as NeymanPearson
+from flower_fedcon.objectives.private import PrivateObjective as PrivateObjective
+from flower_fedcon.objectives.quadratic import Quadratic as Quadratic
+from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment as QuadraticAssignment
+from flower_fedcon.objectives.rows import LinearModel as LinearModel
+from flower_fedcon.objectives.softmax import SoftmaxRegression as SoftmaxRegression
+from flower_fedcon.objectives.survival import CoxRegression as CoxRegression
 
-__all__ = [
-    "CoxRegression",
-    "GroupLossBounds",
-    "HuberRegression",
-    "LeastSquares",
-    "LogisticRegression",
-    "LossBound",
-    "ManyClients",
-    "MatrixCompletion",
-    "NeymanPearson",
-    "Objective",
-    "PoissonRegression",
-    "PrivateObjective",
-    "Quadratic",
-    "QuadraticAssignment",
-    "Scaled",
-    "SmoothFunction",
-    "SoftmaxRegression",
-    "TanhNetwork",
-]
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]

@@ -51,6 +51,20 @@ def chosen(constant: Any, which: Which) -> Any:
     return constant[which] if isinstance(constant, np.ndarray) else constant
 
 
+def scaled_together(arrays: Sequence[Array], factors: Sequence[float]) -> Array:
+    """Return arrays of one shape, each times its factor, along a new leading axis.
+
+    >>> scaled_together([np.ones(2), np.ones(2)], [1.0, 2.0])
+    array([[1., 1.],
+           [2., 2.]])
+    """
+    found = together(arrays)
+    if all(factor == 1.0 for factor in factors):
+        return found
+    scaled: Array = found * np.array(factors, found.dtype).reshape(-1, *[1] * (found.ndim - 1))
+    return scaled
+
+
 def together(arrays: Sequence[Array] | Array) -> Array:
     """Return arrays of one shape, stacked along a new leading axis.
 
@@ -145,7 +159,10 @@ class StepTaker:
 
 
 class Stackable(ABC):
-    """An objective that knows how those of its kind become a stack."""
+    """An objective that knows how those of its kind become one of many clients."""
+
+    why_not_traced: str | None = None
+    """Why rounds with it cannot be compiled: its lines are not NumPy's alone; None if they can."""
 
     @abstractmethod
     def stack_key(self) -> Hashable | None:
@@ -153,8 +170,11 @@ class Stackable(ABC):
 
     @classmethod
     @abstractmethod
-    def stacked(cls, objectives: Sequence[Any]) -> Stack:
-        """Return objectives with the same `stack_key` as one stack."""
+    def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Any:
+        """Return objectives with the same `stack_key`, each times its factor, as one of all.
+
+        It is a `Stack`, or an objective whose arrays have a client axis in front, for `Cohort`.
+        """
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Gradients of means over rows, by the compiled kernels."""
+"""Gradients of means over rows, by compiled loops."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import number
-from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
+from flower_fedcon.arrays import is_array, known, number
+from flower_fedcon.compiled import loops
+from flower_fedcon.compiled.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.objectives.client_axis import VertexStep, Which
+from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.objectives.losses import LeastSquares, LogisticRegression
+from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
 
@@ -21,7 +24,7 @@ class CompiledRows:
     Parameters
     ----------
     module : module
-        `flower_fedcon.kernels.compiled`.
+        `flower_fedcon.compiled.calls`.
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
     factors : array, shape (clients,)
@@ -53,7 +56,7 @@ class CompiledRows:
         )
 
     def takes(self, *arrays: Array) -> bool:
-        """Return whether the arrays have the data's dtype, which the kernels need."""
+        """Return whether the arrays have the data's dtype, which the loops need."""
         dtype = self.tables.dtype
         return all([array.dtype == dtype for array in arrays])  # noqa: C419  (no generator: faster)
 
@@ -194,30 +197,40 @@ class CompiledRows:
         return moved  # type: ignore[no-any-return]
 
 
-def compiled_rows(
-    tables: Array,
-    targets: Array,
-    factors: Any,
-    logistic: bool,
-    l2: Any = None,
-    steps: int = 1,
-) -> CompiledRows | None:
-    """Return the compiled form of a stack; None where NumPy is to be used.
+_LINKS = {
+    LeastSquares.slope: (False, 1.0),
+    LogisticRegression.slope: (True, 0.5),
+}
+"""The losses whose loops are compiled: whether by the logistic link, and the slope's factor."""
+
+
+def pays(whole: Any, times: int) -> bool:
+    """Return whether loops that go so often over the data of all clients are compiled."""
+    rows: Any = getattr(whole, "rows", None)
+    slope = getattr(type(whole), "slope", None)
+    if not (slope in _LINKS or slope is SoftmaxRegression.slope) or not is_array(rows):
+        return False
+    return known(rows) and whole.weights is None and loops(rows, times) is not None
+
+
+def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | None:
+    """Return the compiled loops of the clients of a loss; None where NumPy is to be used.
 
     Parameters
     ----------
-    tables, targets, logistic
-        See `CompiledRows`.
-    factors, l2 : float or sequence of float
-        What multiplies each client's gradient, and its ridge.
-    steps : int
+    whole : LinearModel
+        Of all clients, along a leading axis.
+    times : int
         How often a call goes over the tables.
     """
-    module = kernels(tables, steps)
-    if module is None:
+    if not pays(whole, times):
         return None
-    factors = np.full(len(tables), factors, tables.dtype)
-    ridges = None
-    if np.size(l2) in (1, len(tables)):
-        ridges = np.full(len(tables), np.reshape(l2, -1), tables.dtype)
-    return CompiledRows(module, tables, targets, factors, logistic, ridges)
+    module, data = loops(whole.rows, times), (whole.rows, whole.targets)
+    number = np.full(len(whole.rows), 1.0, whole.rows.dtype)
+    # Of an intercept, l2 is another.
+    ridges = None if whole.intercept and np.any(whole.l2) else number * whole.l2
+    if type(whole).slope is SoftmaxRegression.slope:
+        scaled = np.any(np.not_equal(whole.scale, 1.0))
+        return None if scaled else CompiledSoftmax(module, *data, ridges)
+    logistic, factor = _LINKS[type(whole).slope]
+    return CompiledRows(module, *data, number * (factor * whole.scale), logistic, ridges)

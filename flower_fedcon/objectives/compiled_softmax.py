@@ -1,4 +1,4 @@
-"""Gradient steps of softmax regression, by the compiled kernels."""
+"""Gradient steps of softmax regression, by compiled loops."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ class CompiledSoftmax:
         Classes.
     """
 
-    def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array) -> None:
+    def __init__(self, module: Any, tables: Array, targets: Array, ridges: Array | None) -> None:
         self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
 
+    def takes(self, *arrays: Array) -> bool:
+        """Return whether the arrays have the data's dtype, which the loops need."""
+        return all(array.dtype == self.tables.dtype for array in arrays)
+
     def walk(
-        self, steps: LocalPass, clients: Array, rows: Array | None, rate: float | None
+        self,
+        steps: LocalPass,
+        clients: Array,
+        rows: Array | None,
+        rate: float | None,
+        products: Array | None = None,
     ) -> tuple[Array, Array]:
         """Return what `CompiledRows.walk` does; models of shape (n, d, classes)."""
         module, shape = self.module, steps.start.shape[-2:]

@@ -11,20 +11,9 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Scaled
-from flower_fedcon.objectives.linear import LeastSquares
-from flower_fedcon.objectives.logistic import LogisticRegression, SoftmaxRegression
-from flower_fedcon.objectives.regression import HuberRegression, PoissonRegression
-from flower_fedcon.objectives.rows import LinearModel, eigenvalues, is_sparse
+from flower_fedcon.objectives.rows import LinearModel, is_sparse
 from flower_fedcon.validation import Array
 
-KINDS: tuple[Any, ...] = (
-    LeastSquares,
-    LogisticRegression,
-    HuberRegression,
-    PoissonRegression,
-    SoftmaxRegression,
-)
-"""What the objectives may be."""
 _AT_ONCE = 2**20  # entries of the data whose constants are computed in one go
 _EACH = ("sample_weight", "intercept")  # what belongs into the data of each client
 
@@ -39,8 +28,8 @@ class ManyClients(Sequence[Any]):
     Parameters
     ----------
     kind : type
-        `LeastSquares`, `LogisticRegression`, `HuberRegression`, `PoissonRegression` or
-        `SoftmaxRegression`.
+        A `LinearModel` of one loss a row: `LeastSquares`, `LogisticRegression`, `HuberRegression`,
+        `PoissonRegression`, `SoftmaxRegression`, or one of your own.
     A : array, shape (N, m, *row shape)
         m rows of each client; float64, or float32 to work in single precision. What is C-ordered
         is not copied, and must not change afterwards.
@@ -70,9 +59,9 @@ class ManyClients(Sequence[Any]):
     def __init__(
         self, kind: Callable[..., LinearModel], A: Any, targets: Any, **settings: Any
     ) -> None:
-        if kind not in KINDS:
-            known = ", ".join(one.__name__ for one in KINDS)
-            raise ConfigError(f"ManyClients(kind) must be one of {known}, got {kind!r}")
+        known = isinstance(kind, type) and issubclass(kind, LinearModel)
+        if not known or kind.slope is LinearModel.slope:  # type: ignore[attr-defined]
+            raise _no_loss(kind)
         for name in _EACH:
             if name in settings:
                 remedy = {
@@ -98,16 +87,31 @@ class ManyClients(Sequence[Any]):
             raise ConfigError(
                 f"ManyClients(targets) must have shape {A.shape[:2]}, as A has, got {targets.shape}"
             )
-        self.num_clients, self.rows_each = int(A.shape[0]), int(A.shape[1])
         # One objective of all rows: it checks the data, and each client's is a part of it.
         try:
-            self._whole: LinearModel = kind(
-                A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings
-            )
+            everything = kind(A.reshape(-1, *A.shape[2:]), targets.reshape(-1), **settings)
         except ConfigError as error:
             raise ConfigError(f"{error}{_whose(A, targets)}") from None
+        if everything.stack_key() is None:
+            raise _no_loss(kind)
+        self._whole: LinearModel = everything.divided(len(A))
         self.factors: Array | None = None
         """What multiplies each client's objective; None for 1."""
+
+    @property
+    def num_clients(self) -> int:
+        """How many there are."""
+        return len(self._whole.targets)
+
+    @property
+    def rows_each(self) -> int:
+        """How many rows each has."""
+        return self._whole.num_examples
+
+    @property
+    def whole(self) -> LinearModel:
+        """All, with their factors, as one objective whose arrays have a client axis."""
+        return self._whole if self.factors is None else self._whole.scaled_by(self.factors)
 
     def __len__(self) -> int:
         return self.num_clients
@@ -117,19 +121,14 @@ class ManyClients(Sequence[Any]):
     @overload
     def __getitem__(self, client: slice) -> Self: ...
     def __getitem__(self, client: int | slice) -> Any:
-        taken, m = range(self.num_clients)[client], self.rows_each
-        rows: Any  # where they follow one another, a slice, which copies nothing
+        taken, factors = range(self.num_clients)[client], self.factors
         if isinstance(taken, int):
-            rows = slice(taken * m, taken * m + m)
-        elif taken.step == 1:
-            rows = slice(taken.start * m, taken.start * m + len(taken) * m)
-        else:
-            rows = (np.array(taken, np.intp)[:, None] * m + np.arange(m)).reshape(-1)
-        whole, factors = self._whole.subset(rows), self.factors
-        if isinstance(taken, int):
-            return whole if factors is None else Scaled(whole, float(factors[taken]))
+            one = self._whole.one(taken)
+            return one if factors is None else Scaled(one, float(factors[taken]))
         part = self._with(None if factors is None else factors[client])
-        part.num_clients, part._whole = len(taken), whole
+        follow = taken.step == 1  # then nothing is copied
+        some = slice(taken.start, taken.stop) if follow else np.array(taken, np.intp)
+        part._whole = self._whole.part(some)
         return part
 
     def weighted(self, factors: Array) -> Self:
@@ -146,46 +145,37 @@ class ManyClients(Sequence[Any]):
     @cached_property
     def mean(self) -> Any:
         """(1/N) sum_j f_j, as one objective of all rows."""
+        mean = self._whole.joined()
         if self.factors is None:
-            return self._whole
+            return mean
         size = float(self.factors.mean())  # 1 of all, unless weights have weights
         if size == 0:
-            return Scaled(self._whole, 0.0)
-        everything: Any = slice(None)
-        mean = self._whole.subset(everything)
+            return Scaled(mean, 0.0)
         mean._weigh(np.repeat(self.factors, self.rows_each))  # in proportion
         return mean if abs(size - 1.0) <= 1e-12 else Scaled(mean, size)
-
-    def column(self, name: str) -> Any:
-        """Return what the attribute of that name is of each client.
-
-        `rows` and `targets` are arrays with a leading client axis, `objective` and `factor` those
-        of clients with weights; what all have alike is a list of one.
-        """
-        if name == "factor":
-            return self.factors
-        if name == "objective":
-            return self._with(None)
-        found: Any = getattr(self._whole, name)
-        if name in ("rows", "targets"):
-            return found.reshape(self.num_clients, self.rows_each, *found.shape[1:])
-        return [found]
 
     def constants(self) -> tuple[list[float | None], list[float | None]]:
         """Return each client's L and mu, None where it has none; computed together."""
         smooth: list[float | None] = []
         strong: list[float | None] = []
-        at_once = max(1, _AT_ONCE // (self.rows_each * self._whole.rows.shape[1]))
+        at_once = max(1, _AT_ONCE // self._whole.numbers_each)
         for start in range(0, self.num_clients, at_once):
             some = self[start : start + at_once]
-            found = _curvatures(some[0] if some.factors is None else some[0].objective, some)
-            for constants, more in zip((smooth, strong), found, strict=True):
-                constants += more
+            for constants, found in zip((smooth, strong), some.whole._curvature(), strict=True):
+                each: Any = np.array(found, object if found is None else np.float64)
+                constants += np.broadcast_to(each, len(some)).tolist()
         return smooth, strong
 
     def __repr__(self) -> str:
         name, m = type(self._whole).__name__, self.rows_each
         return f"ManyClients({name}: {self.num_clients} clients, {m} rows each)"
+
+
+def _no_loss(kind: object) -> ConfigError:
+    return ConfigError(
+        "ManyClients(kind) must be one of the losses of rows, such as LeastSquares or "
+        f"LogisticRegression, got {kind!r}"
+    )
 
 
 def _whose(*arrays: Array) -> str:
@@ -197,33 +187,6 @@ def _whose(*arrays: Array) -> str:
     return ""
 
 
-def column(objectives: Sequence[Any], name: str) -> Any:
-    """Return one attribute of each objective; a list of one where all have it alike."""
-    if isinstance(objectives, ManyClients):
-        return objectives.column(name)
-    return [getattr(objective, name) for objective in objectives]
-
-
 def representatives(objectives: Sequence[Any]) -> Sequence[Any]:
     """Return objectives that stand for all: the first of `ManyClients`, else each."""
     return objectives[:1] if isinstance(objectives, ManyClients) else objectives
-
-
-def _curvatures(first: LinearModel, clients: ManyClients) -> list[list[float | None]]:
-    """Return L and mu of each of some clients, by the formulas of the first."""
-    tables = clients.column("rows").astype(np.float64, copy=False)
-    _, m, d = tables.shape
-    turned = tables.swapaxes(1, 2)
-    squares = eigenvalues(tables @ turned if m < d else turned @ tables)
-    top = np.maximum(squares[:, -1], 0.0)
-    known = (m >= d) & (squares[:, 0] > d * np.finfo(np.float64).eps * top)
-    alike: Any = copy.copy(first)
-    alike._singular_squares = lambda: (top, np.where(known, squares[:, 0], 0.0))
-    each: list[list[float | None]] = []
-    for constant in alike._curvature():
-        if constant is None:
-            each.append([None] * len(clients))
-            continue
-        factors = 1.0 if clients.factors is None else clients.factors
-        each.append(np.broadcast_to(factors * constant, len(clients)).tolist())
-    return each

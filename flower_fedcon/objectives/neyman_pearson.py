@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.logistic import LogisticRegression
+from flower_fedcon.objectives.losses import LogisticRegression
 from flower_fedcon.validation import Array, float_array
 
 
@@ -62,7 +62,7 @@ class NeymanPearson(LogisticRegression):
 
     def constraint_value(self, x: Array) -> float:
         """Return g(x)."""
-        return self._constraint.value(x)
+        return float(self._constraint.value(x))
 
     def constraint_gradient(self, x: Array) -> Array:
         """Return the gradient of g at x, in the shape of x."""

@@ -50,7 +50,7 @@ class PrivateObjective:
     def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
         kind, name = type(objective), type(objective).__name__
         linear = isinstance(objective, LinearModel)
-        own = kind._slopes is not LinearModel._slopes if linear else hasattr(kind, "clipped_sum")
+        own = kind.slope is not LinearModel.slope if linear else hasattr(kind, "clipped_sum")
         if not own:
             raise ConfigError(
                 f"{name} has no gradient of each example (clipped_sum), so its examples cannot be "
@@ -91,7 +91,7 @@ class PrivateObjective:
             gradient += self.objective.clipped_sum(x, clip, rows)
         gradient += self.privacy.noise_multiplier * clip * normal(self.shape)
         gradient /= rate * m
-        ridge = getattr(self.objective, "_add_ridge", None)
+        ridge = getattr(self.objective, "ridged", None)
         gradient = gradient.astype(self.dtype)
         return gradient if ridge is None else ridge(gradient, x)
 

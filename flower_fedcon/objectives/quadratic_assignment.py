@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Hashable, Sequence
+from typing import Any, Self
+
 import numpy as np
 
+from flower_fedcon.arrays import dot
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.client_axis import Stackable, Which, scaled_together
 from flower_fedcon.validation import Array, float_array
 
 
-class QuadraticAssignment(Objective):
+class QuadraticAssignment(Objective, Stackable):
     """f(X) = sum over the client's entries (i, j) of X_ij (A X B')_ij.
 
     Over clients that partition the entries, the f sum to trace(A X B' X'). f is not convex, and
@@ -68,28 +74,61 @@ class QuadraticAssignment(Objective):
         self._few = len(pairs) <= size
         self._A, self._B = self.A[self._i], self.B[self._j]
 
+    def stack_key(self) -> Hashable | None:
+        """Return what the clients of one stack share; None for many entries, see `__init__`."""
+        if type(self) is not QuadraticAssignment or not self._few:
+            return None
+        return self.shape, self.dtype, self.num_examples
+
+    @classmethod
+    def along_axis(cls, objectives: Sequence[Self], factors: Sequence[float]) -> Self:
+        """Return objectives, each times its factor, as one of all clients."""
+        whole = copy.copy(objectives[0])
+        whole._i, whole._j = (np.stack([getattr(f, n) for f in objectives]) for n in ("_i", "_j"))
+        whole._A = scaled_together([f._A for f in objectives], factors)
+        whole._B = np.stack([f._B for f in objectives])
+        return whole
+
+    def part(self, which: Which) -> Self:
+        """Return some of the clients."""
+        part = copy.copy(self)
+        part._i, part._j = self._i[which], self._j[which]
+        part._A, part._B = self._A[which], self._B[which]
+        return part
+
+    @property
+    def numbers_each(self) -> int:
+        """How many numbers a client has."""
+        return 2 * int(self._A.shape[-1] * self._A.shape[-2])
+
+    def _at(self, x: Array) -> Any:
+        """Return the index of the client's entries of x."""
+        if x.ndim == 2:
+            return self._i, self._j
+        return np.arange(len(x))[:, None], self._i, self._j
+
     def _products(self, x: Array) -> Array:
         """Return (A X B')_ij at the entries."""
-        if x.shape != self.shape:
+        if x.shape[-2:] != self.shape or x.ndim > self._A.ndim:
             raise ConfigError(f"QuadraticAssignment takes x of shape {self.shape}, got {x.shape}")
         if self._few:
-            products: Array = ((self._A @ x) * self._B).sum(axis=1)
+            products: Array = (np.matmul(self._A, x) * self._B).sum(axis=-1)
         else:
             products = (self.A @ x @ self.B.T)[self._i, self._j]
         return products
 
-    def value(self, x: Array) -> float:
+    def value(self, x: Array) -> Any:
         """Return f(x)."""
-        return float(self._products(x).dot(x[self._i, self._j]))
+        return dot(self._products(x), x[self._at(x)], 1)
 
     def gradient(self, x: Array) -> Array:
         """Return M o (A X B') + A' (M o X) B, for M = 1 at the entries and 0 elsewhere."""
-        products, own = self._products(x), x[self._i, self._j]
+        products, own = self._products(x), x[self._at(x)]
         if self._few:
-            gradient: Array = self._A.T @ (own[:, None] * self._B)
+            gradient: Array = np.matmul(self._A.swapaxes(-1, -2), own[..., None] * self._B)
         else:
             masked = np.zeros_like(x)
             masked[self._i, self._j] = own
             gradient = self.A.T @ masked @ self.B
-        gradient[self._i, self._j] += products
+        gradient[self._at(gradient)] += products
         return gradient

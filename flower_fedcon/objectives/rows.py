@@ -1,19 +1,31 @@
-"""Linear models over rows of data, which are an array or a sparse matrix."""
+"""Losses of linear models over rows of data, of one client or of many along a leading axis."""
 
 from __future__ import annotations
 
 import copy
 import sys
-from abc import abstractmethod
-from typing import Any, Self
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from flower_fedcon.arrays import dot, is_array, times, wide
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Objective
-from flower_fedcon.validation import Array, float_array
+from flower_fedcon.objectives.client_axis import (
+    Stackable,
+    Which,
+    chosen,
+    per_client,
+    places,
+    together,
+)
+from flower_fedcon.validation import Array, float_array, nonnegative
 
 _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
+_DATA = ("rows", "targets", "weights")  # what has an axis of rows
+_NUMBERS = ("scale", "l2")  # of each client
+_SAID = {*_DATA, *_NUMBERS, "total_weight", "num_examples", "_constants", "clients"}
 
 
 def is_sparse(A: object) -> bool:
@@ -22,15 +34,24 @@ def is_sparse(A: object) -> bool:
     return scipy_sparse is not None and bool(scipy_sparse.issparse(A))
 
 
-class LinearModel(Objective):
-    """The mean over rows a_i of w_i loss(<a_i, x>, target_i), plus l2/2 ||x||^2.
+class LinearModel(Objective, Stackable):
+    """scale times the mean over rows a_i of w_i loss(<a_i, x>, target_i), plus l2/2 ||x||^2.
 
-    A subclass sets `targets` and defines the private functions of the scores <a_i, x>.
+    A subclass defines three functions of scores <a_i, x> and targets, entry by entry: `loss`,
+    `slope` and `curvature`. They serve one client, many along a leading axis, and what compiles
+    rounds, and change no array in place. What else they depend on are numbers of the object,
+    which many clients must have alike.
+
+    Many clients are one such object (see `along_axis`) whose arrays have one more axis in front.
+    x is then one point for all, or has that axis, too; values have shape (clients,).
 
     Parameters
     ----------
     A : array of shape (m, *model shape), or SciPy sparse matrix of shape (m, d)
         A sparse one is kept as CSR.
+    targets : array, shape (m,)
+    l2 : float
+        >= 0.
     sample_weight : array, shape (m,), optional
         Weights >= 0 of the rows, of any positive sum: the mean is the weighted one.
     intercept : bool (default: False)
@@ -38,13 +59,29 @@ class LinearModel(Objective):
         l2 leaves free; then `rows` have a last entry 1.
     """
 
+    target_name: ClassVar[str] = "targets"
+    curvatures: ClassVar[tuple[float, float | None]] = (0.0, None)
+    """Bounds of `curvature`; None where there is none, and `smoothness` is unknown."""
+    clients: int | None = None
+    """How many there are, where arrays have an axis for them."""
     rows: Any
     targets: Array
-    l2: float = 0.0
+    l2: Any = 0.0
+    scale: Any = 1.0
     weights: Array | None
     """w_i, with mean 1; None where all are."""
+    _plain: bool  # whether scores of one client are a product of its rows and a vector
+    _bound: Array | None = None  # where there is an intercept: 0 for it, 1 for what l2 holds
 
-    def __init__(self, A: Any, *, sample_weight: object = None, intercept: bool = False) -> None:
+    def __init__(
+        self,
+        A: Any,
+        targets: Any,
+        l2: float = 0.0,
+        *,
+        sample_weight: object = None,
+        intercept: bool = False,
+    ) -> None:
         name = f"{type(self).__name__}(A)"
         if is_sparse(A):
             array = A.tocsr()
@@ -64,21 +101,46 @@ class LinearModel(Objective):
         if intercept:
             array = _with_ones(array)
         self.shape = self._row_shape = array.shape[1:]
+        if intercept:
+            self._bound = np.ones(self.shape, self.dtype)
+            self._bound[-1] = 0.0
         self.rows = array if is_sparse(array) else array.reshape(len(array), -1)
+        self._plain = array.ndim == 2 and not is_sparse(array)
+        self.targets = self._checked(targets)
+        self.l2 = nonnegative(f"{type(self).__name__}(l2)", l2)
         self.weights, self.total_weight = None, float(self.num_examples)
         if sample_weight is not None:
             self._weigh(sample_weight)
 
-    def subset(self, rows: Array) -> Self:
-        """Return the same function of some rows alone (integers): a fold of the data."""
-        part = copy.copy(self)
-        part.__dict__.pop("_constants", None)
-        part.rows, part.targets = self.rows[rows], self.targets[rows]
-        part.num_examples = len(part.targets)
-        part.weights, part.total_weight = None, float(part.num_examples)
-        if self.weights is not None:
-            part._weigh(self.weights[rows] * (self.total_weight / self.num_examples))
-        return part
+    # --- the three functions ---------------------------------------------------------------------
+
+    def loss(self, scores: Array, targets: Array) -> Array:
+        """Return each row's loss."""
+        raise NotImplementedError
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        """Return the derivative of each row's loss in its score, in a new array."""
+        raise NotImplementedError
+
+    def curvature(self, scores: Array, targets: Array) -> Array:
+        """Return the second derivative of each row's loss in its score."""
+        raise NotImplementedError
+
+    # --- data ------------------------------------------------------------------------------------
+
+    def _checked(self, targets: Any) -> Array:
+        """Return the targets as an array, of the type of A."""
+        name = self.target_name
+        array = float_array(f"{type(self).__name__}({name})", targets)
+        return self._match(name, array).astype(self.dtype, copy=False)
+
+    def _match(self, name: str, targets: Array) -> Array:
+        if targets.shape != (self.num_examples,):
+            raise ConfigError(
+                f"{type(self).__name__}: A has {self.num_examples} rows, so {name} must have "
+                f"shape ({self.num_examples},), got {targets.shape}"
+            )
+        return targets
 
     def _weigh(self, sample_weight: object) -> None:
         name = f"{type(self).__name__}(sample_weight)"
@@ -92,7 +154,19 @@ class LinearModel(Objective):
     @property
     def sparse(self) -> bool:
         """Whether the data are a sparse matrix."""
-        return not isinstance(self.rows, np.ndarray)
+        return not is_array(self.rows)
+
+    @property
+    def one_score(self) -> bool:
+        """Whether steps can be taken on scores: one a row of an array, and one l2."""
+        l2 = self.l2
+        held = self._bound is None or (l2.__class__ is float and not l2)
+        return held and not self.sparse
+
+    @property
+    def why_not_traced(self) -> str | None:  # type: ignore[override]
+        """Why rounds with it cannot be compiled; None if they can."""
+        return "has sparse rows, which JAX does not take" if self.sparse else None
 
     @property
     def A(self) -> Any:  # noqa: N802
@@ -102,47 +176,192 @@ class LinearModel(Objective):
             return rows
         return rows.reshape((self.num_examples, *self._row_shape))
 
-    def _match(self, name: str, targets: Array) -> Array:
-        if targets.shape != (self.num_examples,):
-            raise ConfigError(
-                f"{type(self).__name__}: A has {self.num_examples} rows, so {name} must have "
-                f"shape ({self.num_examples},), got {targets.shape}"
-            )
-        return targets
+    def subset(self, rows: Array) -> Self:
+        """Return the same function of some rows alone (integers): a fold of the data."""
+        part = copy.copy(self)
+        part.__dict__.pop("_constants", None)
+        part.rows, part.targets = self.rows[rows], self.targets[rows]
+        part.num_examples = len(part.targets)
+        part.weights, part.total_weight = None, float(part.num_examples)
+        if self.weights is not None:
+            part._weigh(self.weights[rows] * (self.total_weight / self.num_examples))
+        return part
 
-    def _loss(self, scores: Array) -> float:
-        """Return the mean loss over all rows."""
-        return float(self._weighted(self._losses(scores, self.targets)).mean())
+    # --- many clients ----------------------------------------------------------------------------
 
-    def _losses(self, scores: Array, targets: Array) -> Array:
-        """Return each row's loss."""
-        raise NotImplementedError
+    def stack_key(self) -> Hashable | None:
+        """Return what the clients of one stack share; None where there is more than losses.
 
-    @abstractmethod
-    def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
-        """Return the gradient of the mean loss in the shape of x; may overwrite `scores`."""
+        A class from elsewhere may define its three functions, and must leave alone what is made of
+        them. Numbers of its own that these may depend on must be the same.
+        """
+        if not _is_three_functions(type(self)):
+            return None
+        own = {n: v for n, v in vars(self).items() if n not in _SAID and not callable(v)}
+        own.pop("_bound", None)
+        if not all(isinstance(v, int | float | str | tuple | np.dtype) for v in own.values()):
+            return None
+        form = self.rows.shape, self.rows.dtype, self.targets.dtype
+        return (*form, self.sparse, self.weights is None, *sorted(own.items(), key=_name))
 
-    def _slopes(self, scores: Array, targets: Array) -> Array:
-        """Return the derivative of each row's loss in its score, shape of the scores."""
-        raise NotImplementedError
+    @classmethod
+    def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Self:
+        """Return objectives with the same `stack_key`, each times its factor, as one of all."""
+        first: Self = objectives[0]
+        whole = first._with_rows(
+            _all_rows([f.rows for f in objectives]),
+            together([f.targets for f in objectives]),
+            None if first.weights is None else together([f.weights for f in objectives]),
+        )
+        whole.clients = len(objectives)
+        for name in _NUMBERS:
+            values = [getattr(f, name) for f in objectives]
+            setattr(whole, name, per_client(values, first.dtype, 0))
+        ones = all(factor == 1.0 for factor in factors)
+        return whole if ones else whole.scaled_by(np.array(factors))
 
-    def _curvatures(self, scores: Array) -> Array:
-        """Return the second derivative of each row's loss in its score."""
-        raise NotImplementedError
+    def _with_rows(self, rows: Any, targets: Array, weights: Array | None) -> Self:
+        """Return this loss on other rows."""
+        other = copy.copy(self)
+        other.__dict__.pop("_constants", None)
+        other.rows, other.targets, other.weights = rows, targets, weights
+        return other
+
+    def scaled_by(self, factors: Array) -> Self:
+        """Return the objectives of all clients, each times its factor."""
+        product = copy.copy(self)
+        for name in _NUMBERS:
+            values = factors * getattr(self, name)
+            setattr(product, name, per_client(values.tolist(), self.dtype, 0))
+        return product
+
+    def divided(self, count: int) -> Self:
+        """Return the objectives of so many clients, to whom the rows are dealt in equal parts."""
+        m, d = self.rows.shape
+        whole = self._with_rows(
+            self.rows.reshape(count, m // count, d), self.targets.reshape(count, -1), None
+        )
+        whole.clients, whole.num_examples = count, m // count
+        whole.total_weight = float(whole.num_examples)
+        return whole
+
+    def joined(self) -> Self:
+        """Return the mean of the objectives of clients that have all but their rows alike."""
+        rows = self.rows
+        mean = self._with_rows(rows.reshape(-1, rows.shape[-1]), self.targets.reshape(-1), None)
+        mean.clients, mean.num_examples = None, mean.targets.size
+        mean.total_weight = float(mean.num_examples)
+        return mean
+
+    def one(self, place: int) -> Self:
+        """Return the objective of one client, without the axis."""
+        own = self._with_rows(
+            self.rows[place],
+            self.targets[place],
+            None if self.weights is None else self.weights[place],
+        )
+        own.clients = None
+        own.scale, own.l2 = (float(np.broadcast_to(v, len(self.targets))[place]) for v in
+                             (self.scale, self.l2))  # fmt: skip
+        return own
+
+    def part(self, which: Which, rows: Array | None = None) -> Self:
+        """Return some of the clients, with all their rows or with some each, (clients, batch)."""
+        part = copy.copy(self)
+        index: Any = which if rows is None else (places(which)[:, None], rows)
+        part.rows, part.targets = self.rows[index], self.targets[index]
+        if self.weights is not None:
+            part.weights = self.weights[index]
+        part.scale, part.l2 = chosen(self.scale, which), chosen(self.l2, which)
+        part.clients = len(part.targets)
+        return part
+
+    @property
+    def numbers_each(self) -> int:
+        """How many numbers the rows of one client have."""
+        rows = self.rows
+        return int(rows.shape[-1] * rows.shape[-2]) if is_array(rows) else int(rows.nnz)
+
+    # --- values and gradients --------------------------------------------------------------------
 
     def _scores(self, x: Array, rows: Any) -> Array:
         """Return <a_i, x> for each row in a new array."""
-        scores: Array = rows.dot(x.reshape(-1))
+        if rows.ndim == 2:
+            scores: Array = rows.dot(x if x.ndim == 1 else x.reshape(-1))
+        elif is_array(rows):
+            own = x.ndim > len(self.shape)
+            scores = times(rows, x.reshape(len(x), -1) if own else x.reshape(-1))
+        else:
+            scores = rows.scores(x.reshape(-1, rows.shape[-1]))
         return scores
 
-    def value(self, x: Array) -> float:
+    def _pull(self, weights: Array, rows: Any) -> Array:
+        """Return the sum of the rows, each times its weight, in the shape of x."""
+        if rows.ndim == 2:
+            dense = rows.__class__ is np.ndarray
+            sums: Array = weights.dot(rows) if dense else rows.T.dot(weights)
+            return sums if sums.shape == self.shape else sums.reshape(self.shape)
+        sums = rows.pull(weights) if self.sparse else np.matmul(weights[:, None, :], rows)
+        return sums.reshape(len(rows), *self.shape)
+
+    def _mean(self, scores: Array) -> Any:
+        """Return scale times the mean loss, from the scores of all rows."""
+        losses = self.loss(scores, self.targets)
+        if self.weights is not None:
+            losses = losses * self.weights
+        mean = np.add.reduce(losses, axis=-1) / losses.shape[-1]
+        return self.scale * mean if self.clients else self.scale * float(mean)
+
+    def _row_weights(
+        self, scores: Array, targets: Array, weights: Array | None, factor: float = 1.0
+    ) -> Array:
+        """Return what each row counts for in factor times the gradient, without l2."""
+        found = self.slope(scores, targets)
+        share = factor * self.scale / scores.shape[-1]
+        counts: Array = found * (share if self.clients is None else wide(share, found))
+        if weights is not None:
+            counts = counts * (weights if weights.ndim == found.ndim else weights[..., None, :])
+        return counts
+
+    def row_weights(self, scores: Array) -> Array:
+        """Return what each row counts for in the gradient, without l2, from all rows' scores."""
+        return self._row_weights(scores, self.targets, self.weights)
+
+    def _gradient(
+        self, x: Array, rows: Any, targets: Array, weights: Array | None, factor: float = 1.0
+    ) -> Array:
+        if x.shape != self.shape:
+            self._expect(x)
+        # One client's vector in few calls: of small data, they cost as much as arithmetic.
+        plain = self._plain and self.clients is None
+        scores = rows.dot(x) if plain else self._scores(x, rows)
+        counts = self._row_weights(scores, targets, weights, factor)
+        gradient: Array = counts.dot(rows) if plain else self._pull(counts, rows)
+        l2 = self.l2
+        return gradient if l2.__class__ is float and not l2 else self.ridged(gradient, x, factor)
+
+    def value(self, x: Array) -> Any:
         """Return f(x)."""
-        self._expect(x)
-        return self._loss(self._scores(x, self.rows)) + self._ridge(x)
+        if x.shape != self.shape:
+            self._expect(x)
+        value, l2 = self._mean(self._scores(x, self.rows)), self.l2
+        return value if l2.__class__ is float and not l2 else value + self.ridge(x)
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient at x, in the shape of x."""
         return self._gradient(x, self.rows, self.targets, self.weights)
+
+    def value_and_gradient(self, x: Array) -> tuple[Any, Array]:
+        """Return f(x) and the gradient at x, which share a product with the data."""
+        if x.shape != self.shape:
+            self._expect(x)
+        scores = self._scores(x, self.rows)
+        value = self._mean(scores)
+        counts = self._row_weights(scores, self.targets, self.weights)
+        gradient, l2 = self._pull(counts, self.rows), self.l2
+        if l2.__class__ is float and not l2:
+            return value, gradient
+        return value + self.ridge(x), self.ridged(gradient, x)
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Return the gradient at x of the mean over `rows` (integers), l2 included."""
@@ -155,6 +374,17 @@ class LinearModel(Objective):
         else:  # in three quarters of the time of an index
             data = self.rows.take(rows.astype(np.intp, copy=False), 0)
         return self._gradient(x, data, self.targets[rows], weights)
+
+    def add_gradient(self, x: Array, out: Array, scale: float) -> None:
+        """Add scale times the gradient at x to `out` in place; the factor adds no pass."""
+        out += self._gradient(x, self.rows, self.targets, self.weights, scale)
+
+    def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
+        """Return scale times the gradient at x, plus pull (x - center)."""
+        g: Array = x - center
+        g *= pull
+        g += self._gradient(x, self.rows, self.targets, self.weights, scale)
+        return g
 
     def clipped_sum(self, x: Array, clip: float, rows: Array) -> Array:
         """Return the sum over `rows` of their losses' gradients, each of norm at most `clip`.
@@ -171,7 +401,7 @@ class LinearModel(Objective):
         """
         self._expect(x)
         data = self.rows[rows]
-        slopes = self._slopes(self._scores(x, data), self.targets[rows])
+        slopes = self.scale * self.slope(self._scores(x, data), self.targets[rows])
         squares = data.multiply(data).sum(axis=1) if self.sparse else np.square(data).sum(axis=1)
         squares = np.asarray(squares).reshape(-1)
         norms = np.sqrt(squares + data.shape[1] * np.finfo(self.dtype).tiny)  # lost by squaring
@@ -180,20 +410,10 @@ class LinearModel(Objective):
         slopes[..., ~np.isfinite(norms)] = 0.0  # of a row too long for arithmetic nothing is left
         return self._pull(slopes, data)
 
-    def _pull(self, slopes: Array, rows: Any) -> Array:
-        """Return the sum of the rows, each times its slope, in the shape of x."""
-        return pull(slopes, rows).reshape(self.shape)
-
-    def value_and_gradient(self, x: Array) -> tuple[float, Array]:
-        """Return f(x) and the gradient at x, which share a product with the data."""
-        self._expect(x)
-        scores = self._scores(x, self.rows)
-        value = self._loss(scores) + self._ridge(x)
-        gradient = self._pull_back(scores, self.rows, self.targets, self.weights)
-        return value, self._add_ridge(gradient, x)
+    # --- second derivatives ----------------------------------------------------------------------
 
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
-        """Return the matrix of second derivatives at x, of the flattened model.
+        """Return the matrix of second derivatives at x, of the flattened model of one client.
 
         Parameters
         ----------
@@ -206,9 +426,31 @@ class LinearModel(Objective):
         array, shape (k, k)
         """
         self._expect(x)
-        curvatures = self._curvatures(self._scores(x, self.rows))
-        hessian = self._gram(self._weighted(curvatures) / self.num_examples, columns)
+        hessian = self._gram(self.row_curvatures(x), columns)
         return self._add_l2(hessian, columns)
+
+    def second_derivatives(self, x: Array) -> Callable[[Array], Array]:
+        """Return the map v -> H v at x, for v in the shape of x.
+
+        A class of losses for which Newton's method pays has it as `hessian_products`.
+        """
+        if x.shape != self.shape:
+            self._expect(x)
+        curvatures = self.row_curvatures(x)
+
+        def product(v: Array) -> Array:
+            changes = self._scores(v, self.rows) * curvatures
+            return self.ridged(self._pull(changes, self.rows), v)
+
+        return product
+
+    def row_curvatures(self, x: Array) -> Array:
+        """Return what each row counts for in the second derivatives at x, without l2."""
+        scores = self._scores(x, self.rows)
+        found = self.curvature(scores, self.targets)
+        share = self.scale / scores.shape[-1]
+        counts: Array = found * (wide(share, found) if self.clients else share)
+        return counts if self.weights is None else counts * self.weights
 
     def _gram(self, curvatures: Array, columns: Array | None) -> Array:
         """Return the sum over rows of curvature_i a_i a_i'."""
@@ -222,64 +464,109 @@ class LinearModel(Objective):
 
     def _add_l2(self, hessian: Array, columns: Array | None) -> Array:
         if self.l2:
-            ridge = np.full(self.shape, self.l2, hessian.dtype)
-            if self.intercept:
-                ridge[-1] = 0.0
-            chosen = ridge.reshape(-1) if columns is None else ridge.reshape(-1)[columns]
-            hessian[np.diag_indices_from(hessian)] += chosen
+            bound = 1.0 if self._bound is None else self._bound
+            ridge = np.broadcast_to(self.l2 * bound, self.shape).reshape(-1)
+            hessian[np.diag_indices_from(hessian)] += ridge if columns is None else ridge[columns]
         return hessian
 
-    def _weighted(self, values: Array) -> Array:
-        """Return values of the rows times their weights."""
-        return values if self.weights is None else values * self.weights
+    # --- l2 --------------------------------------------------------------------------------------
 
-    def _gradient(self, x: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
-        self._expect(x)
-        return self._add_ridge(self._pull_back(self._scores(x, rows), rows, targets, weights), x)
+    def ridged(
+        self, gradient: Array, x: Array, factor: float = 1.0, which: Which | None = None
+    ) -> Array:
+        """Return a gradient plus factor times that of l2/2 ||x||^2, of some clients alone."""
+        l2 = self.l2
+        if l2.__class__ is float and self._bound is None:
+            return gradient + factor * l2 * x if l2 else gradient
+        held = self._held(x, l2 if which is None else chosen(l2, which))
+        return gradient + (held if factor == 1.0 else factor * held)
 
-    def _add_ridge(self, gradient: Array, x: Array) -> Array:
-        if self.l2 and self.intercept:
-            gradient[:-1] += self.l2 * x[:-1]
-        elif self.l2:
-            gradient += self.l2 * x
-        return gradient
-
-    def _ridge(self, x: Array) -> float:
-        if not self.l2:
+    def ridge(self, x: Array) -> Any:
+        """Return l2/2 ||x||^2, without the intercept."""
+        l2 = self.l2
+        if type(l2) is float and not l2:
             return 0.0
-        x = x[:-1] if self.intercept else x
-        return 0.5 * self.l2 * float(np.vdot(x, x))
+        held = self._held(x, l2)  # first: what is 0 has no square that overflows
+        if self.clients is None:
+            return 0.5 * dot(held, x, len(self.shape))
+        with np.errstate(over="ignore"):  # as one client's product does
+            return 0.5 * dot(held, x, len(self.shape))
 
-    @property
-    def _mu(self) -> float:
-        """What l2 alone gives as strong convexity."""
-        return 0.0 if self.intercept else self.l2
+    def _held(self, x: Array, l2: Any) -> Array:
+        """Return the gradient of l2/2 ||x||^2, without the intercept."""
+        if is_array(l2):
+            l2 = l2.reshape(-1, *[1] * len(self.shape))
+        held: Array = l2 * x if self._bound is None else l2 * (self._bound * x)
+        return held
+
+    # --- constants -------------------------------------------------------------------------------
 
     def _expect(self, x: Array) -> None:
-        if x.shape != self.shape:
+        shape = x.shape[1:] if self.clients and x.ndim > len(self.shape) else x.shape
+        if shape != self.shape:
             raise ConfigError(f"{type(self).__name__} takes x of shape {self.shape}, got {x.shape}")
 
-    def _singular_squares(self) -> tuple[float, float]:
+    def _curvature(self) -> tuple[Any, Any]:
+        least, most = self.curvatures
+        mu: Any = 0.0 if self.intercept else self.l2
+        if most is None:
+            return None, mu
+        share = self.scale / self.num_examples
+        top, bottom = self._singular_squares()
+        return share * most * top + self.l2, share * least * bottom + mu
+
+    def _singular_squares(self) -> tuple[Any, Any]:
         """Return sigma_max^2 and sigma_min^2 of the rows times the roots of their weights.
 
         The second is 0 with fewer rows than entries of x, and for a large sparse matrix.
         """
         rows = self.rows.astype(np.float64, copy=False)
-        m, d = rows.shape
+        m, d = rows.shape[-2:]
         if self.weights is not None:
-            root = np.sqrt(self.weights.astype(np.float64))[:, None]
+            root = np.sqrt(self.weights.astype(np.float64))[..., None]
             rows = rows.multiply(root).tocsr() if self.sparse else rows * root
         if self.sparse and min(m, d) > _GRAM:
             from scipy.sparse.linalg import norm
 
             # ||A||_2^2 is at most ||A||_1 ||A||_inf, and at most ||A||_F^2.
             return min(norm(rows, 1) * norm(rows, np.inf), norm(rows) ** 2), 0.0
-        gram = rows @ rows.T if m < d else rows.T @ rows
+        turned = rows.T if self.sparse else rows.swapaxes(-1, -2)
+        gram = rows @ turned if m < d else turned @ rows
         squares = eigenvalues(gram.toarray() if self.sparse else gram)
-        top = max(float(squares[-1]), 0.0)
+        top = np.maximum(squares[..., -1], 0.0)
         # Below the product's rounding errors the smallest one cannot be told from 0.
-        known = m >= d and squares[0] > d * np.finfo(np.float64).eps * top
-        return top, float(squares[0]) if known else 0.0
+        known = (m >= d) & (squares[..., 0] > d * np.finfo(np.float64).eps * top)
+        bottom = np.where(known, squares[..., 0], 0.0)
+        return (top, bottom) if self.clients else (float(top), float(bottom))
+
+
+_MADE = (
+    *("value", "gradient", "value_and_gradient", "batch_gradient", "stochastic_gradient"),
+    *("add_gradient", "pulled_gradient", "hessian_products", "second_derivatives"),
+    *("_scores", "_pull", "_mean", "_row_weights", "row_weights", "row_curvatures", "_gradient"),
+    *("ridged", "ridge", "_held", "subset", "part", "along_axis"),
+)
+"""What this package makes of the three functions."""
+
+
+def _is_three_functions(kind: type[LinearModel]) -> bool:
+    """Return whether all that a class from elsewhere has of its own are the three functions."""
+    here = f"{__name__.partition('.')[0]}."
+    others = [one for one in kind.__mro__[:-1] if not one.__module__.startswith(here)]
+    return not any(name in vars(one) for one in others for name in _MADE)
+
+
+def _name(item: tuple[str, Any]) -> str:
+    return item[0]
+
+
+def _all_rows(each: Sequence[Any]) -> Any:
+    """Return the rows of many clients as one."""
+    if isinstance(each[0], np.ndarray):
+        return together(each)
+    from flower_fedcon.objectives.sparse_rows import SparseRows
+
+    return SparseRows(each)
 
 
 def eigenvalues(products: Array) -> Array:
@@ -296,12 +583,6 @@ def eigenvalues(products: Array) -> Array:
             "entries, say"
         )
     return np.linalg.eigvalsh(products)
-
-
-def pull(weights: Array, rows: Any) -> Array:
-    """Return the sum of the rows, each times its weight."""
-    product: Array = weights.dot(rows) if isinstance(rows, np.ndarray) else rows.T.dot(weights)
-    return product
 
 
 def _with_ones(array: Any) -> Any:

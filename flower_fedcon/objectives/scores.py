@@ -58,7 +58,7 @@ def steps_on_scores(
     ridge : float, or array of shape (clients, 1)
     weigh : function
         Returns the weights of the rows in the gradients without ridge, from the scores of shape
-        (clients, rows), which it may overwrite.
+        (clients, rows).
 
     >>> A, b = np.array([[[1.0, 0.0, 0.0, 0.0]]]), np.array([[2.0]])
     >>> steps = LocalPass(np.ones(4), steps=2, rate=0.5)
@@ -70,11 +70,11 @@ def steps_on_scores(
     kept = 1.0 - step * (ridge + steps.shift)
     scores = _scores(tables, z)
     drifts = 0.0 if drift is None else _scores(tables, drift)
-    weights = total = weigh(scores.copy())
+    weights = total = weigh(scores)
     power, elapsed = kept, 1.0
     for _ in range(steps.steps - 1):
         scores = kept * scores - step * (_sums(weights, products) + drifts)
-        weights = weigh(scores.copy())
+        weights = weigh(scores)
         total = kept * total + weights
         power, elapsed = kept * power, kept * elapsed + 1.0
     change = _sums(total, tables)

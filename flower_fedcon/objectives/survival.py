@@ -9,7 +9,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
-from flower_fedcon.validation import Array, choice, float_array, nonnegative
+from flower_fedcon.validation import Array, choice, float_array
 
 _TIES = ("breslow", "efron")
 
@@ -52,6 +52,8 @@ class CoxRegression(LinearModel):
     (0.346574, array([-0.25]))
     """
 
+    target_name = "event"
+
     def __init__(
         self,
         A: object,
@@ -62,25 +64,30 @@ class CoxRegression(LinearModel):
         ties: str = "breslow",
         sample_weight: object = None,
     ) -> None:
-        super().__init__(A, sample_weight=sample_weight)
-        if len(self.shape) != 1:
-            raise ConfigError(f"CoxRegression(A) must have 2 axes, got {self.A.shape}")
+        super().__init__(A, event, l2, sample_weight=sample_weight)
         times = self._match("time", float_array("CoxRegression(time)", time))
-        events = self._match("event", float_array("CoxRegression(event)", event))
-        other = events[(events != 0) & (events != 1)]
-        if other.size:
-            raise ConfigError(f"CoxRegression(event) must be 0 or 1, got {other[0]:g}")
-        self.l2 = nonnegative("CoxRegression(l2)", l2)
         self.ties = choice("CoxRegression(ties)", ties, _TIES)
         # Longest time first: a risk set is then the first rows, and a sum over it a running one.
         order = np.argsort(-times, kind="stable")
         self.rows = self.rows[order]
-        self.times, self.events = times[order], events[order] == 1
+        self.times, self.events = times[order], self.targets[order] == 1
         self.targets = self.events
         self._w = np.ones(self.num_examples, self.dtype)
         if self.weights is not None:
             self._w = self.weights = self.weights[order]
         self._prepare()
+
+    def _checked(self, targets: Any) -> Array:
+        if len(self.shape) != 1:
+            raise ConfigError(f"CoxRegression(A) must have 2 axes, got {self.A.shape}")
+        events = super()._checked(targets)
+        other = events[(events != 0) & (events != 1)]
+        if other.size:
+            raise ConfigError(f"CoxRegression(event) must be 0 or 1, got {other[0]:g}")
+        return events
+
+    def stack_key(self) -> None:
+        """Return None: terms of an event depend on other rows."""
 
     def subset(self, rows: Array) -> Self:
         """Return the likelihood of some rows alone, numbered from the longest time."""
@@ -103,7 +110,9 @@ class CoxRegression(LinearModel):
         within = np.arange(len(own)) - first
         self._share = np.zeros(len(own)) if self.ties == "breslow" else within / deaths[self._own]
         total = np.bincount(self._own, self._w[own], minlength=len(last))
-        self._mean = (total / np.maximum(deaths, 1))[self._own]  # the weight of each event's term
+        self._term_weights = (total / np.maximum(deaths, 1))[
+            self._own
+        ]  # the weight of each event's term
         self._size = float(m)
 
     def _terms(self, scores: Array) -> tuple[Array, Array, Array, float]:
@@ -116,15 +125,16 @@ class CoxRegression(LinearModel):
         sums = np.cumsum(risks)[self._last][self._own] - self._share * tied[self._own]
         return risks, sums, tied, shift + math.log(self.total_weight / self.num_examples)
 
-    def _loss(self, scores: Array) -> float:
+    def _mean(self, scores: Array) -> float:
         _, sums, _, shift = self._terms(scores)
         own = float(self._w[self.events].dot(scores[self.events]))
         tiny = np.finfo(sums.dtype).tiny
-        return float(self._mean.dot(np.log(np.maximum(sums, tiny)) + shift) - own) / self._size
+        logs = np.log(np.maximum(sums, tiny)) + shift
+        return float(self._term_weights.dot(logs) - own) / self._size
 
     def _expected(self, risks: Array, sums: Array) -> Array:
         """Return, for each row, the events that it is expected to have: r_i times its hazard."""
-        hazards = self._mean / np.maximum(sums, np.finfo(sums.dtype).tiny)
+        hazards = self._term_weights / np.maximum(sums, np.finfo(sums.dtype).tiny)
         groups = len(self._last)
         # A row meets the events at its own time and before: those of its group and later groups.
         met = np.cumsum(np.bincount(self._own, hazards, minlength=groups)[::-1])[::-1]
@@ -132,12 +142,13 @@ class CoxRegression(LinearModel):
         expected: Array = risks * (met[self._group] - self.events * shared[self._group])
         return expected
 
-    def _pull_back(self, scores: Array, rows: Any, targets: Array, weights: Array | None) -> Array:
+    def _row_weights(
+        self, scores: Array, targets: Array, weights: Array | None, factor: float = 1.0
+    ) -> Array:
         risks, sums, _, _ = self._terms(scores)
-        residuals = self._expected(risks, sums) - self._w * self.events
-        residuals = (residuals / self._size).astype(self.dtype, copy=False)
-        gradient: Array = residuals.dot(rows) if not self.sparse else rows.T.dot(residuals)
-        return gradient
+        residuals: Array = self._expected(risks, sums) - self._w * self.events
+        residuals *= factor / self._size
+        return residuals.astype(self.dtype, copy=False)
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Raise: a row's term depends on all rows at risk."""
@@ -166,7 +177,7 @@ class CoxRegression(LinearModel):
             np.add.at(tied, self._group[self.events], moments[self.events])
             running -= self._share[:, None] * tied[self._own]
         means = running / np.maximum(sums, np.finfo(sums.dtype).tiny)[:, None]
-        hessian -= (self._mean[:, None] * means).T @ means / self._size
+        hessian -= (self._term_weights[:, None] * means).T @ means / self._size
         return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
 
     def _curvature(self) -> tuple[float, float]:

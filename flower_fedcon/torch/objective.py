@@ -67,6 +67,8 @@ class TorchObjective(Objective, Stackable):
 
     shape: Any
 
+    why_not_traced = "is a TorchObjective, whose lines JAX cannot trace"
+
     def __init__(
         self,
         module: nn.Module,
@@ -218,11 +220,11 @@ class TorchObjective(Objective, Stackable):
         return *own, *rows, str(self._like.device), Untrained.of(self, exact=True)
 
     @classmethod
-    def stacked(cls, objectives: Sequence[Any]) -> Stack:
-        """Return the objectives of many clients as one, by `torch.func.vmap`."""
+    def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Stack:
+        """Return the objectives of many clients, each times its factor, by `torch.func.vmap`."""
         from flower_fedcon.torch.stacked_modules import StackedTorch
 
-        return StackedTorch(objectives)
+        return StackedTorch(objectives, factors)
 
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:

@@ -34,11 +34,15 @@ class StackedTorch(Stack):
     ----------
     objectives : sequence of TorchObjective
         With one `stack_key`.
+    factors : sequence of float, optional
+        What multiplies each; by default 1.
     """
 
     models_at_once = 2**21  # a pass costs a millisecond beside what it does
 
-    def __init__(self, objectives: Sequence[TorchObjective]) -> None:
+    def __init__(
+        self, objectives: Sequence[TorchObjective], factors: Sequence[float] | None = None
+    ) -> None:
         first = objectives[0]
         self._first = first
         # Copies: what a module or a loss keeps of a call would be of no use outside of it.
@@ -49,6 +53,7 @@ class StackedTorch(Stack):
         self.shape, self.num_examples = (sum(self._sizes),), first.num_examples
         self.entries = self._inputs[0].numel()
         self.l2 = first.l2
+        self._factors = np.ones(len(objectives)) if factors is None else np.array(factors)
 
     def _loss(self, layers: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         """Return one client's mean loss over some rows."""
@@ -119,14 +124,17 @@ class StackedTorch(Stack):
             gradient[here] += packed
         if self.l2:
             gradient += self.l2 * x
-        return values + self._ridge(x), gradient
+        factors = self._factors[clients]
+        if (factors != 1.0).any():
+            gradient *= factors[:, None].astype(gradient.dtype)
+        return factors * (values + self._ridge(x)), gradient
 
     def _losses(self, x: Array, clients: Array) -> Array:
         values = np.zeros(len(clients))
         with torch.no_grad():
             for here, share, losses in self._evaluated(self._loss, x, clients):
                 values[here] += share * as_array(losses)
-        found: Array = values + self._ridge(x)
+        found: Array = self._factors[clients] * (values + self._ridge(x))
         return found
 
     def _ridge(self, x: Array) -> Any:
@@ -157,6 +165,7 @@ class StackedTorch(Stack):
         part = copy.copy(self)
         own = which if isinstance(which, slice) else torch.from_numpy(which)
         part._inputs, part._targets = self._inputs[own], self._targets[own]
+        part._factors = self._factors[which]
         return part
 
 

@@ -262,7 +262,7 @@ def test_nothing_is_copied(tmp_path):
         engine = StackedEngine(problem)
         setup = Setup.of(engine.describe(), 1, problem.layout, Full(), 0)
         engine.open(Server(METHODS["fedavg"](problem), setup, problem.start).info)
-        for array in (many[2].rows, many[2:5][0].rows, engine._groups[0].stack.tables):
+        for array in (many[2].rows, many[2:5][0].rows, engine._groups[0].stack.objective.rows):
             assert np.shares_memory(array, given)
         found = simulate(METHODS["fedavg"](problem), problem, 3, engine="stacked").x
     assert A.flags.writeable
@@ -293,7 +293,7 @@ def test_parts():
 
 
 WRONG = {
-    "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of LeastSquares"),
+    "kind": ((Quadratic, np.ones((2, 3, 3)), np.ones((2, 3))), {}, "must be one of the losses"),
     "axes": ((LeastSquares, np.ones((2, 3)), np.ones(2)), {}, r"shape \(clients, rows"),
     "empty": ((LeastSquares, np.ones((0, 3, 2)), np.ones((0, 3))), {}, "all >= 1"),
     "targets": ((LeastSquares, np.ones((2, 3, 4)), np.ones(6)), {}, r"must have shape \(2, 3\)"),

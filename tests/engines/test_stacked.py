@@ -13,11 +13,11 @@ from harness import OpenRun
 from test_contract import rules
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon import compiled as door
 from flower_fedcon.engines import stacked
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
@@ -96,7 +96,7 @@ def same(strategy: Any, problem: FederatedProblem, rounds: int = 40, tolerance: 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_same_iterates_as_local(name, kind, compiled, monkeypatch):
     if compiled:
-        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+        monkeypatch.setattr(door, "WORTHWHILE", 0)
     for rule in rules(name):
         strategy, problem = made(name, objectives(kind), participation=rule)
         same(strategy, problem)
@@ -107,7 +107,7 @@ def test_the_same_iterates_as_local(name, kind, compiled, monkeypatch):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_same_minibatches_as_local(name, kind, compiled, monkeypatch):
     if compiled:
-        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+        monkeypatch.setattr(door, "WORTHWHILE", 0)
     more = {"gradient": "stochastic"} if name.startswith("fedfw") else {}
     for rule in rules(name):
         settings = {"batch_size": 5, "participation": rule, **more}
@@ -170,10 +170,10 @@ def test_unequal_clients_are_taken_in_groups(name, rule):
 @pytest.mark.parametrize("name", ["fedfw", "scaffold"])
 def test_more_clients_than_one_pass_takes(name, monkeypatch):
     monkeypatch.setattr(Stack, "models_at_once", 20)
-    monkeypatch.setattr("flower_fedcon.objectives.stacked_rows._CACHED", 100)
+    monkeypatch.setattr("flower_fedcon.objectives.cohort._CACHED", 100)
     for rule in (Full(), Sample(count=5)):
         same(*made(name, objectives("least squares"), participation=rule))
-    monkeypatch.setattr("flower_fedcon.objectives.stacked_rows._COPIED", 1)
+    monkeypatch.setattr("flower_fedcon.objectives.cohort._COPIED", 1)
     same(*made(name, objectives("least squares"), participation=Sample(count=5)))
 
 

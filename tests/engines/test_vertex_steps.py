@@ -10,22 +10,22 @@ import pytest
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import compiled as door
 from flower_fedcon.clients.fedfw import FedFWClient
 from flower_fedcon.errors import RoundError
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives.client_axis import VertexStep
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedFW
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
-compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
+compiled = pytest.importorskip("flower_fedcon.compiled.calls")
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"], autouse=True)
 def taken(request, monkeypatch) -> list[int]:
     """Use the kernels for data of any size; return for how many clients steps are taken at once."""
-    monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
     monkeypatch.setattr(compiled, "FEW", request.param)
     found: list[int] = []
     real = compiled.take_vertex_steps
@@ -82,15 +82,14 @@ class Clipped(FedFWClient):
         return np.clip(super().pulled_gradient(x, center, pull), -0.1, 0.1)
 
 
-@pytest.mark.parametrize("own", ["another set", "oracle", "gradient", "batches", "scaled"])
+@pytest.mark.parametrize("own", ["another set", "oracle", "gradient", "batches"])
 def test_what_is_not_such_a_step_is_taken_in_parts(taken, monkeypatch, own):
     chosen = {"another set": L2Ball(1.0), "oracle": Rounded(1.0)}.get(own, L1Ball(1.0))
     if own == "gradient":
         for place in ("local", "stacked"):
             module = f"flower_fedcon.engines.{place}.client_class"
             monkeypatch.setattr(module, lambda name: Clipped, raising=False)
-    kind = "scaled" if own == "scaled" else "least squares"
-    problem = FederatedProblem(clients(kind, 4, 6, (7,), np.float64), constraint=chosen)
+    problem = FederatedProblem(clients("least squares", 4, 6, (7,), np.float64), constraint=chosen)
     more = {"gradient": "stochastic", "batch_size": 3} if own == "batches" else {}
     strategy = FedFW(chosen, penalty=1.0, **more)
     local, stacked = (simulate(strategy, problem, 9, engine=e).x for e in ("local", "stacked"))

@@ -11,7 +11,7 @@ from nightly import at_night
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.cli import main
-from flower_fedcon.lab.benchmarks import BENCHMARKS, Result, loops
+from flower_fedcon.lab.benchmarks import BENCHMARKS, Result, notebook_loops
 from flower_fedcon.lab.benchmarks.in_process import small_clients
 from flower_fedcon.problems import digits, lasso
 from flower_fedcon.regularizers import L1
@@ -67,7 +67,7 @@ def test_the_yardstick_is_the_same_algorithm(engine):
     problem = lasso(clients=5, rows=50, columns=30, nonzeros=4)
     A = np.stack([f.A for f in problem.objectives])
     b = np.stack([f.b for f in problem.objectives])
-    expected = loops.fedfw_lasso(A, b, problem.constraint.radius, 0.5, 50)
+    expected = notebook_loops.fedfw_lasso(A, b, problem.constraint.radius, 0.5, 50)
     found = simulate(FedFW(problem.constraint, penalty=0.5), problem, 50, engine=engine).x
     assert found == pytest.approx(expected, abs=1e-12)
 
@@ -75,7 +75,7 @@ def test_the_yardstick_is_the_same_algorithm(engine):
 def test_fedavg_by_hand_is_the_same_algorithm():
     problem = FederatedProblem(small_clients(4, 6, rows=5).objectives)
     A, b = (np.stack([getattr(f, key) for f in problem.objectives]) for key in ("A", "b"))
-    expected = loops.fedavg_least_squares(A, b, 0.1, 2, 20)
+    expected = notebook_loops.fedavg_least_squares(A, b, 0.1, 2, 20)
     found = simulate(FedAvg(client_lr=0.1, local_steps=2), problem, 20).x
     assert found == pytest.approx(expected, abs=1e-13)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from losses import COUNTS, EVENTS, LOSSES, RNG, SURVIVAL, TIMES, A, B, M, W
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
@@ -15,9 +16,8 @@ from flower_fedcon.objectives import (
     LogisticRegression,
     PoissonRegression,
     Scaled,
-    SoftmaxRegression,
 )
-from flower_fedcon.objectives.stacked import key, stack
+from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import L1, Each, ElasticNet, GroupLasso, Separable, WithIntercept
 from flower_fedcon.sets import L2Ball
@@ -25,24 +25,7 @@ from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.problem import LocalProblem
 from flower_fedcon.strategies import CompositeFL
 
-RNG = np.random.default_rng(0)
-M = 11
-A = np.maximum(RNG.normal(size=(M, 4)), 0)
-B = RNG.normal(size=M)
-W = np.r_[0.0, RNG.integers(1, 4, M - 1)]  # whole numbers: a weight is as many copies
-COUNTS, CLASSES = RNG.poisson(2, M), RNG.integers(0, 3, M)
-TIMES, EVENTS = np.round(RNG.exponential(3, M)), np.r_[1, 1, 1, RNG.integers(0, 2, M - 3)]
-
-MAKE = {
-    "squares": lambda A, r, **k: LeastSquares(A, B[r], 1.7, **k),
-    "logistic": lambda A, r, **k: LogisticRegression(A, np.sign(B[r]), 0.3, **k),
-    "softmax": lambda A, r, **k: SoftmaxRegression(A, CLASSES[r], 3, 0.3, **k),
-    "huber": lambda A, r, **k: HuberRegression(A, B[r], 0.7, 0.3, **k),
-    "poisson": lambda A, r, **k: PoissonRegression(A, COUNTS[r], 0.3, **k),
-    "efron": lambda A, r, **k: CoxRegression(A, TIMES[r], EVENTS[r], 0.3, ties="efron", **k),
-    "breslow": lambda A, r, **k: CoxRegression(A, TIMES[r], EVENTS[r], 0.3, **k),
-}  # fmt: skip
-SURVIVAL = ("efron", "breslow")
+MAKE = LOSSES | SURVIVAL
 ALL = np.arange(M)
 
 
@@ -112,7 +95,6 @@ def test_an_intercept_is_a_column_of_ones_that_l2_leaves_free(kind):
         f.batch_gradient(x, np.array([1, 2])),
         rtol=1e-12,
     )
-    assert key(MAKE[kind](A, ALL, sample_weight=W)) is None
 
 
 def test_sparse_rows_are_never_made_dense(monkeypatch):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.stacked import key
+from flower_fedcon.objectives.stacked import key, unscaled
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
@@ -57,8 +57,9 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return f"{title} with privacy adds noise to each sum"
     standing = representatives(problem.objectives)
     for other in standing:
-        if isinstance(other, Stackable):
-            return f"an objective is a {type(other).__name__}, whose lines JAX cannot trace"
+        core, _ = unscaled(other)
+        if isinstance(core, Stackable) and core.why_not_traced is not None:
+            return f"an objective {core.why_not_traced}"
     kinds = len({key(objective) for objective in standing})
     if kinds > 1 and not strategy.participation.is_full(len(standing)):
         return "the clients' objectives differ in type or shape, and each round samples others"

@@ -15,6 +15,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.jax.parts import parts
+from flower_fedcon.engines.jax.solvers import GivenSolver, TracedCohort
 from flower_fedcon.engines.jax.traced import (
     NotTraceableError,
     TracedArray,
@@ -22,9 +23,8 @@ from flower_fedcon.engines.jax.traced import (
     one_at_a_time,
     plain,
 )
-from flower_fedcon.engines.jax.traced_solvers import GivenSolver
 from flower_fedcon.engines.selected import Selected
-from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
@@ -40,12 +40,11 @@ class GivenRows(Selected):
     rows: TracedArray | None = None
     asked = 0  # how many batches a round takes
     size = 0
-    stacked_clients: Any = None  # the terms of local problems have a leading axis, as in a stack
 
     @property
-    def served(self) -> tuple[Stack, Any, int]:
-        """The stack, who of it is served, and how many these are."""
-        return self._stack, self._which, len(self._clients)
+    def served(self) -> TracedCohort:
+        """The clients' functions, as local solvers take them."""
+        return TracedCohort(self._stack, self._which, len(self._clients))
 
     def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
         """Choose the clients to serve."""
@@ -308,9 +307,9 @@ def _arrays(stack: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
-    """Return the stacks that an attribute holds, with a name for each."""
-    if isinstance(value, Stack):
+def _inner(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the stacks, or their objective, that an attribute holds, with a name for each."""
+    if isinstance(value, Stack | Stackable):  # its objective is one of all clients
         return [(name, value)]
     whole = isinstance(value, tuple) and value and isinstance(value[0], Stack)
     return [(f"{name}{i}", part) for i, part in enumerate(value)] if whole else []
@@ -319,12 +318,13 @@ def _inner(name: str, value: Any) -> list[tuple[str, Stack]]:
 def _with(stack: Any, data: Mapping[str, Any], prefix: str = "") -> Any:
     """Return a stack with traced arrays in the place of its own, of which a pass takes all."""
     new = copy(stack)
-    new.entries, new.whole = 1, (stack, slice(None))
+    if isinstance(new, Stack):
+        new.entries, new.whole = 1, (stack, slice(None))
     for name, value in vars(stack).items():
         if prefix + name in data:
             setattr(new, name, TracedArray(data[prefix + name]))
         found = _inner(name, value)
         inner = [_with(part, data, f"{prefix}{own}.") for own, part in found]
         if inner:
-            setattr(new, name, inner[0] if isinstance(value, Stack) else tuple(inner))
+            setattr(new, name, tuple(inner) if isinstance(value, tuple) else inner[0])
     return new

@@ -15,13 +15,13 @@ from unittest import mock
 
 import numpy as np
 
+from flower_fedcon import compiled
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.kernels import dispatch
-from flower_fedcon.lab.benchmarks import loops
+from flower_fedcon.lab.benchmarks import notebook_loops
 from flower_fedcon.lab.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, SoftmaxRegression
 from flower_fedcon.problems import lasso, sparse_regression
@@ -78,11 +78,11 @@ def _engine(problem: FederatedProblem, kind: str) -> InProcess:
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
     """Return a function that plays rounds of the stacked engine without compiled kernels."""
-    with dispatch.numpy_only():
+    with compiled.numpy_only():
         play = rounds_of(strategy, problem, "stacked")
 
     def work() -> None:
-        with dispatch.numpy_only():
+        with compiled.numpy_only():
             play(rounds)
 
     return work
@@ -99,7 +99,7 @@ def fedfw(quick: bool = False) -> Iterator[Result]:
         strategy = FedFW(constraint, penalty=1.0)
         rounds = 2 if quick else max(30, 5000 // clients)
         works: dict[str, Work] = {
-            "loop": partial(loops.fedfw_lasso, A, b, constraint.radius, 1.0, rounds)
+            "loop": partial(notebook_loops.fedfw_lasso, A, b, constraint.radius, 1.0, rounds)
         }
         for engine in ("local", "stacked"):
             works[engine] = partial(rounds_of(strategy, problem, engine), rounds)
@@ -138,7 +138,7 @@ def fastfedda(quick: bool = False) -> Iterator[Result]:
     rounds = 2 if quick else 10
     works: dict[str, Work] = {
         "plain": _plain(strategy, problem, rounds),
-        "loop": lambda: loops.fastfedda_sparse(
+        "loop": lambda: notebook_loops.fastfedda_sparse(
             A,
             y,
             problem.start,
@@ -238,7 +238,7 @@ def long(quick: bool = False) -> Iterator[Result]:
             )
 
     works: dict[str, Work] = {
-        "loop": partial(loops.fedfw_lasso, A, b, constraint.radius, 5.0, rounds),
+        "loop": partial(notebook_loops.fedfw_lasso, A, b, constraint.radius, 5.0, rounds),
         "run": whole_run,
     }
     times = in_turn(works, 2 if quick else 3)

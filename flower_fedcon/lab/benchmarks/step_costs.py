@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.lab.benchmarks import loops
+from flower_fedcon.lab.benchmarks import notebook_loops
 from flower_fedcon.lab.benchmarks.in_process import lasso_in_one_array, rounds_of, small_clients
 from flower_fedcon.lab.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.problems.federated import FederatedProblem
@@ -62,7 +62,7 @@ def _fedfw(axis: str, value: int) -> _Point:
     A, b, problem = lasso_in_one_array(clients, value if axis == "dimension" else 64)
     constraint: Any = problem.constraint
     rounds = value if axis == "rounds" else max(3, 3000 // clients)
-    loop = partial(loops.fedfw_lasso, A, b, constraint.radius, 1.0, rounds)
+    loop = partial(notebook_loops.fedfw_lasso, A, b, constraint.radius, 1.0, rounds)
     return _Point(FedFW(constraint, penalty=1.0), problem, rounds, loop)
 
 
@@ -72,5 +72,5 @@ def _fedavg(axis: str, value: int) -> _Point:
     problem = FederatedProblem(small_clients(100, 64, rows=rows).objectives)
     A, b = (np.stack([getattr(f, name) for f in problem.objectives]) for name in ("A", "b"))
     rounds = max(3, 10_000 // (rows * steps))
-    loop = partial(loops.fedavg_least_squares, A, b, 1e-3, steps, rounds)
+    loop = partial(notebook_loops.fedavg_least_squares, A, b, 1e-3, steps, rounds)
     return _Point(FedAvg(client_lr=1e-3, local_steps=steps), problem, rounds, loop)

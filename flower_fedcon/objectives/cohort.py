@@ -1,0 +1,257 @@
+"""The objectives of several clients as one with a client axis, in passes that fit the cache."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from flower_fedcon.arrays import in_order, is_array, known
+from flower_fedcon.objectives.client_axis import Stack, VertexStep, Which, places
+from flower_fedcon.objectives.compiled_rows import CompiledRows, compiled_form, pays
+from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
+from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.objectives.scores import few_rows, row_products, steps_on_scores
+from flower_fedcon.validation import Array
+
+# Data are read twice, and should still be in the cache the second time.
+_CACHED = 2**17  # entries, 1 MB of doubles
+_COPIED = 2**12  # entries of a client, up to which a copy is cheaper than a pass of its own
+
+
+class Cohort(Stack):
+    """The objectives of several clients, by one objective whose arrays have a client axis.
+
+    Parameters
+    ----------
+    objective : objective
+        Of all clients: `part(which)` is that of some, and `value`, `gradient` and so on take x with
+        or without the axis.
+    count : int
+        How many clients there are.
+    """
+
+    _products: Array | None = None
+
+    def __init__(self, objective: Any, count: int) -> None:
+        self.objective, self.count = objective, count
+        self.shape, self.num_examples = objective.shape, objective.num_examples
+        self.entries = objective.numbers_each
+        # What takes steps, of small data too if they are many; and what finds gradients.
+        self._steps_form = form = compiled_form(objective, 1)
+        self._form = form if isinstance(form, CompiledRows) else None
+        self._kept: tuple[Any, ...] = None, None, None  # the parts that were last asked for
+
+    def only(self, which: Which) -> Self:
+        """Return a stack of some of the clients."""
+        part, form = copy.copy(self), self._compiled
+        own = self.objective.part(which)
+        part.objective, part.count, part.whole = own, len(places(which)), (self, which)
+        part._form = part._steps_form = form and form.of(own.rows, own.targets, which)
+        part._products = None
+        return part
+
+    # --- in parts --------------------------------------------------------------------------------
+
+    def _parts(self, which: Which) -> list[tuple[slice, Any]]:
+        """Cut some clients into parts whose data fit into the cache.
+
+        Of each part, return its slice of `which` and its objective.
+        """
+        if not known(which):
+            return [(slice(0, len(places(which))), self.objective.part(which))]
+        whole, asked, parts = self._kept
+        same = asked is which or (type(which) is type(asked) is slice and asked == which)
+        if same and whole is self.objective:
+            return parts  # type: ignore[no-any-return]
+        first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
+        at_once = max(1, _CACHED // self.entries)
+        if not isinstance(which, slice) and self.entries > _COPIED:
+            at_once = 1  # a view of each client's table
+        elif stop - first <= at_once:
+            at_once = stop - first
+        parts = []
+        for start in range(first, stop, at_once):
+            some = slice(start, min(start + at_once, stop))
+            own: Which = some
+            if not isinstance(which, slice):
+                place = int(which[start])
+                own = slice(place, place + 1) if at_once == 1 else which[some]
+            here = slice(some.start - first, some.stop - first)
+            parts.append((here, self.objective.part(own)))
+        self._kept = self.objective, which, parts
+        return parts
+
+    def _each(self, call: Callable[[Any, Array], Any], x: Array, which: Which) -> Any:
+        """Return what is found for each part of some clients, at their points, as one."""
+        own = x.ndim > len(self.shape)
+        found = [call(part, x[here] if own else x) for here, part in self._parts(which)]
+        if len(found) == 1:
+            return found[0]
+        if isinstance(found[0], tuple):
+            return tuple(np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        return np.concatenate(found)
+
+    def _everyone(self) -> slice:
+        return slice(0, self.count)
+
+    def values(self, x: Array) -> Array:
+        """Return each client's value at x."""
+        form, whole = self._compiled or self._steps_form, self.objective
+        if isinstance(form, CompiledRows) and known(whole.rows) and form.takes(x):
+            return whole.scale * form.mean_losses(x) + whole.ridge(x)  # type: ignore[no-any-return]
+        return self.own_values(x)
+
+    def own_values(self, x: Array) -> Array:
+        """Return each client's value at its own point."""
+        found: Array = self._each(lambda part, own: part.value(own), x, self._everyone())
+        return found
+
+    def value_and_gradient(self, x: Array) -> tuple[Array, Array]:
+        """Return both, which share a product with the rows."""
+        found: tuple[Array, Array] = self._each(
+            lambda part, own: part.value_and_gradient(own), x, self._everyone()
+        )
+        return found
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
+        """Return the Hessians' map at x; None if the objectives have none."""
+        whole, form = self.objective, self._compiled
+        if not hasattr(whole, "hessian_products"):
+            return None
+        if form is not None and form.takes(x):
+            curvatures = whole.num_examples * whole.row_curvatures(x)
+            return lambda v: whole.ridged(form.hessian_product(curvatures, v), v)
+        parts = self._parts(self._everyone())
+        maps = [part.hessian_products(x[here]) for here, part in parts]
+
+        def product(v: Array) -> Array:
+            found = [map_(v[here]) for (here, _), map_ in zip(parts, maps, strict=True)]
+            return found[0] if len(found) == 1 else np.concatenate(found)
+
+        return product
+
+    # --- gradients: compiled, where that pays ----------------------------------------------------
+
+    @property
+    def _compiled(self) -> CompiledRows | None:
+        """The compiled form of gradients; None where NumPy, or a tracer, is to find them."""
+        return self._form if self._form is not None and known(self.objective.rows) else None
+
+    def gradient(self, x: Array, which: Which) -> Array:
+        """Return the gradients of some clients."""
+        form = self._compiled
+        if form is not None and form.takes(x):
+            return self._added(form, self._zeros(x, which), x, 1.0, which)
+        found: Array = self._each(lambda part, own: part.gradient(own), x, which)
+        return found
+
+    def batch_gradient(self, x: Array, which: Which, rows: Array) -> Array:
+        """Return the gradients over some rows."""
+        form = self._compiled
+        if form is not None and form.takes(x):
+            return self._added(form, self._zeros(x, which), x, 1.0, which, rows=in_order(rows))
+        found: Array = self.objective.part(which, rows).gradient(x)
+        return found
+
+    def add_gradient(self, x: Array, out: Array, scale: float, which: Which) -> None:
+        """Add scale times the gradients of some clients to `out` in place."""
+        form = self._compiled
+        if form is None or not (form.takes(x, out) and out.flags.c_contiguous):
+            super().add_gradient(x, out, scale, which)
+        elif (found := self._added(form, out, x, scale, which)) is not out:
+            out[...] = found
+
+    def pulled_gradient(
+        self, x: Array, scale: float, center: Array, pull: float, which: Which
+    ) -> Array:
+        """Return scale times the gradients of some clients, plus pull * (x - center)."""
+        form = self._compiled
+        if form is None or not (form.takes(x, center) and center.ndim == len(self.shape)):
+            return super().pulled_gradient(x, scale, center, pull, which)
+        out = np.empty_like(x, shape=(len(places(which)), *self.shape))
+        return self._added(form, out, x, scale, which, center=center, pull=pull)
+
+    def _zeros(self, x: Array, which: Which) -> Array:
+        return np.zeros_like(x, shape=(len(places(which)), *self.shape))
+
+    def _added(
+        self, form: CompiledRows, out: Array, x: Array, scale: float, which: Which, **more: Any
+    ) -> Array:
+        """Return what scale times the gradients make of `out`, which changes in place."""
+        form.add(x, out, scale, places(which), **more)
+        found: Array = self.objective.ridged(out, x, scale, which)
+        return found
+
+    def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
+        """Return the vertices and where the step of some clients leads."""
+        form = self._compiled
+        if form is None or not form.takes(step.x, step.center):
+            return None
+        if form.ridges is None or step.x.ndim != step.center.ndim + 1:
+            return None
+        return form.vertex_step(step, places(which))
+
+    # --- all steps of a pass: compiled, or on scores ---------------------------------------------
+
+    def takes(self, steps: LocalPass, full: bool = True) -> bool:
+        """Return whether `gradient_steps` can take these: compiled, or on scores."""
+        return self._walker(steps) is not None or self._on_scores(steps, full)
+
+    def gradient_steps(self, steps: LocalPass, which: Which, rows: Array | None) -> Array:
+        """Return where gradient steps of some clients lead."""
+        walker = self._walker(steps)
+        if walker is not None:
+            return self._in_shape(self._walk(walker, steps, None, which, rows)[0])
+        part = self.objective.part(which)
+        ridge = part.l2.reshape(-1, 1) if is_array(part.l2) else part.l2
+        products = self.products[which]
+        return self._in_shape(steps_on_scores(steps, part.rows, products, ridge, part.row_weights))
+
+    def variate_steps(
+        self, steps: LocalPass, which: Which, rows: Array | None
+    ) -> tuple[Array, Array] | None:
+        """Return how far these lead, and control variates."""
+        walker = self._walker(steps)
+        if walker is None:
+            return None
+        moved, variates = self._walk(walker, steps, steps.variate_rate, which, rows)
+        return self._in_shape(moved), self._in_shape(variates)
+
+    def _walker(self, steps: LocalPass) -> CompiledRows | CompiledSoftmax | None:
+        """Return what takes such steps compiled: of the data's type, and with one l2 a client."""
+        if self._compiled is None:
+            if not pays(self.objective, steps.steps):
+                return None
+            self._steps_form = self._steps_form or compiled_form(self.objective, steps.steps)
+        form = self._steps_form
+        takes = form is not None and form.ridges is not None and form.takes(*steps.arrays)
+        return form if takes else None
+
+    def _walk(
+        self,
+        walker: CompiledRows | CompiledSoftmax,
+        steps: LocalPass,
+        rate: float | None,
+        which: Which,
+        rows: Array | None,
+    ) -> tuple[Array, Array]:
+        products = self.products if self._on_scores(steps, rows is None) else None
+        own = None if rows is None else in_order(rows)
+        return walker.walk(steps, places(which), own, rate, products)
+
+    def _on_scores(self, steps: LocalPass, full: bool) -> bool:
+        """Return whether steps on scores save work: see `scores`."""
+        fits = full and steps.steps > 1 and getattr(self.objective, "one_score", False)
+        return fits and steps.plain and few_rows(self.objective.rows)
+
+    @property
+    def products(self) -> Array:
+        """The products of each client's rows with one another, which are kept."""
+        if self._products is None:
+            whole, which = self.whole or (None, None)
+            rows = self.objective.rows
+            self._products = row_products(rows) if whole is None else whole.products[which]
+        return self._products

@@ -1,0 +1,169 @@
+"""Softmax regression: rows with one score a class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.arrays import wide
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.validation import Array, count
+
+
+class SoftmaxRegression(LinearModel):
+    """Mean cross-entropy of the logits A X, plus l2/2 ||X||^2.
+
+    Parameters
+    ----------
+    A : array of shape (m, features), or sparse matrix
+        The dtype of A is the objective's.
+    y : array of int, shape (m,)
+        Classes, 0 to num_classes - 1.
+    num_classes : int
+        >= 2. X has shape (features, num_classes).
+    l2 : float
+        >= 0.
+    sample_weight, intercept
+        As for `LogisticRegression`; the intercepts are a last row of X.
+
+    Raises
+    ------
+    ConfigError
+        If A is empty, its rows do not match y, a value is not finite, or a class is out of range.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import SoftmaxRegression
+    >>> f = SoftmaxRegression(np.array([[1.0], [2.0]]), np.array([0, 1]), num_classes=2)
+    >>> f.shape, round(f.value(np.zeros((1, 2))), 6), f.gradient(np.zeros((1, 2)))
+    ((1, 2), 0.693147, array([[ 0.25, -0.25]]))
+    """
+
+    target_name = "y"
+    curvatures = (0.0, 0.5)
+
+    def __init__(
+        self,
+        A: object,
+        y: object,
+        num_classes: int,
+        l2: float = 0.0,
+        *,
+        sample_weight: object = None,
+        intercept: bool = False,
+    ) -> None:
+        self.num_classes = count("SoftmaxRegression(num_classes)", num_classes, minimum=2)
+        super().__init__(A, y, l2, sample_weight=sample_weight, intercept=intercept)
+        self.shape, self._plain = (self.shape[0], self.num_classes), False
+        if self._bound is not None:
+            self._bound = self._bound[:, None]
+
+    def _checked(self, targets: Any) -> Array:
+        if len(self.shape) != 1:
+            raise ConfigError(
+                f"SoftmaxRegression(A) must have shape (examples, features), got {self.A.shape}"
+            )
+        labels = self._match("y", np.asarray(targets))
+        if labels.dtype.kind not in "iu":
+            raise ConfigError(
+                f"SoftmaxRegression(y) must hold integers, got {labels.dtype}: pass y.astype(int)"
+            )
+        outside = labels[(labels < 0) | (labels >= self.num_classes)]
+        if outside.size:
+            raise ConfigError(
+                f"SoftmaxRegression(y) must be 0 to {self.num_classes - 1}, got {outside[0]}"
+            )
+        return labels.astype(np.intp)
+
+    @property
+    def one_score(self) -> bool:
+        """Whether there is one score a row: there are as many as classes."""
+        return False
+
+    @property
+    def y(self) -> Array:
+        """The classes, shape (m,)."""
+        return self.targets
+
+    # Scores have shape (..., classes, rows), so that sums over the classes read memory in order.
+
+    def _scores(self, x: Array, rows: Any) -> Array:
+        if rows.ndim == 2:
+            scores: Array = rows.dot(x).T if self.sparse else x.T.dot(rows.T)
+        elif not self.sparse:
+            scores = np.matmul(x.swapaxes(-1, -2), rows.swapaxes(-1, -2))
+        else:
+            scores = rows.scores(x.reshape(-1, *self.shape)).swapaxes(-1, -2)
+        return scores
+
+    def _pull(self, weights: Array, rows: Any) -> Array:
+        turned = weights.swapaxes(-1, -2)
+        if rows.ndim == 2:
+            sums: Array = rows.T.dot(turned)
+        else:
+            sums = rows.pull(turned) if self.sparse else np.matmul(rows.swapaxes(1, 2), turned)
+        return sums
+
+    def loss(self, scores: Array, targets: Array) -> Array:
+        """Return log sum exp(s) - s_y."""
+        shifted = scores - scores.max(axis=-2, keepdims=True)
+        rows = np.arange(targets.shape[-1])
+        if targets.ndim == 1:
+            own = shifted[targets, rows]
+        else:
+            own = shifted[np.arange(len(targets))[:, None], targets, rows]
+        losses: Array = np.log(np.exp(shifted).sum(axis=-2)) - own
+        return losses
+
+    def slope(self, scores: Array, targets: Array) -> Array:
+        """Return the classes' probabilities, less 1 for the own class."""
+        own = np.arange(self.num_classes)[:, None] == targets[..., None, :]
+        slopes: Array = _probabilities(scores) - own
+        return slopes
+
+    def hessian(self, x: Array, columns: Array | None = None) -> Array:
+        """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
+        self._expect(x)
+        p = _probabilities(self._scores(x, self.rows))
+        shares = np.full(self.num_examples, self.scale / self.num_examples, self.dtype)
+        if self.weights is not None:
+            shares *= self.weights
+        d, classes = self.shape
+        hessian = np.empty((d, classes, d, classes), self.dtype)
+        for k in range(classes):
+            for j in range(k + 1):
+                block = self._gram(p[k] * ((k == j) - p[j]) * shares, None)
+                hessian[:, k, :, j] = hessian[:, j, :, k] = block
+        flat = hessian.reshape(d * classes, d * classes)
+        return self._add_l2(flat if columns is None else flat[np.ix_(columns, columns)], columns)
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array]:
+        """Return the map v -> H v; see `LogisticRegression.hessian_products`."""
+        if x.shape != self.shape:
+            self._expect(x)
+        p = _probabilities(self._scores(x, self.rows))
+        share = self.scale / p.shape[-1]
+        counts = p * (wide(share, p) if self.clients else share)
+        if self.weights is not None:
+            counts = counts * self.weights[..., None, :]
+
+        def product(v: Array) -> Array:
+            changes = self._scores(v, self.rows)
+            changes = (changes - (p * changes).sum(axis=-2, keepdims=True)) * counts
+            if self.sparse:
+                return self.ridged(self._pull(changes, self.rows), v)
+            # Twice as fast as the transpose of the rows times that of the changes.
+            sums = np.matmul(changes, self.rows).swapaxes(-1, -2)
+            return self.ridged(np.ascontiguousarray(sums), v)
+
+        return product
+
+
+def _probabilities(scores: Array) -> Array:
+    """Return the classes' probabilities, shape (..., classes, rows)."""
+    found = np.exp(scores - scores.max(axis=-2, keepdims=True))
+    probabilities: Array = found / found.sum(axis=-2, keepdims=True)
+    return probabilities
