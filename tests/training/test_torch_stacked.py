@@ -17,6 +17,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L2Ball, NuclearNormBall
+from flower_fedcon.solvers import AOGM
 from flower_fedcon.strategies import FedAvg, Scaffold
 from flower_fedcon.wire.digests import digest
 
@@ -59,7 +60,7 @@ def made(name, objectives, **settings):
 @pytest.mark.parametrize("name", sorted(STACKS))
 def test_the_same_iterates_as_local(name):
     small = CONTRACTS[name].small
-    settings = {"local_solver": "aogm"} if "local_solver" in small else {}
+    settings = {"local_solver": AOGM(max_iterations=10)} if "local_solver" in small else {}
     same(*made(name, clients(l2=0.01), **settings))
 
 
