@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from flower_fedcon.arrays import anyone
+from flower_fedcon.arrays import some
 from flower_fedcon.clients.families.compressing import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
@@ -228,7 +228,7 @@ class FedConClient(FlowerClient, Generic[State]):
         )
         solution = declared.solver.solve(problem, stop=declared.stop)
         spent = {"iterations": solution.iterations, "evaluations": solution.evaluations}
-        if anyone(unconverged := 1 - solution.converged):
+        if some(unconverged := 1 - solution.converged):
             spent["unconverged"] = unconverged
         self.work |= {name: self.work.get(name, 0) + number for name, number in spent.items()}
         return solution.x  # type: ignore[no-any-return]

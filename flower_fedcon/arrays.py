@@ -13,14 +13,23 @@ their entries is taken to be true, and tested once the entries are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+
+_State = TypeVar("_State")
 
 
 class Traced:
     """An array, or a number, whose value is not known while the operations on it are noted."""
+
+    def loop(self, advance: Callable[[Any], Any], state: Any) -> Any:
+        """Do what `repeat` does, with a state of which this is an array."""
+        raise NotImplementedError
+
+
+_ARRAYS: tuple[Any, ...] = (np.ndarray, Traced)  # Any: not looked into by type
 
 
 def known(value: object) -> bool:
@@ -30,17 +39,6 @@ def known(value: object) -> bool:
     True
     """
     return not isinstance(value, Traced)
-
-
-def anyone(flags: object) -> bool:
-    """Return whether any of several conditions holds; True where that is not known.
-
-    For work that changes nothing of whom the condition does not hold for.
-
-    >>> anyone(np.array([False, True])), anyone(np.zeros(2, bool))
-    (True, False)
-    """
-    return not known(flags) or bool(np.any(flags))  # type: ignore[call-overload]
 
 
 def number(x: Any) -> Any:
@@ -88,16 +86,16 @@ def as_column(numbers: Any, axes: int, dtype: Any) -> Any:
     array([[1.],
            [2.]])
     """
-    return numbers.astype(dtype).reshape(-1, *[1] * axes)
+    return numbers.astype(dtype, copy=False).reshape(-1, *[1] * axes)
 
 
 def root(x: Any) -> Any:
-    """Return the square root of a number.
+    """Return the square root of a number, or of each client's.
 
-    >>> root(4.0)
-    2.0
+    >>> root(4.0), root(np.array([4.0, 9.0]))
+    (2.0, array([2., 3.]))
     """
-    return math.sqrt(x) if known(x) else np.sqrt(x)
+    return np.sqrt(x) if isinstance(x, _ARRAYS) else math.sqrt(x)
 
 
 def is_array(x: object) -> bool:
@@ -106,7 +104,7 @@ def is_array(x: object) -> bool:
     >>> is_array(np.ones(2)), is_array(1.0)
     (True, False)
     """
-    return isinstance(x, np.ndarray | Traced) and x.ndim > 0  # type: ignore[union-attr]
+    return isinstance(x, _ARRAYS) and x.ndim > 0
 
 
 def dot(x: Any, y: Any, axes: int) -> Any:
@@ -118,7 +116,7 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     array([3., 7.])
     """
     if x.ndim == axes:
-        return float(np.vdot(x, y))
+        return float(x.dot(y) if axes == 1 else np.vdot(x, y))
     n, size = len(x), math.prod(x.shape[1:])
     found = np.matmul(x.reshape(n, 1, size), y.reshape(-1, size, 1)).reshape(n)
     return found.astype(np.float64, copy=False)
@@ -143,18 +141,28 @@ def length(x: Any, axes: int) -> Any:
     >>> length(np.array([3.0, 4.0]), axes=1), length(np.array([[3.0, 4.0], [0.0, 2.0]]), axes=1)
     (5.0, array([5., 2.]))
     """
-    if x.ndim == axes:
-        return float(np.linalg.norm(x.reshape(-1)))
-    return np.sqrt(dot(x, x, axes))
+    square = dot(x, x, axes)
+    return math.sqrt(square) if type(square) is float else np.sqrt(square)
 
 
 def wide(numbers: Any, x: Any) -> Any:
-    """Return a number of each client in the shape in which it meets models x.
+    """Return a number of each client in the shape and type in which it meets models x.
 
     >>> wide(np.array([1.0, 2.0]), np.ones((2, 3))).shape, wide(0.5, np.ones(3))
     ((2, 1), 0.5)
     """
-    return numbers.reshape(-1, *[1] * (x.ndim - 1)) if is_array(numbers) else numbers
+    if type(numbers) is float:
+        return numbers
+    return as_column(numbers, x.ndim - 1, x.dtype) if is_array(numbers) else numbers
+
+
+def no(flags: Any) -> Any:
+    """Return for whom a flag does not hold.
+
+    >>> no(True), no(np.array([True, False]))
+    (False, array([False,  True]))
+    """
+    return ~flags if isinstance(flags, _ARRAYS) else not flags
 
 
 def pick(flags: Any, a: Any, b: Any) -> Any:
@@ -163,9 +171,9 @@ def pick(flags: Any, a: Any, b: Any) -> Any:
     >>> pick(True, 1.0, 2.0), pick(np.array([True, False]), 1.0, 2.0)
     (1.0, array([1., 2.]))
     """
-    if is_array(flags):
-        return np.where(flags, a, b)
-    return a if flags else b
+    if flags is True:
+        return a
+    return np.where(flags, a, b) if isinstance(flags, _ARRAYS) else b
 
 
 def keep(flags: Any, x: Any, y: Any) -> Any:
@@ -175,15 +183,93 @@ def keep(flags: Any, x: Any, y: Any) -> Any:
     array([[1., 1.],
            [0., 0.]])
     """
-    if is_array(flags):
-        return np.where(wide(flags, x), x, y)
+    if isinstance(flags, _ARRAYS):
+        return np.where(flags.reshape(-1, *[1] * (x.ndim - 1)), x, y)
     return x if flags else y
 
 
-def some(flags: Any) -> Any:
-    """Return whether a flag holds for any client.
+def larger(a: Any, b: Any) -> Any:
+    """Return the larger of two numbers, for each client.
 
-    >>> some(False), bool(some(np.array([False, True])))
+    >>> larger(1.0, 2.0), larger(1.5, np.array([1.0, 2.0]))
+    (2.0, array([1.5, 2. ]))
+    """
+    if isinstance(a, _ARRAYS) or isinstance(b, _ARRAYS):
+        return np.maximum(a, b)
+    return max(a, b)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """Return the smaller of two numbers, for each client.
+
+    >>> smaller(1.0, 2.0), smaller(1.5, np.array([1.0, 2.0]))
+    (1.0, array([1. , 1.5]))
+    """
+    if isinstance(a, _ARRAYS) or isinstance(b, _ARRAYS):
+        return np.minimum(a, b)
+    return min(a, b)
+
+
+def is_finite(numbers: Any) -> Any:
+    """Return whether a number is finite, for each client.
+
+    >>> is_finite(1.0), is_finite(np.array([1.0, np.nan]))
+    (True, array([ True, False]))
+    """
+    return np.isfinite(numbers) if isinstance(numbers, _ARRAYS) else math.isfinite(numbers)
+
+
+def some(flags: Any) -> bool:
+    """Return whether a flag holds for any client; True where that is not known.
+
+    For work that changes nothing of whom the flag does not hold for.
+
+    >>> some(False), some(np.array([False, True]))
     (False, True)
     """
-    return flags.any() if is_array(flags) else flags
+    if flags is False or flags is True:
+        return flags
+    if isinstance(flags, _ARRAYS):
+        return not known(flags) or bool(flags.any())
+    return bool(flags)
+
+
+def nobody(flags: Any) -> bool:
+    """Return whether a flag holds for no client; where that is not known, it is taken to be so.
+
+    >>> nobody(False), nobody(np.array([False, True]))
+    (True, False)
+    """
+    return bool((~flags).all()) if isinstance(flags, _ARRAYS) else not flags
+
+
+def over(function: Callable[..., Any], state: Any, *others: Any) -> Any:
+    """Return a record of nested tuples with a function of each part, and of the others' parts.
+
+    >>> over(lambda a, b: a + b, (1, (2, 3)), (10, (20, 30)))
+    (11, (22, 33))
+    """
+    if not isinstance(state, tuple):
+        return function(state, *others)
+    parts = [over(function, *part) for part in zip(state, *others, strict=True)]
+    return getattr(type(state), "_make", tuple)(parts)
+
+
+def repeat(advance: Callable[[_State], _State], state: _State) -> _State:
+    """Return a state, a NamedTuple with flags `going`, advanced until these hold for no client.
+
+    An array that is traced knows how loops over it are noted; the first one of the state is asked.
+
+    >>> from typing import NamedTuple
+    >>> class Count(NamedTuple):
+    ...     number: float
+    ...     going: bool
+    >>> repeat(lambda s: Count(s.number + 1, s.number < 3), Count(0.0, True)).number
+    4.0
+    """
+    first: Any = state[0]  # type: ignore[index]
+    if isinstance(first, Traced):
+        return first.loop(advance, state)  # type: ignore[no-any-return]
+    while some(state.going):  # type: ignore[attr-defined]
+        state = advance(state)
+    return state

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from flower_fedcon.arrays import root
+from flower_fedcon.arrays import larger, length, root
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers import LocalSolver
-from flower_fedcon.solvers.clients import norms
 from flower_fedcon.validation import Array
 
 State = TypeVar("State")
@@ -72,17 +71,12 @@ class Certified:
 
     def __call__(self, x: Array, gradient: Array) -> Any:
         """Return the answer for one client, or an array of all clients' answers."""
-        terms = self._norm(self.linear) + self._norm(gradient - self.linear)
+        terms = length(self.linear, self.axes) + length(gradient - self.linear, self.axes)
         rounding = 50 * float(np.finfo(x.dtype).eps) * terms
-        return self._norm(gradient) <= np.maximum(self.length, rounding)
+        return length(gradient, self.axes) <= larger(self.length, rounding)
 
     def only(self, places: Array) -> Certified:
         """Return the test of some of many clients."""
         if self.linear.ndim == self.axes:
             return self
         return Certified(self.linear[places], self.length, self.axes)
-
-    def _norm(self, x: Array) -> Any:
-        if x.ndim > self.axes:
-            return norms(x)
-        return float(np.linalg.norm(x.reshape(-1)))

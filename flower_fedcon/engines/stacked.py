@@ -34,8 +34,8 @@ from flower_fedcon.objectives.stacked import Stack, alike, stacks, why_not_one_s
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
-from flower_fedcon.solvers.clients import ClientsError
-from flower_fedcon.solvers.stacked import StackedSolver, why_one_at_a_time
+from flower_fedcon.solvers.cohort import CohortSolver, why_one_at_a_time
+from flower_fedcon.solvers.problem import ClientsError
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -118,7 +118,7 @@ class StackedEngine(InProcess):
             if run.settings.get(name) is not None:
                 own[name] = view(run.settings[name], len(run.layout.shape))
         if run.settings.get("local_solver") is not None:
-            own["local_solver"] = StackedSolver(run.settings["local_solver"])
+            own["local_solver"] = CohortSolver(run.settings["local_solver"])
         client = client_class(run.algorithm)(objective)
         client.configure(replace(run, settings={**run.settings, **own}))
         return client

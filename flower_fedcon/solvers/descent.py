@@ -9,13 +9,28 @@ proximal operator, and the loop is FISTA with restart.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.arrays import (
+    dot,
+    keep,
+    larger,
+    length,
+    over,
+    pick,
+    repeat,
+    root,
+    some,
+    wide,
+)
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, norm, target
+from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.solvers.loop import ended, holds, is_good, play, put, some_of, taken, told
+from flower_fedcon.solvers.problem import ClientsError, LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
 
 Restart = Literal["gradient", "function"] | None
@@ -36,11 +51,11 @@ class Rules:
 
     With `tolerance` None exactly `max_iterations` steps are made. `energy` stops at a relative
     change of the value below it. With `step` None the first step size is 1/L_h, or 1 where L_h is
-    unknown.
+    unknown. Of a cohort, each client may have a number of iterations and a tolerance of its own.
     """
 
-    max_iterations: int
-    tolerance: float | None = TIGHT
+    max_iterations: Any
+    tolerance: Any = TIGHT
     energy: float | None = None
     step: float | None = None
     backtracking: bool = True
@@ -48,14 +63,118 @@ class Rules:
     over_step: bool = True
     restart: Restart = "gradient"
 
+    @property
+    def need_values(self) -> bool:
+        """Whether the values of all iterates are asked for."""
+        return self.energy is not None or self.restart == "function"
+
+
+class Descent(NamedTuple):
+    """Where the solves stand after k iterations.
+
+    Attributes
+    ----------
+    x, y : array
+        Where the next gradient is taken, and where the last step led.
+    k : int
+        Shared by all clients; what follows is a number of each.
+    a, last : float
+        The next step size to be tried, and the last one.
+    t : float
+        The momentum.
+    goal : float
+        The norm of the gradient, or of the proximal step divided by its size, to be reached.
+    best, best_at : float
+        The smallest one so far, and its iteration.
+    energy : float
+        h + psi at y.
+    most : int
+        How many iterations there are to be.
+    going, lost : bool
+        Who goes on, and who has diverged.
+    evaluations, trials : int
+    found : Solution
+        Of those whose solves have ended.
+    """
+
+    x: Any
+    y: Any
+    k: Any
+    a: Any
+    last: Any
+    t: Any
+    goal: Any
+    best: Any
+    best_at: Any
+    energy: Any
+    most: Any
+    going: Any
+    lost: Any
+    evaluations: Any
+    trials: Any
+    found: Solution
+
+
+class Search(NamedTuple):
+    """Where backtracking stands: the steps that it has accepted, and who has none yet.
+
+    `value` is that of h at `new`, or NaN where it was not asked for.
+    """
+
+    new: Any
+    a: Any
+    value: Any
+    going: Any
+    evaluations: Any
+    trials: Any
+
 
 def descend(problem: LocalProblem, rules: Rules, stop: Stop | None = None) -> Solution:
     """Minimise h + psi by (accelerated, proximal) gradient steps.
 
     Paper symbols: gradients are taken at the x_k, and plain steps from there lead to the y_k.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # `_check` reports them
-        return _Descent(problem, rules, stop).run()
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # told at the end
+        end = play(partial(_advance, rules), problem, stop, _begin(problem, rules, stop))
+    told(problem, end.lost, end.found.iterations, diverged)
+    x = end.found.x
+    return end.found._replace(
+        x=x.copy() if x is problem.start else x, evaluations=end.evaluations, trials=end.trials
+    )
+
+
+def finish(
+    problem: LocalProblem, rules: Rules, stop: Stop | None, found: Solution, who: Any
+) -> Solution:
+    """Go on by gradient steps for those whom another solver has left, from where they are.
+
+    Returns
+    -------
+    Solution
+        With the iterations and evaluations of both.
+
+    Raises
+    ------
+    FedConError
+        If a solve diverges.
+    """
+    problem, part = problem.started_at(found.x), found
+    places: Any = None
+    if problem.many:
+        places = np.flatnonzero(who)
+        problem, stop = problem.only(places), some_of(stop, places)
+        part = over(partial(taken, places), found)
+        most, tolerance = taken(places, rules.max_iterations), taken(places, rules.tolerance)
+        rules = replace(rules, max_iterations=most, tolerance=tolerance)
+    try:
+        end = descend(problem, rules, stop)
+    except ClientsError as failed:
+        own = {int(places[place]): error for place, error in failed.errors.items()}
+        raise ClientsError(own) from None
+    end = end._replace(
+        iterations=part.iterations + end.iterations, evaluations=part.evaluations + end.evaluations
+    )
+    return end if places is None else over(partial(put, places), found, end)
 
 
 def diverged(k: int) -> FedConError:
@@ -66,154 +185,188 @@ def diverged(k: int) -> FedConError:
     )
 
 
-class _Descent:
-    def __init__(self, problem: LocalProblem, rules: Rules, stop: Stop | None) -> None:
-        self.problem, self.rules, self.stop = problem, rules, stop
-        self.psi = problem.regularizer
-        self.eps = float(np.finfo(problem.start.dtype).eps)
-        self.a = self._first_step()
-        self.needs_values = rules.energy is not None or rules.restart == "function"
-        self.goal = math.inf
-        self.best, self.best_at = math.inf, 0
-        self.evaluations = self.trials = 0
+def _begin(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Descent:
+    each, x, done, a = problem.each, problem.start, 0, _first_step(problem, rules)
+    ahead = _ahead(problem, rules, stop)
+    if ahead is not None:
+        x, done = ahead, rules.max_iterations - 1
+    return Descent(
+        x=x,
+        y=x,
+        k=done,
+        a=a,
+        last=a,
+        t=each(1.0),
+        goal=each(-math.inf),
+        best=each(math.inf),
+        best_at=each(0),
+        energy=each(math.nan),
+        most=each(rules.max_iterations),
+        going=each(True),
+        lost=each(False),
+        evaluations=each(done),
+        trials=each(0),
+        found=Solution.begun(problem),
+    )
 
-    def run(self) -> Solution:
-        problem, rules = self.problem, self.rules
-        x = y = problem.start
-        energy = math.nan
-        length, t = math.nan, 1.0
-        for k in range(rules.max_iterations):
-            self._look(x)
-            if self.psi is None:
-                length = self._check(norm(self.g), k)
-                if self._good(x, self.g, length):
-                    return self._solution(x, length, k, True)
-            if k == 0 and self.needs_values:
-                energy = self.value + (self.psi.value(x) if self.psi else 0.0)
-            previous = self.a
-            if rules.backtracking and k > 0:
-                self.a /= GROW
-            new = self._step(x)
-            if self.psi is not None:
-                step = (x - new) / self.a
-                length = self._check(norm(step), k)
-                if self._good_proximal(new, step, length):
-                    return self._solution(new, length, k + 1, True)
-            if rules.tolerance is not None and self._stuck(x, length, k):
-                return self._solution(new if self.psi else x, length, k + 1, False)
 
-            before, energy = energy, self._energy(new)
-            if rules.energy is not None:
-                change = abs(energy - before) / max(abs(energy), 1e-300)
-                if change < rules.energy:
-                    return self._solution(new, self._length_at(new, length), k + 1, True)
-            if rules.momentum:
-                move = new - y
-                uphill = float(np.vdot(new - x, move)) < 0
-                if energy > before if rules.restart == "function" else rules.restart and uphill:
-                    t = 1.0
-                # a_k / a_{k+1} keeps the bound of the accelerated method when step sizes vary.
-                t_new = (1 + math.sqrt(1 + 4 * (previous / self.a) * t * t)) / 2
-                following = new + ((t - 1) / t_new) * move
-                if rules.over_step and self.psi is None:
-                    following += (t / t_new) * (new - x)
-                x, t = following, t_new
-            else:
-                x = new
-            y = new
-        return self._solution(y, length, rules.max_iterations, rules.tolerance is None)
+def _first_step(problem: LocalProblem, rules: Rules) -> Any:
+    if rules.step is not None:
+        return problem.each(rules.step)
+    if not rules.backtracking and not problem.states_smoothness:
+        raise ConfigError(CONSTANT_STEP)
+    L = problem.smoothness
+    if L is None:
+        return 1.0
+    known = (L > 0) & (math.inf > L)
+    return pick(known, 1 / pick(known, L, 1.0), 1.0)
 
-    def _first_step(self) -> float:
-        rules = self.rules
-        if rules.step is not None:
-            return rules.step
-        L = self.problem.smoothness
-        if L is None and not rules.backtracking:
-            raise ConfigError(CONSTANT_STEP)
-        return 1 / L if L and math.isfinite(L) else 1.0
 
-    def _look(self, x: Array) -> None:
-        self.evaluations += 1
-        if self.rules.backtracking or self.needs_values:
-            self.value, self.g, self.size = self.problem.evaluate(x)
-        else:
-            self.g = self.problem.gradient(x)
+def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | None:
+    """Return where all steps but the last lead, where nobody looks at them."""
+    counted = rules.tolerance is None and stop is None and problem.regularizer is None
+    plain = not (rules.backtracking or rules.momentum or rules.need_values)
+    if not (counted and plain) or rules.step is None or rules.max_iterations < 2:
+        return None
+    steps = LocalPass(problem.start, steps=rules.max_iterations - 1, rate=rules.step)
+    found: Array | None
+    if problem.many:
+        added = steps._replace(linear=problem.linear, shift=problem.shift, center=problem.center)
+        found = problem.objective.gradient_steps(added)
+    else:
+        found = steps.play(problem.gradient)
+    if found is None or not np.isfinite(found).all():
+        return None  # one by one: so it shows when a solve diverges
+    return found
 
-    def _step(self, x: Array) -> Array:
-        """Return x - a g, or its prox, at the step size a that backtracking accepts."""
-        while True:
-            new = x - self.a * self.g
-            if self.psi is not None:
-                new = self.psi.prox(new, self.a)
-            self.new_value: float | None = None
-            if not self.rules.backtracking:
-                return new
-            self.trials += 1
-            if self._short_enough(x, new):
-                return new
-            self.a *= SHRINK
 
-    def _short_enough(self, x: Array, new: Array) -> bool:
-        """Return whether h lies below its quadratic model of curvature 1/a at `new`."""
-        move = new - x
-        square = float(np.vdot(move, move))
-        if square == 0:
-            return True
-        if square / (2 * self.a) > CLEAR * self.eps * self.size:
-            self.new_value = self.problem.value(new)
-            model = self.value + float(np.vdot(self.g, move)) + square / (2 * self.a)
-            return self.new_value <= model + 4.5 * self.eps * self.size
+def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent) -> Descent:
+    """Do an iteration."""
+    axes, eps, psi, tolerance = problem.axes, problem.eps, problem.regularizer, rules.tolerance
+    x, k, a, t, goal, energy, going, found = s.x, s.k, s.a, s.t, s.goal, s.energy, s.going, s.found
+    need_values, first, lost = rules.need_values, k == 0, s.lost
+    evaluations, trials = s.evaluations + going, s.trials
+    value: Any = math.nan
+    size: Any = math.nan
+    if rules.backtracking or need_values:
+        value, g, size = problem.evaluate(x)
+    else:
+        g = problem.gradient(x)
+    if psi is None:
+        norm = length(g, axes)
+        if tolerance is not None and some(first):
+            goal = pick(first, target(tolerance, norm, eps), goal)
+        finite = going & (norm < math.inf)
+        good = is_good(problem, stop, finite, x, g, norm, goal)
+        end = good | (going ^ finite)
+        if some(end):
+            lost = lost | (going ^ finite)
+            found, going = ended(found, going, end, x, norm, k, good)
+            if not some(going):
+                return s._replace(going=going, lost=lost, evaluations=evaluations, found=found)
+    if need_values and some(first):
+        energy = pick(first, value + problem.penalty(x), energy)
+
+    new_value = a * math.nan
+    if rules.backtracking:
+        attempt = partial(_attempt, problem, x, value, g, size)
+        search = repeat(attempt, Search(x, a, new_value, going, evaluations, trials))
+        new, a, new_value, _, evaluations, trials = search
+    else:
+        new = _moved(problem, x, g, a, going)
+
+    if psi is not None:
+        step = (x - new) / wide(a, x)
+        norm = length(step, axes)
+        if tolerance is not None and some(first):
+            goal = pick(first, target(tolerance, norm, eps), goal)
+        finite = going & (norm < math.inf)
+        good = finite & (norm <= goal)
+        if tolerance is not None:
+            good = good | (finite & (a * norm <= 50 * eps * length(new, axes)))
+        maybe = holds(stop, finite ^ good, new, step)
+        if some(maybe):
+            evaluations = evaluations + maybe
+            subgradient = step + (problem.gradient(new) - g)
+            good = good | holds(stop, maybe, new, subgradient)
+        end = good | (going ^ finite)
+        if some(end):
+            lost = lost | (going ^ finite)
+            found, going = ended(found, going, end, new, norm, pick(good, k + 1, k), good)
+    best, best_at = s.best, s.best_at
+    if tolerance is not None:
+        better = norm < best
+        best, best_at = pick(better, norm, best), pick(better, k, best_at)
+        # Steps are below the rounding of x, or the gradient no longer shrinks.
+        stuck = (a * norm <= 0.5 * eps * length(x, axes)) | (k - best_at > PATIENCE)
+        if some(stuck):
+            at = x if psi is None else new
+            found, going = ended(found, going, stuck, at, norm, k + 1, False)
+    before = energy
+    if need_values and some(going):
+        unknown = new_value != new_value  # NaN
+        if some(unknown):
+            new_value = pick(unknown, problem.value(new), new_value)
+        energy = new_value + problem.penalty(new)
+    if rules.energy is not None:
+        change = abs(energy - before) / larger(abs(energy), 1e-300)
+        settled = going & (change < rules.energy)
+        if some(settled):
+            if psi is None:
+                evaluations = evaluations + settled
+                norm = pick(settled, length(problem.gradient(new), axes), norm)
+            found, going = ended(found, going, settled, new, norm, k + 1, True)
+    over = k + 1 >= s.most
+    if some(over):
+        found, going = ended(found, going, over, new, norm, k + 1, tolerance is None)
+
+    following = new
+    if rules.momentum:
+        move, moved = new - s.y, new - x
+        if rules.restart == "function":
+            t = pick(energy > before, 1.0, t)
+        elif rules.restart:
+            t = pick(dot(moved, move, axes) < 0, 1.0, t)
+        # a_k / a_{k+1} keeps the bound of the accelerated method when step sizes vary.
+        t_new = (1 + root(1 + 4 * (s.last / a) * t * t)) / 2
+        following = new + wide((t - 1) / t_new, x) * move
+        if rules.over_step and psi is None:
+            following = following + wide(t / t_new, x) * moved
+        t = t_new
+    longer = a / GROW if rules.backtracking else a
+    return Descent(
+        following, new, k + 1, longer, a, t, goal, best, best_at, energy, s.most, going, lost,
+        evaluations, trials, found,
+    )  # fmt: skip
+
+
+def _moved(problem: LocalProblem, x: Array, g: Array, a: Any, going: Any) -> Array:
+    """Return x - a g, or its prox."""
+    new = x - wide(a, x) * g
+    return new if problem.regularizer is None else problem.prox(new, a, going)
+
+
+def _attempt(problem: LocalProblem, x: Array, value: Any, g: Array, size: Any, s: Search) -> Search:
+    """Try steps of size a, and shorten what leads too far."""
+    a, new_value, going, evaluations = s.a, s.value, s.going, s.evaluations
+    axes, eps = problem.axes, problem.eps
+    trial = _moved(problem, x, g, a, going)
+    move = trial - x
+    square = dot(move, move, axes)
+    left = going & (square > 0)
+    by_value = left & (square / (2 * a) > CLEAR * eps * size)
+    by_gradient = left ^ by_value
+    # h has to lie below its quadratic model of curvature 1/a.
+    if some(by_value):
+        found = problem.value(trial)
+        model = value + dot(g, move, axes) + square / (2 * a)
+        below = by_value & (found <= model + 4.5 * eps * size)
+        left, new_value = left ^ below, pick(below, found, new_value)
+    if some(by_gradient):
         # Near the minimiser a difference of values is mere rounding error. For a quadratic this
         # test of the gradients is equivalent.
-        self.evaluations += 1
-        change = self.problem.gradient(new) - self.g
-        return float(np.vdot(change, move)) <= square / self.a
-
-    def _energy(self, new: Array) -> float:
-        if not self.needs_values:
-            return math.nan
-        value = self.problem.value(new) if self.new_value is None else self.new_value
-        return value + (self.psi.value(new) if self.psi else 0.0)
-
-    def _check(self, length: float, k: int) -> float:
-        if not math.isfinite(length):
-            raise diverged(k)
-        if k == 0 and self.rules.tolerance is not None:
-            self.goal = target(self.rules.tolerance, length, self.problem.start)
-        return length
-
-    def _good(self, x: Array, gradient: Array, length: float) -> bool:
-        if self.rules.tolerance is not None:
-            if length <= self.goal:
-                return True
-            if length <= 1e6 * self.eps and length <= self.problem.rounding(x):
-                return True
-        return self.stop is not None and bool(self.stop(x, gradient))
-
-    def _good_proximal(self, new: Array, step: Array, length: float) -> bool:
-        if self.rules.tolerance is not None:
-            if length <= self.goal:
-                return True
-            if self.a * length <= 50 * self.eps * norm(new):
-                return True
-        if self.stop is None or not self.stop(new, step):
-            return False
-        self.evaluations += 1
-        return bool(self.stop(new, step + (self.problem.gradient(new) - self.g)))
-
-    def _stuck(self, x: Array, length: float, k: int) -> bool:
-        """Return whether steps are below the rounding of x, or the gradient no longer shrinks."""
-        if length < self.best:
-            self.best, self.best_at = length, k
-        return self.a * length <= 0.5 * self.eps * norm(x) or k - self.best_at > PATIENCE
-
-    def _length_at(self, new: Array, length: float) -> float:
-        if self.psi is not None:
-            return length
-        self.evaluations += 1
-        return norm(self.problem.gradient(new))
-
-    def _solution(self, x: Array, length: float, iterations: int, converged: bool) -> Solution:
-        if x is self.problem.start:
-            x = x.copy()
-        return Solution(x, length, iterations, self.evaluations, converged, self.trials)
+        evaluations = evaluations + by_gradient
+        change = problem.gradient(trial) - g
+        left = left ^ (by_gradient & (dot(change, move, axes) <= square / a))
+    new, a = keep(going ^ left, trial, s.new), pick(left, a * SHRINK, a)
+    return Search(new, a, new_value, left, evaluations, s.trials + going)

@@ -128,7 +128,7 @@ class GradientDescent(LocalSolver):
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
-        return descend(problem, self.rules(problem.smoothness is not None), stop)
+        return descend(problem, self.rules(problem.states_smoothness), stop)
 
     def rules(self, known: bool) -> Rules:
         """Return how to step, and when to stop, where the smoothness is known or not."""

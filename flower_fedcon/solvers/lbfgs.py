@@ -7,25 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.solvers.descent import Rules, descend
-from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, norm, target
+from flower_fedcon.arrays import length
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.solvers.descent import Rules, finish
+from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, target
+from flower_fedcon.solvers.quasi_newton import PAIRS, diverged, quasi_newton
 from flower_fedcon.validation import Array, count, positive
-
-PAIRS = 20  # of moves and changes of the gradient
-
-
-def diverged() -> FedConError:
-    """Return the error of a solve that diverges."""
-    return FedConError(
-        "L-BFGS diverged: is the objective convex and bounded below? If not, add a shift"
-    )
-
-
-def expect_smooth(regularizer: object) -> None:
-    """Raise if there is a regularizer, for which L-BFGS is not made."""
-    if regularizer is not None:
-        raise ConfigError(f"LBFGS cannot solve a problem with {regularizer!r}: use 'exact' or AOGM")
 
 
 class _Stopped(Exception):  # noqa: N818  (not an error: the way out of SciPy's loop)
@@ -70,17 +57,21 @@ class LBFGS(LocalSolver):
 
     def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
         """Return a minimiser; see `LocalSolver.solve`."""
-        with np.errstate(over="ignore", invalid="ignore"):  # told by `diverged`
-            return self._solve(problem, stop)
+        psi = problem.regularizer
+        if psi is not None:
+            raise ConfigError(f"LBFGS cannot solve a problem with {psi!r}: use 'exact' or AOGM")
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # `diverged` tells
+            if problem.many:
+                return quasi_newton(problem, self.tolerance, self.max_iterations, stop)
+            return self._by_scipy(problem, stop)
 
-    def _solve(self, problem: LocalProblem, stop: Stop | None) -> Solution:
+    def _by_scipy(self, problem: LocalProblem, stop: Stop | None) -> Solution:
         from scipy.optimize import minimize  # slow to import
 
-        expect_smooth(problem.regularizer)
         start = problem.start
         x = start
         evaluations = 0
-        goal = target(self.tolerance, norm(problem.gradient(start)), start)
+        goal = target(self.tolerance, length(problem.gradient(start), problem.axes), problem.eps)
 
         def both(flat: Array) -> tuple[float, Array]:
             nonlocal x, evaluations
@@ -118,14 +109,11 @@ class LBFGS(LocalSolver):
         except _Stopped:
             stopped = True
         x = x.astype(start.dtype)
-        length = norm(problem.gradient(x))
-        evaluations += 2
-        if not stopped and goal < length < 1 and iterations < self.max_iterations:
+        norm = length(problem.gradient(x), problem.axes)
+        found = Solution(x, norm, iterations, evaluations + 2, stopped or norm <= goal)
+        if not stopped and goal < norm < 1 and iterations < self.max_iterations:
             rest = Rules(self.max_iterations - iterations, tolerance=goal)
-            end = descend(problem.started_at(x), rest, stop)
-            return end._replace(
-                iterations=iterations + end.iterations, evaluations=evaluations + end.evaluations
-            )
-        if not math.isfinite(length):
+            return finish(problem, rest, stop, found, True)
+        if not math.isfinite(norm):
             raise diverged()
-        return Solution(x, length, iterations, evaluations, stopped or length <= goal)
+        return found

@@ -1,29 +1,34 @@
-"""Newton's method with conjugate gradients, for many clients along a leading axis, or for one.
+"""Newton's method with conjugate gradients.
 
 It follows Nocedal and Wright, "Numerical optimization" (2006), algorithm 7.1: the directions come
 from products with the Hessian alone, to a tolerance that falls with the gradient as in Eisenstat
 and Walker, SIAM J. Sci. Comput. 17 (1996), (2.6); steps are halved until values decrease enough.
-Clients whose solve has ended wait under a mask, and leave the arrays once they are half of them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrays import anyone
-from flower_fedcon.solvers.clients import (
-    LocalProblems,
-    Products,
-    Solutions,
-    along,
-    dots,
-    norms,
+from flower_fedcon.arrays import (
+    dot,
+    keep,
+    larger,
+    length,
+    no,
+    nobody,
+    pick,
+    repeat,
+    root,
+    smaller,
+    wide,
 )
-from flower_fedcon.solvers.masked import NewtonLike
-from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.solvers.loop import ended, is_good, play
+from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
 
 _MOST = 60  # directions; a convex problem that has a minimiser takes some ten
@@ -36,168 +41,299 @@ _DECREASE = 1e-4
 _CLEAR = 1e4  # as in `descent`
 
 
+class Newton(NamedTuple):
+    """Where the solves stand after k directions.
+
+    Attributes
+    ----------
+    x, g : array
+        The iterate, and the gradient there.
+    value, size, norm : float
+        Of `LocalProblem.evaluate`, and the gradient's norm.
+    k : int
+        Shared by all clients.
+    goal : float
+        The norm to be reached.
+    forcing : float
+        The next direction's residual, in norms of the gradient.
+    going, unsolved : bool
+        Who goes on, and who does not get there.
+    evaluations : int
+    found : Solution
+        Of those whose solves have ended.
+    """
+
+    x: Any
+    g: Any
+    value: Any
+    size: Any
+    norm: Any
+    k: Any
+    goal: Any
+    forcing: Any
+    going: Any
+    unsolved: Any
+    evaluations: Any
+    found: Solution
+
+
+class Directions(NamedTuple):
+    """Where conjugate gradients stand, which solve H d = -g.
+
+    Attributes
+    ----------
+    d, r, p : array
+        The solution so far, its residual, and where to move next.
+    rr : float
+        ||r||^2.
+    flattest : float
+        The largest curvature that was met.
+    k : int
+        Shared by all clients.
+    going, short : bool
+        Who is not there yet, and who still was not after so many products.
+    products : int
+    """
+
+    d: Any
+    r: Any
+    p: Any
+    rr: Any
+    flattest: Any
+    k: Any
+    going: Any
+    short: Any
+    products: Any
+
+
+class LineSearch(NamedTuple):
+    """Where a line search stands: where it has led, and who is still without a step.
+
+    `share` is the length of the next step to be tried, in directions.
+    """
+
+    x: Any
+    g: Any
+    value: Any
+    size: Any
+    norm: Any
+    forcing: Any
+    share: Any
+    halvings: Any
+    going: Any
+    moved: Any
+    evaluations: Any
+
+
 def newton(
-    problems: LocalProblems, tolerance: float, stop: Stop | None = None
-) -> tuple[Solutions, Array]:
-    """Minimise h_i, until its gradient's norm is at most tolerance max(1, its norm at the start).
+    problem: LocalProblem, tolerance: float, stop: Stop | None = None
+) -> tuple[Solution, Any]:
+    """Minimise h, until its gradient's norm is at most tolerance max(1, its norm at the start).
 
     Returns
     -------
-    solutions : Solutions
+    solution : Solution
         An iteration is a direction; products with the Hessian count as evaluations.
-    unsolved : array of int
-        Who did not get there, and is for another solver, from its x: where the Hessian is no help,
-        values are not finite, or the tolerance is below rounding.
+    unsolved : bool
+        Whether it did not get there, and is for another solver, from x: where the Hessian is no
+        help, values are not finite, or the tolerance is below rounding.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return Newton(problems, tolerance, stop).run()
+        end = play(_advance, problem, stop, _begin(problem, tolerance, stop))
+    return end.found._replace(evaluations=end.evaluations), end.unsolved
 
 
-class Newton(NewtonLike):
-    """A run of `newton`."""
-
-    ARRAYS = (*NewtonLike.ARRAYS, "forcing")
-
-    def __init__(self, problems: LocalProblems, tolerance: float, stop: Stop | None) -> None:
-        super().__init__(problems, stop, tolerance)
-        self.forcing = np.full(len(self.x), _LOOSEST)
-
-    def run(self) -> tuple[Solutions, Array]:
-        """Return the solutions, and who is unsolved."""
-        self._go(_MOST)
-        self._look(_MOST)
-        self._give_up(self.going.copy(), _MOST)
-        return self.found, np.array(sorted(self.unsolved), np.intp)
-
-    def _look(self, k: Any) -> None:
-        """End the solves of those that are good, and of those that are lost."""
-        self._end(self.going & self._good(), self.x, k, converged=True)
-        self._give_up(self.going & ~np.isfinite(self.length), k)
-
-    def _step(self, k: Any) -> None:
-        """Move those that are still going, or give them up."""
-        product = self.problems.hessian_products(self.x)
-        assert product is not None  # noqa: S101  (see `Exact`)
-        residual = np.maximum(self.forcing * self.length, 0.1 * self.goal)
-        found = self._directions(product, residual)
-        direction, short = found.d, found.going
-        self.found.evaluations[self.here] += found.products
-        self._rescue(short & self.going, direction)
-        slope = dots(self.g, direction)
-        self._give_up(self.going & ~(slope < 0), k)
-        moved = self._search(direction, slope)
-        self._give_up(self.going & ~moved, k)
-
-    def _directions(self, product: Products, residual: Array) -> ConjugateGradients:
-        found = ConjugateGradients(product, self.g, residual, self.going)
-        for _ in range(found.most):
-            if not found.going.any():
-                break
-            found.advance()
-        return found
-
-    def _rescue(self, short: Array, direction: Array) -> None:
-        """Find the directions of those for whom products do not suffice."""
-        for place in np.flatnonzero(short).tolist():
-            self._solve_densely(place, direction)
-
-    def _solve_densely(self, place: int, direction: Array) -> None:
-        """Find one client's direction by the Cholesky factor of its Hessian, if there is one."""
-        hessian = getattr(self.problems.functions.objectives[place], "hessian", None)
-        size = self.x[place].size
-        if hessian is None or size > _DENSE:
-            return
-        matrix = hessian(self.x[place]) + self.problems.shift * np.eye(size)
-        try:
-            inverse = np.linalg.inv(np.linalg.cholesky(matrix))
-        except np.linalg.LinAlgError:
-            return
-        direction[place] = -(inverse.T @ (inverse @ self.g[place].reshape(-1))).reshape(
-            self.x[place].shape
-        )
-
-    def _search(self, direction: Array, slope: Array) -> Array:
-        """Halve steps until they are good, and take them; return who found one."""
-        self.left, self.moved = self.going.copy(), ~self.going
-        self.share = np.where(self.going, 1.0, 0.0)
-        rounding = 4.5 * self.problems.eps * self.size
-        attempt = partial(self._try, self.x, direction, slope, self.length, rounding)
-        self._search_with(attempt, _HALVINGS)
-        return self.moved
-
-    def _try(
-        self,
-        x: Array,
-        direction: Array,
-        slope: Array,
-        before: Array,
-        rounding: Array,
-        halvings: Any,
-    ) -> None:
-        """Try the steps of those still without one, from x, and halve what is not good."""
-        left, share = self.left, self.share
-        new, value, g, size = self._tried(x, direction)
-        length = norms(g)
-        # Where a difference of values is mere rounding error, the gradients tell.
-        clear = -share * slope > _CLEAR * self.problems.eps * self.size
-        lower = value <= self.value + _DECREASE * share * slope + rounding
-        good = left & np.where(clear, lower, length <= before) & np.isfinite(length)
-        if anyone(good):
-            self._take(good, new, value, g, size, length)
-            ratio = 0.9 * (length / before) ** 2
-            self.forcing = np.where(good, np.minimum(_LOOSEST, ratio), self.forcing)
-            left, self.moved = left & ~good, self.moved | good
-        self.left = left & (clear | (halvings < _UNCLEAR))
-        self.share = np.where(self.left, 0.5 * share, share)
+def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton:
+    each, x = problem.each, problem.start
+    value, g, size = problem.evaluate(x)
+    norm = length(g, problem.axes)
+    begun = Newton(
+        x=x,
+        g=g,
+        value=value,
+        size=size,
+        norm=norm,
+        k=0,
+        goal=target(tolerance, norm, problem.eps),
+        forcing=each(_LOOSEST),
+        going=each(True),
+        unsolved=each(False),
+        evaluations=each(1),
+        found=Solution.begun(problem),
+    )
+    return _look(problem, stop, begun)
 
 
-class ConjugateGradients:
-    """Solve H_i d_i = -g_i to a norm of the residual; stop where H_i shows no curvature.
+def _look(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
+    """End the solves of those that are good, and of those that are lost."""
+    finite = s.going & (s.norm < math.inf)
+    good = is_good(problem, stop, finite, s.x, s.g, s.norm, s.goal)
+    found, going = ended(s.found, s.going, good, s.x, s.norm, s.k, True)
+    lost = going & (no(finite) | (s.k >= _MOST))
+    found, going = ended(found, going, lost, s.x, s.norm, s.k, False)
+    return s._replace(going=going, unsolved=s.unsolved | lost, found=found)
+
+
+def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
+    """Find a direction, and take a step along it."""
+    residual = larger(s.forcing * s.norm, 0.1 * s.goal)
+    product = problem.hessian_products(s.x)
+    assert product is not None  # noqa: S101  (see `Exact`)
+    found = conjugate_gradients(product, s.g, residual, s.going, problem.axes)
+    direction = found.d if nobody(found.short) else _densely(problem, s, found)
+    slope = dot(s.g, direction, problem.axes)
+    uphill = s.going & no(slope < 0)
+    going = s.going & no(uphill)
+    begun = LineSearch(
+        x=s.x,
+        g=s.g,
+        value=s.value,
+        size=s.size,
+        norm=s.norm,
+        forcing=s.forcing,
+        share=problem.each(1.0),
+        halvings=0,
+        going=going,
+        moved=problem.each(False),
+        evaluations=s.evaluations + found.products,
+    )
+    end = repeat(partial(_attempt, problem, s, direction, slope), begun)
+    stuck = uphill | (going & no(end.moved))
+    noted, going = ended(s.found, s.going, stuck, end.x, end.norm, s.k, False)
+    there = Newton(
+        x=end.x,
+        g=end.g,
+        value=end.value,
+        size=end.size,
+        norm=end.norm,
+        k=s.k + 1,
+        goal=s.goal,
+        forcing=end.forcing,
+        going=going,
+        unsolved=s.unsolved | stuck,
+        evaluations=end.evaluations,
+        found=noted,
+    )
+    return _look(problem, stop, there)
+
+
+def _attempt(
+    problem: LocalProblem, before: Newton, direction: Array, slope: Any, s: LineSearch
+) -> LineSearch:
+    """Try the steps of those still without one, and halve what is not good."""
+    new = keep(s.going, before.x + wide(s.share, direction) * direction, s.x)
+    value, g, size = problem.evaluate(new)
+    norm = length(g, problem.axes)
+    # Where a difference of values is mere rounding error, the gradients tell.
+    clear = -s.share * slope > _CLEAR * problem.eps * before.size
+    rounding = 4.5 * problem.eps * before.size
+    lower = value <= before.value + _DECREASE * s.share * slope + rounding
+    good = s.going & pick(clear, lower, norm <= before.norm) & (norm < math.inf)
+    ratio = norm / before.norm
+    forcing = smaller(_LOOSEST, 0.9 * (ratio * ratio))
+    left = s.going & no(good) & (clear | (s.halvings < _UNCLEAR)) & (s.halvings + 1 < _HALVINGS)
+    return LineSearch(
+        x=keep(good, new, s.x),
+        g=keep(good, g, s.g),
+        value=pick(good, value, s.value),
+        size=pick(good, size, s.size),
+        norm=pick(good, norm, s.norm),
+        forcing=pick(good, forcing, s.forcing),
+        share=0.5 * s.share,
+        halvings=s.halvings + 1,
+        going=left,
+        moved=s.moved | good,
+        evaluations=s.evaluations + s.going,
+    )
+
+
+def conjugate_gradients(
+    product: Callable[[Array], Array], g: Array, residual: Any, going: Any, axes: int
+) -> Directions:
+    """Solve H d = -g to a norm of the residual; stop where H shows no curvature.
 
     Parameters
     ----------
     product : callable
-        v -> H_i v_i.
-    g : array, shape (n, *shape)
-    residual : array, shape (n,)
-    going : array of bool, shape (n,)
-        Whose system counts; the others' d_i is 0.
-
-    Attributes
-    ----------
-    d : array, shape of g
-        The solutions so far.
-    products : array of int, shape (n,)
-        How many each took.
-    going : array of bool, shape (n,)
-        Who is not there yet.
-    most : int
-        How often to `advance`, some times more than there are unknowns: who is not there then is
-        short of a direction.
+        v -> H v.
+    g : array
+        A gradient; of a cohort, with an axis of clients in front.
+    residual : float
+        Each client's; what follows, too.
+    going : bool
+        Whose system counts; the others' d is 0.
+    axes : int
+        Of one model.
     """
+    eps, size = float(np.finfo(g.dtype).eps), g.size if g.ndim == axes else g[0].size
+    r = -g
+    rr = dot(r, r, axes)
+    goal = larger(residual, root(eps) * root(rr))
+    begun = Directions(
+        d=np.zeros_like(g),
+        r=r,
+        p=r,
+        rr=rr,
+        flattest=0.0 * rr,
+        k=0,
+        going=going & (rr > 0),
+        short=going & False,
+        products=0 * going,
+    )
+    # Some times more than there are unknowns.
+    most = min(_PRODUCTS, 2 * size + 20)
+    return repeat(partial(_multiply, product, goal * goal, most, eps, axes), begun)
 
-    def __init__(self, product: Products, g: Array, residual: Array, going: Array) -> None:
-        self._product, self._eps = product, float(np.finfo(g.dtype).eps)
-        self.most = min(_PRODUCTS, 2 * g[0].size + 20)
-        self.d, self.r = np.zeros_like(g), -g
-        self.rr = dots(self.r, self.r)
-        self._goal = np.maximum(residual, np.sqrt(self._eps) * norms(g)) ** 2
-        self.p, self.going = self.r.copy(), going & (self.rr > 0)
-        self.products, self.flattest = np.zeros(len(g), np.int64), np.zeros(len(g))
 
-    def advance(self) -> None:
-        """Multiply by the Hessians once."""
-        p, rr = self.p, self.rr
-        Hp = self._product(p)
-        self.products = self.products + self.going
-        curvature = dots(p, Hp)
-        relative = curvature / dots(p, p)
-        self.flattest = np.maximum(self.flattest, relative)
-        going = self.going & (relative > self._eps * self.flattest)
-        step = np.where(going, rr / curvature, 0.0)
-        self.d += along(step, p) * p
-        self.r -= along(step, p) * Hp
-        new = dots(self.r, self.r)
-        self.going = going & (new > self._goal)
-        self.p = self.r + along(np.where(self.going, new / rr, 0.0), p) * p
-        self.rr = new
+def _multiply(
+    product: Callable[[Array], Array], goal: Any, most: int, eps: float, axes: int, s: Directions
+) -> Directions:
+    p, Hp = s.p, product(s.p)
+    curvature = dot(p, Hp, axes)
+    relative = curvature / dot(p, p, axes)
+    flattest = larger(s.flattest, relative)
+    going = s.going & (relative > eps * flattest)
+    step = pick(going, s.rr / pick(going, curvature, 1.0), 0.0)
+    r = s.r - wide(step, p) * Hp
+    rr = dot(r, r, axes)
+    going = going & (rr > goal)
+    short = going & (s.k + 1 >= most)
+    return Directions(
+        d=s.d + wide(step, p) * p,
+        r=r,
+        p=r + wide(pick(going, rr / s.rr, 0.0), p) * p,
+        rr=rr,
+        flattest=flattest,
+        k=s.k + 1,
+        going=going & no(short),
+        short=s.short | short,
+        products=s.products + s.going,
+    )
+
+
+def _densely(problem: LocalProblem, s: Newton, found: Directions) -> Array:
+    """Return the directions, by factors of the Hessian for whom products do not suffice."""
+    if not problem.many:
+        own = _by_factor(problem, problem.objective, s.x, s.g)
+        return found.d if own is None else own
+    directions = np.array(found.d)
+    for place in np.flatnonzero(found.short & s.going).tolist():
+        one = problem.objective.objectives[place]
+        own = _by_factor(problem, one, s.x[place], s.g[place])
+        if own is not None:
+            directions[place] = own
+    return directions
+
+
+def _by_factor(problem: LocalProblem, objective: Any, x: Array, g: Array) -> Array | None:
+    """Return one client's direction by the Cholesky factor of its Hessian, if there is one."""
+    hessian = getattr(objective, "hessian", None)
+    if hessian is None or x.size > _DENSE:
+        return None
+    matrix = hessian(x) + problem.shift * np.eye(x.size)
+    try:
+        inverse = np.linalg.inv(np.linalg.cholesky(matrix))
+    except np.linalg.LinAlgError:
+        return None
+    direction: Array = -(inverse.T @ (inverse @ g.reshape(-1))).reshape(x.shape)
+    return direction.astype(x.dtype, copy=False)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from copy import copy
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.arrays import known
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import SmoothFunction
+from flower_fedcon.arrays import dot, is_array, known, larger, length
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers import Regularizer, Zero
+from flower_fedcon.regularizers.batched import BatchedRegularizer
 from flower_fedcon.validation import Array, nonnegative
 
 Stop: TypeAlias = Callable[[Array, Array], Any]
@@ -22,10 +24,15 @@ Stop: TypeAlias = Callable[[Array, Array], Any]
 class LocalProblem:
     """Minimise h(x) + psi(x), where h(x) = f(x) + <linear, x> + shift/2 ||x - center||^2.
 
+    It is one client's problem, or the problems of a cohort, each at a point of its own: the arrays
+    of these have an axis in front, which counts clients, and what is a number of one client is an
+    array of shape (n,).
+
     Parameters
     ----------
     objective : object
-        f, with `value` and `gradient`; convex for the solvers to find a minimiser.
+        f, with `value` and `gradient`; convex for the solvers to find a minimiser. An engine's
+        objective of many clients has a `Cohort`, as `served`.
     start : array
         Where a solver starts. Its shape and dtype are the model's.
     linear : array, optional
@@ -35,7 +42,7 @@ class LocalProblem:
     center : array, optional
         Shape of `start`; the origin if None.
     regularizer : Regularizer, optional
-        psi; 0 if None.
+        psi, one client's; 0 if None.
 
     Raises
     ------
@@ -51,11 +58,14 @@ class LocalProblem:
     (120.0, array([-12., -24.]), 4.0)
     """
 
-    __slots__ = ("_added", "center", "linear", "objective", "regularizer", "shift", "start")
+    __slots__ = (
+        "_added", "_both", "axes", "center", "eps", "linear", "many", "objective", "regularizer",
+        "shift", "start",
+    )  # fmt: skip
 
     def __init__(
         self,
-        objective: SmoothFunction,
+        objective: Any,
         start: Array,
         *,
         linear: Array | None = None,
@@ -63,9 +73,15 @@ class LocalProblem:
         center: Array | None = None,
         regularizer: Regularizer | None = None,
     ) -> None:
-        many = hasattr(objective, "stacked_clients")  # arrays may have one more axis
+        served: Any = getattr(objective, "served", None)
+        self.many = served is not None
+        if self.many:
+            objective, shape = served, (len(served), *served.shape)
+            start = _in_shape(start, shape)
+            linear = None if linear is None else _in_shape(linear, shape)
+            center = None if center is None else _in_shape(center, shape)
         for name, array in (("linear", linear), ("center", center)):
-            if array is not None and array.shape != start.shape and not many:
+            if array is not None and array.shape != start.shape:
                 raise ConfigError(
                     f"LocalProblem({name}) must have the start's shape {start.shape}, "
                     f"got {array.shape}"
@@ -75,75 +91,135 @@ class LocalProblem:
         self.linear = linear
         self.shift = nonnegative("LocalProblem(shift)", shift) if known(shift) else shift
         self.center = center
-        self.regularizer = None if isinstance(regularizer, Zero) else regularizer
+        psi: Any = regularizer
+        if isinstance(psi, BatchedRegularizer):
+            psi = psi.inner
+        self.regularizer = None if isinstance(psi, Zero) else psi
+        self.axes = start.ndim - self.many
+        self.eps = float(np.finfo(start.dtype).eps)
         self._added = LocalPass(start, linear, self.shift, center)
+        self._both = getattr(objective, "value_and_gradient", None)
 
-    def value(self, x: Array) -> float:
+    def value(self, x: Array) -> Any:
         """Return h(x), without psi."""
-        return sum(self._terms(x, float(self.objective.value(x))))
+        return sum(self._terms(x, self.objective.value(x)))
 
     def gradient(self, x: Array) -> Array:
         """Return the gradient of h at x, in the shape and dtype of x."""
         return self._add(x, self.objective.gradient(x))
 
-    def evaluate(self, x: Array) -> tuple[float, Array, float]:
+    def evaluate(self, x: Array) -> tuple[Any, Array, Any]:
         """Return h(x), its gradient, and the sum of the sizes of the terms of h(x).
 
         The rounding error of h(x) is about that sum times the machine epsilon.
         """
-        both = getattr(self.objective, "value_and_gradient", None)
-        value, gradient = both(x) if both else (self.objective.value(x), self.objective.gradient(x))
-        terms = self._terms(x, float(value))
+        if self._both is None:
+            value, gradient = self.objective.value(x), self.objective.gradient(x)
+        else:
+            value, gradient = self._both(x)
+        terms = self._terms(x, value)
         return sum(terms), self._add(x, gradient), sum(map(abs, terms))
 
+    def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
+        """Return the map v -> (Hessian of h at x) v; None where f has none."""
+        products = getattr(self.objective, "hessian_products", None)
+        product = None if products is None else products(x)
+        if product is None or not self.shift:
+            return product
+        return lambda v: product(v) + self.shift * v
+
     @property
-    def smoothness(self) -> float | None:
+    def has_hessian(self) -> bool:
+        """Whether `hessian_products` returns a map."""
+        products = getattr(self.objective, "hessian_products", None)
+        return products is not None and not (self.many and products(self.start) is None)
+
+    def prox(self, v: Array, steps: Any, going: Any) -> Array:
+        """Return prox of psi at v, of those who are going."""
+        psi: Any = self.regularizer
+        new: Array = self.objective.prox(psi, v, steps, going) if self.many else psi.prox(v, steps)
+        return new
+
+    def penalty(self, x: Array) -> Any:
+        """Return psi(x)."""
+        psi = self.regularizer
+        if psi is None:
+            return 0.0
+        return np.array([float(psi.value(one)) for one in x]) if self.many else psi.value(x)
+
+    @property
+    def smoothness(self) -> Any:
         """L_h, the Lipschitz constant of the gradient of h; None if unknown."""
         return self._shifted("smoothness")
 
     @property
-    def strong_convexity(self) -> float | None:
+    def strong_convexity(self) -> Any:
         """Mu_h, the modulus of strong convexity of h; None if unknown."""
         return self._shifted("strong_convexity")
 
+    @property
+    def states_smoothness(self) -> bool:
+        """Whether L_h is known, of every client."""
+        if self.many:
+            return bool(self.objective.states_smoothness)
+        return self.smoothness is not None
+
     def started_at(self, x: Array) -> LocalProblem:
         """Return the same problem with another start."""
-        return LocalProblem(
-            self.objective,
-            x,
-            linear=self.linear,
-            shift=self.shift,
-            center=self.center,
-            regularizer=self.regularizer,
-        )
+        other = copy(self)
+        other.start = x
+        return other
 
-    def rounding(self, x: Array) -> float:
+    def only(self, places: Array | slice) -> LocalProblem:
+        """Return the problems of some clients of a cohort."""
+        other = copy(self)
+        other.objective = self.objective.only(places)
+        other.start = self.start[places]
+        other.linear = None if self.linear is None else self.linear[places]
+        other.center = None if self.center is None else self.center[places]
+        other._added = LocalPass(other.start, other.linear, self.shift, other.center)
+        other._both = other.objective.value_and_gradient
+        return other
+
+    def each(self, number: Any) -> Any:
+        """Return the same number for each client."""
+        return np.full(len(self.start), number) if self.many else number
+
+    def rounding(self, x: Array) -> Any:
         """Return the norm below which a gradient of h is mere rounding error of its terms."""
         # This matters where the gradient is small; f's gradient is then as large as the others.
-        total = 0.0 if self.linear is None else norm(self.linear)
+        total = 0.0 if self.linear is None else length(self.linear, self.axes)
         if self.shift:
-            total += self.shift * (norm(x) + (0.0 if self.center is None else norm(self.center)))
-        return 100 * float(np.finfo(x.dtype).eps) * total
+            away = 0.0 if self.center is None else length(self.center, self.axes)
+            total = total + self.shift * (length(x, self.axes) + away)
+        return 100 * self.eps * total
 
-    def _terms(self, x: Array, value: float) -> tuple[float, float, float]:
-        linear = 0.0 if self.linear is None else float(np.vdot(self.linear, x))
+    def _terms(self, x: Array, value: Any) -> tuple[Any, Any, Any]:
+        value = value if self.many else float(value)
+        linear = 0.0 if self.linear is None else dot(self.linear, x, self.axes)
         if not self.shift:
             return value, linear, 0.0
         away = x if self.center is None else x - self.center
-        return value, linear, 0.5 * self.shift * float(np.vdot(away, away))
+        return value, linear, 0.5 * self.shift * dot(away, away, self.axes)
 
     def _add(self, x: Array, gradient: Array) -> Array:
         # Never in place: the array may be the objective's own.
-        corrected: Array = self._added.add_to(np.asarray(gradient, dtype=x.dtype), x)
-        return corrected.astype(x.dtype, copy=False)
+        if not is_array(gradient):
+            gradient = np.asarray(gradient)
+        added: Array = self._added.add_to(gradient, x)
+        return added if added.dtype == x.dtype else added.astype(x.dtype)
 
-    def _shifted(self, name: str) -> float | None:
+    def _shifted(self, name: str) -> Any:
         constant = getattr(self.objective, name, None)
-        return None if constant is None else float(constant) + self.shift
+        if constant is None:
+            return None
+        return (constant if self.many else float(constant)) + self.shift
 
 
 class Solution(NamedTuple):
     """What a local solver found.
+
+    Of a cohort, x has an axis of clients in front, and the others are arrays of shape (n,).
 
     Attributes
     ----------
@@ -162,11 +238,17 @@ class Solution(NamedTuple):
     """
 
     x: Array
-    gradient_norm: float
-    iterations: int
-    evaluations: int
-    converged: bool
-    trials: int = 0
+    gradient_norm: Any
+    iterations: Any
+    evaluations: Any
+    converged: Any
+    trials: Any = 0
+
+    @classmethod
+    def begun(cls, problem: LocalProblem) -> Self:
+        """Return a solution with nothing done."""
+        each = problem.each
+        return cls(problem.start, each(math.nan), each(0), each(0), each(False), each(0))
 
 
 class LocalSolver(ABC):
@@ -196,26 +278,25 @@ class LocalSolver(ABC):
         """
 
 
-def norm(x: Array) -> float:
-    """Return the Euclidean norm of all entries of x."""
-    return float(np.linalg.norm(x.reshape(-1)))
+class ClientsError(FedConError):
+    """The solves of some clients of a cohort failed.
 
-
-def target(tolerance: float, start: float, x: Array) -> float:
-    """Return the gradient norm to reach: relative to max(1, start), and not below rounding."""
-    return max(tolerance, 50 * float(np.finfo(x.dtype).eps)) * max(1.0, start)
-
-
-def targets(tolerances: Any, starts: Array, x: Array) -> Array:
-    """Return each client's gradient norm to reach, as `target` does, shape (n,).
-
-    Parameters
+    Attributes
     ----------
-    tolerances : float, or array of shape (n,)
-    starts : array, shape (n,)
-        The gradients' norms at the start.
-    x : array
-        Of the dtype that rounds.
+    errors : dict
+        By the clients' places among those served.
     """
-    rounding = 50 * float(np.finfo(x.dtype).eps)
-    return np.maximum(tolerances, rounding) * np.maximum(1.0, starts)  # type: ignore[no-any-return]
+
+    def __init__(self, errors: dict[int, FedConError]) -> None:
+        super().__init__(str(next(iter(errors.values()))))
+        self.errors = errors
+
+
+def target(tolerance: Any, start: Any, eps: float) -> Any:
+    """Return the gradient norm to reach: relative to max(1, start), and not below rounding."""
+    return larger(tolerance, 50 * eps) * larger(1.0, start)
+
+
+def _in_shape(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return each client's array of a cohort, where all may have the same."""
+    return array if array.shape == shape else np.broadcast_to(array, shape)

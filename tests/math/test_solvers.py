@@ -28,7 +28,7 @@ from flower_fedcon.solvers import (
     GradientDescent,
     LocalProblem,
     as_solver,
-    exact,
+    factors,
 )
 from flower_fedcon.wire import settings as specs
 
@@ -114,17 +114,15 @@ def test_closed_forms(kind, factor, shift, seed):
 
 
 def test_factors_are_kept_and_let_go():
-    exact._factors.clear()
+    factors._kept.clear()
     f = Quadratic(np.diag([1.0, 2.0]), np.ones(2))
     for shift in (1.0, 2.0, 1.0, *range(3, 20)):
         Exact().solve(LocalProblem(Scaled(f, 0.5), np.zeros(2), shift=shift))
-        assert len(exact._factors[f]) <= 4
-    inverse = exact._inverse_hessian(LocalProblem(Scaled(f, 0.5), np.zeros(2), shift=19))
-    again = exact._inverse_hessian(LocalProblem(Scaled(f, 0.5), np.ones(2), shift=19))
-    assert inverse is again
+        assert len(factors._kept[f]) <= 4
+    assert factors.inverses(Scaled(f, 0.5), 19) is factors.inverses(Scaled(f, 0.5), 19.0)
     del f
     gc.collect()
-    assert len(exact._factors) == 0
+    assert len(factors._kept) == 0
 
 
 def test_exact_where_the_closed_form_is_not_one():

@@ -1,7 +1,5 @@
 """Local solvers for many clients at once: each client's solution as by the solver of one."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from solver_cases import PROXIMAL, SMOOTH
@@ -24,12 +22,11 @@ from flower_fedcon.solvers import (
     Exact,
     GradientDescent,
     LocalProblem,
-    masked,
-    stacked,
-    stacked_lbfgs,
+    cohort,
+    quasi_newton,
 )
-from flower_fedcon.solvers.clients import ClientsError, LocalProblems
-from flower_fedcon.solvers.stacked import Clients, StackedSolver
+from flower_fedcon.solvers.cohort import Cohort, CohortSolver
+from flower_fedcon.solvers.problem import ClientsError
 
 N = 7
 KINDS = ["quadratic", "least squares", "wide", "scaled", "logistic", "intercept", "softmax"]
@@ -59,10 +56,10 @@ def objectives(kind, dtype=np.float64):
 
 
 def given(parts, places=None, **terms):
-    """Return the problem of some clients of a stack, for `StackedSolver`, and each one's own."""
+    """Return the problem of some clients of a stack, for `CohortSolver`, and each one's own."""
     places = np.arange(len(parts)) if places is None else np.array(places)
-    clients = Clients(stack(parts), [parts[place] for place in places], places)
-    many = LocalProblem(SimpleNamespace(stacked_clients=clients), **terms)
+    served = Cohort(stack(parts), [parts[place] for place in places], places)
+    many = LocalProblem(served, **terms)
     axes = len(parts[0].shape)
 
     def own(term, i):
@@ -107,7 +104,7 @@ def alike(found, each, solver, stop=None, tolerance=1e-9):
 def test_the_solutions_of_one_at_a_time(solver, kind):
     parts = objectives(kind)
     many, each = given(parts, **terms(parts[0].shape))
-    alike(StackedSolver(solver).solve(many), each, solver)
+    alike(CohortSolver(solver).solve(many), each, solver)
 
 
 @pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
@@ -118,7 +115,7 @@ def test_with_a_regularizer(solver, kind, psi):
     if psi is GroupLasso:
         psi = GroupLasso(0.1, np.arange(6).reshape(parts[0].shape) % 2)
     many, each = given(parts, **terms(parts[0].shape), regularizer=psi)
-    found = StackedSolver(solver).solve(many)
+    found = CohortSolver(solver).solve(many)
     alike(found, each, solver)
     for i, problem in enumerate(each):
         assert np.array_equal(found.x[i] == 0, solver.solve(problem).x == 0)
@@ -128,8 +125,8 @@ def test_energy_rule_and_fixed_steps():
     parts = objectives("logistic")
     many, each = given(parts, **terms(parts[0].shape))
     for solver in (AOGM(rule="energy", tolerance=1e-6), GradientDescent(steps=7, lr=0.05)):
-        alike(StackedSolver(solver).solve(many), each, solver, tolerance=1e-12)
-    capped = StackedSolver(AOGM(max_iterations=3)).solve(many)
+        alike(CohortSolver(solver).solve(many), each, solver, tolerance=1e-12)
+    capped = CohortSolver(AOGM(max_iterations=3)).solve(many)
     assert not capped.converged.any()
     assert (capped.iterations == 3).all()
 
@@ -140,7 +137,7 @@ def test_shared_terms_and_no_terms():
     for some in (one, {"start": one["start"], "shift": 1.0, "linear": terms((6,))["linear"]}):
         for solver in (Exact(), AOGM(), LBFGS()):
             many, each = given(parts, **some)
-            alike(StackedSolver(solver).solve(many), each, solver)
+            alike(CohortSolver(solver).solve(many), each, solver)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,7 @@ def test_shared_terms_and_no_terms():
 def test_float32_stays(solver, kind):
     parts = objectives(kind, np.float32)
     many, each = given(parts, **terms(parts[0].shape, np.float32))
-    found = StackedSolver(solver).solve(many)
+    found = CohortSolver(solver).solve(many)
     assert found.x.dtype == np.float32
     for i, problem in enumerate(each):
         want = solver.solve(problem).x
@@ -162,13 +159,13 @@ def test_float32_stays(solver, kind):
 def test_a_solution_does_not_depend_on_the_others(solver, kind, monkeypatch):
     parts = objectives(kind)
     all_terms = terms(parts[0].shape)
-    whole = StackedSolver(solver).solve(given(parts, **all_terms)[0]).x
+    whole = CohortSolver(solver).solve(given(parts, **all_terms)[0]).x
     for places in ([3], [0, 2, 5], [4, 5, 6]):
         some = {k: t[places] if isinstance(t, np.ndarray) else t for k, t in all_terms.items()}
-        found = StackedSolver(solver).solve(given(parts, places, **some)[0]).x
+        found = CohortSolver(solver).solve(given(parts, places, **some)[0]).x
         np.testing.assert_allclose(found, whole[places], rtol=0, atol=1e-11)
-    monkeypatch.setattr(stacked, "_TOGETHER", 150)  # two clients together
-    found = StackedSolver(solver).solve(given(parts, **all_terms)[0]).x
+    monkeypatch.setattr(cohort, "_TOGETHER", 150)  # two clients together
+    found = CohortSolver(solver).solve(given(parts, **all_terms)[0]).x
     np.testing.assert_allclose(found, whole, rtol=0, atol=1e-11)
 
 
@@ -178,10 +175,10 @@ def test_stopping_rules_are_each_clients_own(solver):
     some = terms((6,))
     many, each = given(parts, **some)
     rule = Certified(some["linear"], 1e-3, 1)
-    found = StackedSolver(solver).solve(many, stop=rule)
+    found = CohortSolver(solver).solve(many, stop=rule)
     if not isinstance(solver, LBFGS):  # whose way there is another
         alike(found, each, solver, stop=lambda i: Certified(some["linear"][i], 1e-3, 1))
-    full = StackedSolver(solver).solve(many)
+    full = CohortSolver(solver).solve(many)
     assert (found.evaluations < full.evaluations).all()
     lengths = [np.linalg.norm(p.gradient(x)) for p, x in zip(each, found.x, strict=True)]
     assert 1e-9 < max(lengths) <= 1e-3
@@ -195,12 +192,12 @@ def test_who_diverges_is_named_and_spoils_nobody(solver):
     parts[2] = Quadratic(np.diag([1.0, -30.0, 1.0, 1.0, 1.0, 1.0]), np.zeros(6))
     many, each = given(parts, start=np.ones((N, 6)))
     with pytest.raises(ClientsError, match="diverged") as told:
-        StackedSolver(solver).solve(many)
+        CohortSolver(solver).solve(many)
     assert list(told.value.errors) == [2]
     with pytest.raises(type(told.value.errors[2]), match="diverged"):
         solver.solve(each[2])
     rest = [0, 1, 3, 4, 5, 6]
-    found = StackedSolver(solver).solve(given(parts, rest, start=np.ones((6, 6)))[0])
+    found = CohortSolver(solver).solve(given(parts, rest, start=np.ones((6, 6)))[0])
     alike(found, [each[i] for i in rest], solver)
 
 
@@ -208,14 +205,14 @@ def test_lbfgs_below_rounding_is_for_aogm(monkeypatch):
     """Where no step is good any more, and no sooner."""
     parts, handed = objectives("logistic"), []
     many, each = given(parts, **terms((6,)))
-    own = stacked_lbfgs.descend_all
-    monkeypatch.setattr(stacked_lbfgs, "descend_all", lambda *a: handed.append(a) or own(*a))
-    StackedSolver(LBFGS()).solve(many)
+    own = quasi_newton.finish
+    monkeypatch.setattr(quasi_newton, "finish", lambda *a: handed.append(a) or own(*a))
+    CohortSolver(LBFGS()).solve(many)
     assert not handed
     solver = LBFGS(tolerance=1e-18)
-    monkeypatch.setattr(masked, "targets", lambda tolerance, first, x: np.full(len(x), 1e-17))
-    monkeypatch.setattr(LocalProblems, "rounding", lambda problems, x: np.zeros(len(x)))
-    found = StackedSolver(solver).solve(many)
+    monkeypatch.setattr(quasi_newton, "target", lambda *a: np.full(N, 1e-17))
+    monkeypatch.setattr(LocalProblem, "rounding", lambda problem, x: np.zeros(len(x)))
+    found = CohortSolver(solver).solve(many)
     assert handed
     lengths = [np.linalg.norm(p.gradient(x)) for p, x in zip(each, found.x, strict=True)]
     assert max(lengths) <= 1e-14
@@ -228,7 +225,7 @@ def test_lbfgs_does_not_go_in_circles(dtype, size):
     parts = objectives("logistic", dtype)
     start = (size * np.random.default_rng(1).standard_normal((N, 6))).astype(dtype)
     many, each = given(parts, start=start, shift=100.0, center=start)
-    found = StackedSolver(LBFGS()).solve(many)
+    found = CohortSolver(LBFGS()).solve(many)
     for i, problem in enumerate(each):
         want = LBFGS().solve(problem)
         assert found.converged[i] >= want.converged
@@ -246,7 +243,7 @@ def test_lbfgs_along_a_flat_valley(seed):
     ]
     center = np.zeros((3, 4))
     many, each = given(parts, list(range(3)), start=center, shift=1.0, center=center)
-    found = StackedSolver(LBFGS()).solve(many)
+    found = CohortSolver(LBFGS()).solve(many)
     assert found.converged.all()
     assert found.iterations.max() < 100
     for x, problem in zip(found.x, each, strict=True):
@@ -256,7 +253,7 @@ def test_lbfgs_along_a_flat_valley(seed):
 def test_lbfgs_of_next_to_no_curvature_and_of_very_much():
     slopes = np.diag([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     parts = [Quadratic(scale * slopes, np.ones(6)) for scale in (1e-16, 1.0, 1e-20, 1e20)]
-    found = StackedSolver(LBFGS()).solve(given(parts, [0, 1, 2, 3], start=np.zeros((4, 6)))[0])
+    found = CohortSolver(LBFGS()).solve(given(parts, [0, 1, 2, 3], start=np.zeros((4, 6)))[0])
     for x, f in zip(found.x, parts, strict=True):
         assert np.linalg.norm(f.gradient(x)) <= 1e-9
     assert found.converged.all()
@@ -266,13 +263,13 @@ def test_lbfgs_of_next_to_no_curvature_and_of_very_much():
 def test_lbfgs_of_few_steps_and_of_a_matrix():
     parts = objectives("softmax")
     many, each = given(parts, **terms(parts[0].shape))
-    found = StackedSolver(LBFGS(max_iterations=2)).solve(many)
+    found = CohortSolver(LBFGS(max_iterations=2)).solve(many)
     assert (found.iterations == 2).all()
     assert not found.converged.any()
     better = [p.value(x) < p.value(p.start) for p, x in zip(each, found.x, strict=True)]
     assert all(better)
     with pytest.raises(ConfigError, match="LBFGS cannot solve a problem with L1"):
-        StackedSolver(LBFGS()).solve(given(parts, start=many.start, regularizer=L1(1.0))[0])
+        CohortSolver(LBFGS()).solve(given(parts, start=many.start, regularizer=L1(1.0))[0])
 
 
 def test_who_is_not_a_number_is_named():
@@ -281,14 +278,14 @@ def test_who_is_not_a_number_is_named():
     start[4] = np.nan
     for solver in (Exact(), AOGM(), LBFGS()):
         with pytest.raises(ClientsError, match="diverged") as told:
-            StackedSolver(solver).solve(given(parts, start=start, shift=1.0)[0])
+            CohortSolver(solver).solve(given(parts, start=start, shift=1.0)[0])
         assert list(told.value.errors) == [4]
 
 
 def test_singular_hessians_are_left_to_steps():
     parts = [Quadratic(np.diag([1.0, float(j % 2)]), np.array([2.0, 0.0])) for j in range(4)]
     many, each = given(parts, start=np.tile([0.0, 5.0], (4, 1)))
-    found = StackedSolver(Exact()).solve(many)
+    found = CohortSolver(Exact()).solve(many)
     np.testing.assert_allclose(found.x, [[2, 5], [2, 0]] * 2, atol=1e-11)
     alike(found, each, Exact())
 
@@ -305,7 +302,7 @@ def test_extreme_conditions(kind):
         else:
             parts.append(SoftmaxRegression(A, labels, 2, l2=1e-10))
     many, each = given(parts, start=np.zeros((N, *parts[0].shape)))
-    found = StackedSolver(Exact()).solve(many)
+    found = CohortSolver(Exact()).solve(many)
     for i, problem in enumerate(each):
         want = Exact().solve(problem)
         assert found.converged[i] == want.converged
@@ -320,6 +317,6 @@ def test_other_losses_and_missing_constants():
     ]
     many, each = given(parts, start=np.zeros(3), shift=0.5)
     for solver in (Exact(), AOGM(), GradientDescent(tolerance=1e-10), LBFGS()):
-        alike(StackedSolver(solver).solve(many), each, solver)
+        alike(CohortSolver(solver).solve(many), each, solver)
     with pytest.raises(ConfigError, match="states its smoothness"):
-        StackedSolver(AOGM(backtracking=False)).solve(many)
+        CohortSolver(AOGM(backtracking=False)).solve(many)

@@ -30,8 +30,8 @@ from flower_fedcon.engines.jax.parts import (
     place,
     traced_or_number,
 )
+from flower_fedcon.engines.jax.solvers import GivenSolver
 from flower_fedcon.engines.jax.traced import TracedArray
-from flower_fedcon.engines.jax.traced_solvers import traced
 from flower_fedcon.engines.jax.tracer import GivenRows, RoundTracer
 from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.stacked import StackedEngine
@@ -75,7 +75,7 @@ class JaxEngine(StackedEngine):
         solver = run.settings.get("local_solver")
         if solver is not None:
             own = self._problem.objectives
-            self._tracing_client.local_solver = traced(solver, self._stack, own)
+            self._tracing_client.local_solver = GivenSolver(solver, self._stack, own)
         self._block: _Block | None = None
         self._length, self._refused = _FIRST, False
         self._skips, self._failed = False, 0  # the next round; how many have just failed

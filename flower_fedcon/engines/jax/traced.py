@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from flower_fedcon.arrays import Traced
 from flower_fedcon.errors import FedConError
@@ -123,6 +124,23 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
             raise NotTraceableError("the mathematics takes an array for a condition")
         self.assume()
         return True
+
+    def loop(self, advance: Callable[[Any], Any], state: Any) -> Any:
+        """Repeat as `arrays.repeat` does, as a loop of JAX; assume what holds in all of it."""
+        before = conditions()
+        first = jax.tree.map(lambda part: jnp.asarray(plain(part)), state)
+
+        def once(given: Any) -> Any:
+            old, holds = given
+            new = jax.tree.map(_as, advance(jax.tree.map(TracedArray, old)), old)
+            return new, jnp.stack([holds, *conditions()]).all()
+
+        end, holds = lax.while_loop(
+            lambda given: given[0].going.any() & given[1], once, (first, jnp.asarray(True))
+        )
+        for condition in (*before, holds):
+            TracedArray(condition).assume()
+        return jax.tree.map(TracedArray, end)
 
     def _looked_at(self, *args: Any, **kwargs: Any) -> Any:
         raise NotTraceableError("the mathematics asks for a value, which a trace does not have")
@@ -232,6 +250,11 @@ def plain(value: Any) -> Any:
     if kind is tuple or kind is list:
         return kind([plain(v) for v in value])
     return value
+
+
+def _as(new: Any, old: Any) -> Any:
+    """Return a value of JAX in the shape and type of another, which a loop's must keep."""
+    return jnp.broadcast_to(plain(new), old.shape).astype(old.dtype)
 
 
 def _index(index: Any) -> Any:

@@ -15,6 +15,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.jax.parts import parts
+from flower_fedcon.engines.jax.solvers import GivenSolver, TracedCohort
 from flower_fedcon.engines.jax.traced import (
     NotTraceableError,
     TracedArray,
@@ -22,7 +23,6 @@ from flower_fedcon.engines.jax.traced import (
     one_at_a_time,
     plain,
 )
-from flower_fedcon.engines.jax.traced_solvers import GivenSolver
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.local_pass import LocalPass
@@ -40,12 +40,11 @@ class GivenRows(Selected):
     rows: TracedArray | None = None
     asked = 0  # how many batches a round takes
     size = 0
-    stacked_clients: Any = None  # the terms of local problems have a leading axis, as in a stack
 
     @property
-    def served(self) -> tuple[Stack, Any, int]:
-        """The stack, who of it is served, and how many these are."""
-        return self._stack, self._which, len(self._clients)
+    def served(self) -> TracedCohort:
+        """The clients' functions, as local solvers take them."""
+        return TracedCohort(self._stack, self._which, len(self._clients))
 
     def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
         """Choose the clients to serve."""

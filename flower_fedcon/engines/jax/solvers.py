@@ -1,0 +1,181 @@
+"""Local solvers in a traced round: whom they serve there, and what of it is known before.
+
+A solve that would be reported, or handed to another solver, makes the round one that does not hold:
+the stacked engine does it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from flower_fedcon.arrays import over
+from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
+from flower_fedcon.engines.joined import Joined
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.solvers.cohort import Cohort
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.factors import Inverses, Spectra, inverses, spectra
+from flower_fedcon.solvers.loop import some_of
+from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop
+
+
+def as_traced(value: Any) -> Any:
+    """Return an array as one that is traced."""
+    return value if type(value) is TracedArray else TracedArray(jnp.asarray(value))
+
+
+class Known:
+    """Clients of a run, with their arrays: what is known of them before a round is traced.
+
+    Parameters
+    ----------
+    name : str
+        Of the kind of their objectives, where there are several.
+    stack : Stack
+    objectives : sequence
+        The same, one by one.
+    """
+
+    def __init__(self, name: str, stack: Stack, objectives: Sequence[Any]) -> None:
+        self.name, self.stack = name, stack
+        self.cohort = Cohort(stack, objectives, slice(0, len(objectives)))
+
+    @cached_property
+    def spectra(self) -> Spectra | None:
+        """The eigenvalues of their Hessians."""
+        return spectra(self.stack)
+
+
+class TracedCohort(Cohort):
+    """The functions of the clients of a traced round.
+
+    Parameters
+    ----------
+    stack : Stack
+        With traced arrays.
+    which : slice, or traced array
+        The clients; a slice is of all.
+    count : int
+        How many they are.
+    """
+
+    known: Known
+    solver: GivenSolver
+
+    def __init__(self, stack: Stack, which: Any, count: int) -> None:
+        super().__init__(stack, (), which)
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def own(self) -> Stack:
+        """The part of the stack."""
+        return self.stack if isinstance(self.which, slice) else self.stack.only(self.which)
+
+    @property
+    def smoothness(self) -> Any:
+        """As of a `Cohort`."""
+        return as_traced(self.known.cohort.smoothness)[self.which]
+
+    @property
+    def states_smoothness(self) -> bool:
+        """As of a `Cohort`."""
+        return self.known.cohort.states_smoothness
+
+    def gradient_steps(self, steps: LocalPass) -> None:
+        """Return None: they are taken one by one."""
+
+    def inverse_hessian(self, shift: Any) -> Inverses | None:
+        """Return (H_i + shift I)^-1, by factors that are known, or eigenvalues."""
+        known, solver = self.known, self.solver
+        if type(shift) is TracedArray:
+            if known.spectra is None:
+                return None
+            values = solver.asked(f"{known.name}spectra", known.spectra)
+            return values.inverses(shift).only(self.which)  # type: ignore[no-any-return]
+        found = inverses(known.stack, shift)
+        if found is None:
+            return None
+        if not found.known.all():
+            raise NotTraceableError("a local problem is not convex")
+        asked = solver.asked(f"{known.name}inverse {shift}", found)
+        return asked.only(self.which)  # type: ignore[no-any-return]
+
+
+class GivenSolver(LocalSolver):
+    """The local solver of a traced round.
+
+    Parameters
+    ----------
+    solver : Exact, AOGM, GradientDescent or LBFGS
+    stack : Stack
+        All clients' objectives, with their arrays.
+    objectives : sequence
+        The same, one by one.
+
+    Attributes
+    ----------
+    data : dict of array
+        What solves have asked for beside the objectives, by name; `given` takes its place in a
+        compiled round.
+    """
+
+    def __init__(self, solver: Any, stack: Stack, objectives: Sequence[Any]) -> None:
+        self._solver = solver
+        self._whole = Known("", stack, objectives)
+        self._kinds: list[Known] = []
+        if isinstance(stack, Joined):
+            self._kinds = [
+                Known(f"{number} ", part, [objectives[client] for client in clients])
+                for number, (part, clients) in enumerate(stack.parts)
+            ]
+        self.data: dict[str, Any] = {}
+        self.given: Mapping[str, Any] = {}
+
+    def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
+        """Return the solutions of all clients of the cohort."""
+        if not problem.many:
+            raise NotTraceableError("its step minimises another function than its client's")
+        problem = problem.started_at(as_traced(problem.start))
+        stack = problem.objective.stack
+        # A loop takes seconds to compile: one goes over clients of all kinds, if it can.
+        apart = isinstance(stack, Joined) and isinstance(self._solver, Exact)
+        if not apart or problem.regularizer is not None or problem.has_hessian:
+            return self._solve(self._whole, problem, stop)
+        found = []
+        for known, (part, clients) in zip(self._kinds, stack.parts, strict=True):
+            cohort = TracedCohort(part, slice(0, len(clients)), len(clients))
+            linear, center = (
+                None if x is None else x[clients] for x in (problem.linear, problem.center)
+            )
+            own = LocalProblem(
+                cohort,
+                problem.start[clients],
+                linear=linear,
+                shift=problem.shift,
+                center=center,
+            )
+            found.append(self._solve(known, own, some_of(stop, clients)))
+        return over(lambda *parts: np.concatenate(parts)[stack.order], *found)  # type: ignore[no-any-return]
+
+    def _solve(self, known: Known, problem: LocalProblem, stop: Stop | None) -> Solution:
+        """Return the solutions of clients whose objectives are alike."""
+        problem.objective.known, problem.objective.solver = known, self
+        return self._solver.solve(problem, stop=stop)  # type: ignore[no-any-return]
+
+    def asked(self, what: str, found: Any) -> Any:
+        """Return a NamedTuple with its arrays traced, and note that they are asked for."""
+        parts = {}
+        for name, own in found._asdict().items():
+            if isinstance(own, np.ndarray):
+                self.data[f"{what} {name}"] = own
+                parts[name] = as_traced(self.given.get(f"{what} {name}", own))
+        return found._replace(**parts)

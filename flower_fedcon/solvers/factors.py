@@ -1,0 +1,180 @@
+"""Inverses of constant Hessians by their factors, of one client or a cohort.
+
+Those of a cohort have an axis of clients in front, and what is a number of one client is an array
+of shape (n, 1, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from flower_fedcon.arrays import times
+from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.objectives.client_axis import Stack
+from flower_fedcon.objectives.stacked import unscaled
+from flower_fedcon.objectives.stacked_objective import StackedObjective
+from flower_fedcon.validation import Array
+
+KEPT = 4
+# An objective meets few shifts in a run. Its factors are dropped when it is.
+_kept: WeakKeyDictionary[Any, dict[Hashable, Inverses | None]] = WeakKeyDictionary()
+
+
+class Hessians(NamedTuple):
+    """The Hessian of a quadratic function, or what Woodbury's formula makes of it.
+
+    Attributes
+    ----------
+    matrices : array, shape (k, k)
+        H; with rows A of H = w A' A, the smaller A A'.
+    rows : array, shape (k, d), optional
+    weights : float
+        w; 1 without rows.
+    """
+
+    matrices: Array
+    rows: Array | None
+    weights: Any
+
+
+class Inverses(NamedTuple):
+    """(H + s I)^-1 by its inverse Cholesky factor.
+
+    Attributes
+    ----------
+    factors : array, shape (k, k)
+    known : bool
+        Whether it is positive definite.
+    rows : array, shape (k, d), optional
+        With rows A, the factor is that of A A' + (s/w) I, for Woodbury's formula.
+    shift : float
+        s.
+    """
+
+    factors: Array
+    known: Any
+    rows: Array | None
+    shift: Any
+
+    def solve(self, g: Array) -> Array:
+        """Return the solution for a right-hand side."""
+        flat = g.reshape(*self.factors.shape[:-2], -1).astype(np.float64, copy=False)
+        if self.rows is None:
+            return self._small(flat).reshape(g.shape)
+        # (s I + w A'A)^-1 = (I - A' (s/w I + A A')^-1 A) / s.
+        pulled = times(self.rows.swapaxes(-1, -2), self._small(times(self.rows, flat)))
+        solution: Array = (flat - pulled) / self.shift
+        return solution.reshape(g.shape)
+
+    def _small(self, b: Array) -> Array:
+        # NumPy has no triangular solver; with the factor's inverse, two products solve.
+        found: Array = times(self.factors.swapaxes(-1, -2), times(self.factors, b))
+        return found
+
+    def only(self, places: Any) -> Inverses:
+        """Return those of some clients of a cohort."""
+        rows = None if self.rows is None else self.rows[places]
+        return self._replace(factors=self.factors[places], known=self.known[places], rows=rows)
+
+
+class Spectra(NamedTuple):
+    """The Hessians of a cohort by their eigenvalues: (H + s I)^-1 for an s that varies.
+
+    Attributes
+    ----------
+    values : array, shape (n, k)
+        Eigenvalues of `Hessians.matrices`.
+    basis : array, shape (n, k, k)
+        Its rows are the eigenvectors.
+    weights : array, shape (n, 1)
+    rows : array, shape (n, k, d), optional
+    """
+
+    values: Array
+    basis: Array
+    weights: Array
+    rows: Array | None
+
+    def inverses(self, shift: Any) -> Inverses:
+        """Return (H + shift I)^-1; with rows, for a shift that is not 0."""
+        moved = self.values + shift / self.weights
+        factors = self.basis / np.sqrt(moved)[:, :, None]
+        return Inverses(factors, (moved > 0).all(axis=1), self.rows, shift)
+
+
+def inverses(objective: Any, shift: float) -> Inverses | None:
+    """Return (H + shift I)^-1 of an objective, or of a stack; None where H varies with the model.
+
+    It is kept for the next call with the same shift.
+    """
+    owner, factor = _unscaled(objective)
+    if type(owner) not in (Quadratic, LeastSquares):
+        return None
+    kept = _kept.setdefault(owner, {})
+    key = factor, shift
+    if key not in kept:
+        if len(kept) >= KEPT:
+            del kept[next(iter(kept))]
+        kept[key] = _invert(owner, factor, shift)
+    return kept[key]
+
+
+def spectra(stack: Stack) -> Spectra | None:
+    """Return the eigenvalues of a stack's Hessians; None where they vary with the model."""
+    found = _hessians(*_unscaled(stack))
+    if found is None:
+        return None
+    values, vectors = np.linalg.eigh(found.matrices)
+    weights = np.reshape(found.weights, (-1, 1))
+    return Spectra(values, vectors.swapaxes(1, 2), weights, found.rows)
+
+
+def _unscaled(f: Any) -> tuple[Any, float]:
+    """Return what is scaled, and by what; of a stack, the objective of all, with their factors."""
+    return (f.objective, 1.0) if isinstance(f, StackedObjective) else unscaled(f)
+
+
+def _column(number: Any) -> Any:
+    return number.reshape(-1, 1, 1) if isinstance(number, np.ndarray) else number
+
+
+def _hessians(f: Any, factor: float) -> Hessians | None:
+    if type(f) is Quadratic:
+        return Hessians(factor * f.Q.astype(np.float64), None, 1.0)
+    if type(f) is not LeastSquares or f.sparse:
+        return None
+    rows: Array = f.rows.astype(np.float64, copy=False)
+    if f.weights is not None:
+        rows = rows * np.sqrt(f.weights.astype(np.float64))[..., None]
+    m, d = rows.shape[-2:]
+    weights = factor * _column(f.scale) / m
+    if m >= d:
+        return Hessians(weights * np.matmul(rows.swapaxes(-1, -2), rows), None, 1.0)
+    if not np.all(weights):  # 0 A' A is also 1 0' 0
+        rows, weights = np.where(weights == 0, 0.0, rows), np.where(weights == 0, 1.0, weights)
+    return Hessians(np.matmul(rows, rows.swapaxes(-1, -2)), rows, weights)
+
+
+def _invert(f: Any, factor: float, shift: float) -> Inverses | None:
+    found = _hessians(f, factor)
+    if found is None or (found.rows is not None and not shift):
+        return None
+    matrices = found.matrices + (shift / found.weights) * np.eye(found.matrices.shape[-1])
+    factors, known = _cholesky(matrices)
+    return Inverses(np.linalg.inv(factors), known, found.rows, shift)
+
+
+def _cholesky(matrices: Array) -> tuple[Array, Any]:
+    """Return the Cholesky factors, and which matrices have one: they are positive definite."""
+    many = matrices.ndim > 2
+    try:
+        return np.linalg.cholesky(matrices), np.ones(len(matrices), bool) if many else True
+    except np.linalg.LinAlgError:
+        if not many:
+            return np.eye(len(matrices)), False
+    factors, known = zip(*map(_cholesky, matrices), strict=True)  # of one of them
+    return np.stack(factors), np.array(known)

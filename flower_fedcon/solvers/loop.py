@@ -1,0 +1,138 @@
+"""What the solvers' loops share: how a solve is advanced, how it ends, and who fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flower_fedcon.arrays import (
+    is_array,
+    keep,
+    known,
+    no,
+    nobody,
+    over,
+    pick,
+    repeat,
+    some,
+)
+from flower_fedcon.errors import FedConError
+from flower_fedcon.solvers.problem import ClientsError, LocalProblem, Solution, Stop
+from flower_fedcon.validation import Array
+
+_State = TypeVar("_State")
+
+
+def play(
+    advance: Callable[[LocalProblem, Stop | None, _State], _State],
+    problem: LocalProblem,
+    stop: Stop | None,
+    state: _State,
+) -> _State:
+    """Advance a solve until it has ended for everyone.
+
+    A cohort's clients whose solves have ended wait under a mask, and leave the arrays once they are
+    half of those in them.
+
+    Parameters
+    ----------
+    advance : callable
+        Of problem, stop and state; it returns the next state.
+    problem, stop
+        See `LocalSolver.solve`.
+    state : NamedTuple
+        Its arrays are the clients', its numbers all clients' alike; its flags `going` say for whom
+        it is to go on.
+    """
+    if not problem.many or not known(problem.start):
+        return repeat(partial(advance, problem, stop), state)
+    whole, here, now = state, np.arange(len(problem.start)), state
+    while left := int(now.going.sum()):  # type: ignore[attr-defined]
+        if 2 * left <= len(here):
+            whole = over(partial(put, here), whole, now)
+            places = np.flatnonzero(now.going)  # type: ignore[attr-defined]
+            here, now = here[places], over(partial(taken, places), now)
+            problem, stop = problem.only(places), some_of(stop, places)
+        now = advance(problem, stop, now)
+    return over(partial(put, here), whole, now)  # type: ignore[no-any-return]
+
+
+def put(places: Any, whole: Any, part: Any) -> Any:
+    """Return an array with another in some places; what clients share, as it is in the part."""
+    if not is_array(whole):
+        return part
+    merged = np.array(whole)
+    merged[places] = part
+    return merged
+
+
+def taken(places: Array, part: Any) -> Any:
+    """Return some clients' entries of an array; what all share, as it is."""
+    return part[places] if isinstance(part, np.ndarray) else part
+
+
+def ended(
+    found: Solution, going: Any, who: Any, x: Array, length: Any, iterations: Any, converged: Any
+) -> tuple[Solution, Any]:
+    """Note where some of those who are going end; return who goes on, too."""
+    who = who & going
+    if not some(who):
+        return found, going
+    noted = found._replace(
+        x=keep(who, x, found.x),
+        gradient_norm=pick(who, length, found.gradient_norm),
+        iterations=pick(who, iterations, found.iterations),
+        converged=pick(who, converged, found.converged),
+    )
+    return noted, going & no(who)
+
+
+def is_good(
+    problem: LocalProblem, stop: Stop | None, going: Any, x: Array, g: Array, norm: Any, goal: Any
+) -> Any:
+    """Return who of those going is done: the gradient's norm reaches the goal, or a rule says so.
+
+    A gradient that is mere rounding error of its terms reaches any goal > 0.
+    """
+    good, small = going & (norm <= goal), norm <= 1e6 * problem.eps
+    if some(small):
+        good = good | (going & small & (goal > 0) & (norm <= problem.rounding(x)))
+    return good if stop is None else good | holds(stop, going ^ good, x, g)
+
+
+def told(
+    problem: LocalProblem, lost: Any, iterations: Any, error: Callable[[int], FedConError]
+) -> None:
+    """Raise if a solve has failed, with the error that there is after so many iterations.
+
+    Raises
+    ------
+    FedConError
+        For one client.
+    ClientsError
+        For a cohort.
+    """
+    if nobody(lost):
+        return
+    if not problem.many:
+        raise error(iterations)
+    cohort, places = problem.objective, np.flatnonzero(lost).tolist()
+    errors = {place: cohort.failure(place) or error(int(iterations[place])) for place in places}
+    raise ClientsError(errors)
+
+
+def some_of(stop: Stop | None, places: Array) -> Stop | None:
+    """Return a stopping rule of many clients as that of some of them."""
+    only = getattr(stop, "only", None)
+    return stop if only is None else only(places)
+
+
+def holds(stop: Stop | None, who: Any, x: Array, gradient: Array) -> Any:
+    """Return for which of these clients a stopping rule holds; it is not asked for nobody."""
+    if stop is None or not some(who):
+        return who & False
+    found = stop(x, gradient)
+    return who & (np.reshape(found, who.shape) if is_array(who) else bool(found))

@@ -1,0 +1,306 @@
+"""L-BFGS for the clients of a cohort, along a leading axis.
+
+The directions are those of Nocedal and Wright, "Numerical optimization" (2006), algorithm 7.4. The
+line search is the bisection of Lewis and Overton, Math. Program. 141 (2013), algorithm 2.6, for the
+weak Wolfe conditions; where values differ by rounding alone, the slopes tell, as in Hager and
+Zhang, SIAM J. Optim. 16 (2005), (4.1). SciPy's search, that of one client, is another: both end
+within the tolerance, after about as many steps, if not evaluations.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.arrays import dot, keep, known, length, nobody, repeat, some, wide
+from flower_fedcon.errors import FedConError
+from flower_fedcon.solvers.descent import CLEAR, Rules, finish
+from flower_fedcon.solvers.loop import ended, is_good, play, told
+from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
+from flower_fedcon.validation import Array
+
+PAIRS = 20  # of moves and changes of the gradient
+_DECREASE, _CURVATURE = 1e-4, 0.9  # c1 and c2 of the Wolfe conditions
+_TRIALS = 60  # of a line search, which lengthens steps, or halves intervals
+_DOUBLINGS = 10  # of a step, before it grows faster
+_IDLE = 4  # steps in a row that hardly change the value, and leave a longer gradient
+
+
+class Pair(NamedTuple):
+    """A move s and the change y of the gradient along it, both shape (n, entries of a model).
+
+    `weight`, shape (n,), is 1/<s, y>, or 0 for a pair that does not count.
+    """
+
+    move: Any
+    change: Any
+    weight: Any
+
+
+class QuasiNewton(NamedTuple):
+    """Where the solves stand after k steps.
+
+    Attributes
+    ----------
+    x, g : array, shape (n, *shape)
+        The iterates, and the gradients there.
+    value, size, norm : array, shape (n,)
+        Of `LocalProblem.evaluate`, and the gradients' norms.
+    k : int
+        Shared by all clients.
+    goal : array, shape (n,)
+        The norms to be reached.
+    pairs : tuple of Pair
+        The last ones, the oldest first.
+    scale : array, shape (n,)
+        <s, y>/<y, y> of the last pair that counts; NaN without one.
+    best, lowest : array, shape (n,)
+        The smallest norm and the smallest value so far.
+    idle : array of int, shape (n,)
+        Steps in a row that rounding may have chosen; they can go in circles.
+    going, unsolved, lost : array of bool, shape (n,)
+        Who goes on, who is left to `AOGM`, and who has diverged.
+    evaluations : array of int, shape (n,)
+    found : Solution
+        Of those whose solves have ended.
+    """
+
+    x: Any
+    g: Any
+    value: Any
+    size: Any
+    norm: Any
+    k: Any
+    goal: Any
+    pairs: Any
+    scale: Any
+    best: Any
+    lowest: Any
+    idle: Any
+    going: Any
+    unsolved: Any
+    lost: Any
+    evaluations: Any
+    found: Solution
+
+
+class LineSearch(NamedTuple):
+    """Where a line search stands.
+
+    Attributes
+    ----------
+    x, g, value, size, norm
+        As in `QuasiNewton`, where it has led.
+    share, low, high : array, shape (n,)
+        The length of the next step to be tried, in directions, and its bounds so far.
+    trial : int
+        Shared by all clients.
+    left, going : array of bool, shape (n,)
+        Who is without a step, and who goes on looking for one.
+    clear : array of bool, shape (n,)
+        Whose step was chosen by values that differ by more than rounding.
+    evaluations : array of int, shape (n,)
+    """
+
+    x: Any
+    g: Any
+    value: Any
+    size: Any
+    norm: Any
+    share: Any
+    low: Any
+    high: Any
+    trial: Any
+    left: Any
+    going: Any
+    clear: Any
+    evaluations: Any
+
+
+def diverged(k: int = 0) -> FedConError:
+    """Return the error of a solve that diverges."""
+    return FedConError(
+        "L-BFGS diverged: is the objective convex and bounded below? If not, add a shift"
+    )
+
+
+def quasi_newton(
+    problem: LocalProblem, tolerance: float, most: int, stop: Stop | None = None
+) -> Solution:
+    """Return the minimisers of a cohort; see `LBFGS`."""
+    end = play(partial(_advance, most), problem, stop, _begin(problem, tolerance, most, stop))
+    found = end.found._replace(evaluations=end.evaluations)
+    told(problem, end.lost, found.iterations, diverged)
+    left = end.unsolved & (found.iterations < most)
+    if nobody(left):
+        return found
+    tolerances = end.goal / np.maximum(1.0, found.gradient_norm)
+    rest = Rules(most - found.iterations, tolerance=tolerances)
+    return finish(problem, rest, stop, found, left)
+
+
+def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None) -> QuasiNewton:
+    each, x = problem.each, problem.start
+    value, g, size = problem.evaluate(x)
+    norm = length(g, problem.axes)
+    nothing = np.zeros_like(x.reshape(len(x), -1), dtype=np.float64)
+    begun = QuasiNewton(
+        x=x,
+        g=g,
+        value=value,
+        size=size,
+        norm=norm,
+        k=0,
+        goal=target(tolerance, norm, problem.eps),
+        pairs=(Pair(nothing, nothing, each(0.0)),) * min(PAIRS, most),
+        scale=each(np.nan),
+        best=norm,
+        lowest=value,
+        idle=each(0),
+        going=each(True),
+        unsolved=each(False),
+        lost=each(False),
+        evaluations=each(1),
+        found=Solution.begun(problem),
+    )
+    return _look(most, problem, stop, begun)
+
+
+def _look(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
+    """End the solves of those that are good, diverge, or go in circles."""
+    finite = s.going & (s.norm < np.inf)
+    good = is_good(problem, stop, finite, s.x, s.g, s.norm, s.goal)
+    found, going = ended(s.found, s.going, good, s.x, s.norm, s.k, True)
+    lost = going & ~finite
+    idle = going & ~lost & (s.idle > _IDLE)
+    found, going = ended(found, going, lost | idle | (s.k >= most), s.x, s.norm, s.k, False)
+    return s._replace(going=going, unsolved=s.unsolved | idle, lost=s.lost | lost, found=found)
+
+
+def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
+    """Take a step; those who cannot are left to `AOGM`."""
+    direction, pairs, scale = _direction(s), s.pairs, s.scale
+    slope = dot(s.g, direction, problem.axes)
+    steep = ~(slope < 0)  # rounding has spoilt the pairs
+    if some(steep):
+        pairs = tuple(pair._replace(weight=np.where(steep, 0.0, pair.weight)) for pair in pairs)
+        scale = np.where(steep, np.nan, scale)
+        direction = keep(steep, -s.g, direction)
+        slope = np.where(steep, -np.square(s.norm), slope)
+    first = np.isnan(scale)  # no pair yet: a step of length 1
+    begun = LineSearch(
+        x=s.x,
+        g=s.g,
+        value=s.value,
+        size=s.size,
+        norm=s.norm,
+        share=np.where(first, 1.0 / length(direction, problem.axes), 1.0),
+        low=problem.each(0.0),
+        high=problem.each(np.inf),
+        trial=0,
+        left=s.going,
+        going=s.going,
+        clear=problem.each(False),
+        evaluations=s.evaluations,
+    )
+    end = repeat(partial(_attempt, problem, s, direction, slope), begun)
+    pair, scale = _pair(problem, s, end, scale)
+    endless = end.left & np.isinf(end.high)
+    stuck = end.left & ~endless
+    found, going = ended(s.found, s.going, end.left, end.x, end.norm, s.k, False)
+
+    # Steps that rounding may have chosen can go in circles.
+    lower = end.value < s.lowest - problem.eps * end.size
+    unclear = s.going & ~end.left & ~end.clear
+    better = (end.norm < s.best) | lower
+    there = QuasiNewton(
+        x=end.x,
+        g=end.g,
+        value=end.value,
+        size=end.size,
+        norm=end.norm,
+        k=s.k + 1,
+        goal=s.goal,
+        pairs=(*pairs[1:], pair),
+        scale=scale,
+        best=np.minimum(end.norm, s.best),
+        lowest=np.where(lower, end.value, s.lowest),
+        idle=np.where(end.clear | (unclear & better), 0, s.idle + unclear),
+        going=going,
+        unsolved=s.unsolved | stuck,
+        lost=s.lost | endless,
+        evaluations=end.evaluations,
+        found=found,
+    )
+    return _look(most, problem, stop, there)
+
+
+def _direction(s: QuasiNewton) -> Array:
+    """Return -H_i g_i, with the last pairs of moves and changes of the gradient."""
+    q: Any = s.g.reshape(len(s.g), -1).astype(np.float64)
+    pairs = s.pairs  # those that are not there yet count nothing
+    if known(s.k):
+        pairs = pairs[max(0, len(pairs) - s.k) :]
+    shares = []
+    for pair in reversed(pairs):
+        shares.append(pair.weight * dot(pair.move, q, 1))
+        q = q - shares[-1][:, None] * pair.change
+    q = q * np.where(np.isnan(s.scale), 1.0, s.scale)[:, None]
+    for pair in pairs:
+        back = pair.weight * dot(pair.change, q, 1)
+        q = q + (shares.pop() - back)[:, None] * pair.move
+    direction: Array = (-q).astype(s.g.dtype).reshape(s.g.shape)
+    return direction
+
+
+def _pair(
+    problem: LocalProblem, before: QuasiNewton, now: LineSearch, scale: Any
+) -> tuple[Pair, Any]:
+    """Return the pair of the last step, if there is curvature along it, and its scale."""
+    n = len(before.x)
+    s = (now.x - before.x).reshape(n, -1).astype(np.float64)
+    y = (now.g - before.g).reshape(n, -1).astype(np.float64)
+    sy, yy = dot(s, y, 1), dot(y, y, 1)
+    curved = sy > problem.eps * length(s, 1) * np.sqrt(yy)
+    weight = np.where(curved, 1.0 / sy, 0.0)
+    pair = Pair(np.where(curved[:, None], s, 0.0), np.where(curved[:, None], y, 0.0), weight)
+    return pair, np.where(curved, sy / yy, scale)
+
+
+def _attempt(
+    problem: LocalProblem, before: QuasiNewton, direction: Array, slope: Any, s: LineSearch
+) -> LineSearch:
+    """Try the steps of those still without one, and find others for what is not good."""
+    share, eps = s.share, problem.eps
+    new = keep(s.left, before.x + wide(share, direction) * direction, s.x)
+    value, g, size = problem.evaluate(new)
+    norm, rise = length(g, problem.axes), dot(g, direction, problem.axes)
+    clear = -share * slope > CLEAR * eps * before.size
+    lower = np.where(
+        clear,
+        value <= before.value + _DECREASE * share * slope,
+        (rise <= (2 * _DECREASE - 1) * slope) & (value <= before.value + CLEAR * eps * before.size),
+    )
+    lower = lower & np.isfinite(norm)
+    good = s.left & lower & (rise >= _CURVATURE * slope)
+    # Of those that have their step, nobody looks at these any more.
+    low, high = np.where(lower, share, s.low), np.where(lower, s.high, share)
+    growth = np.where(s.trial < _DOUBLINGS, 2.0, 100.0)
+    left = s.left & ~good
+    return LineSearch(
+        x=keep(good, new, s.x),
+        g=keep(good, g, s.g),
+        value=np.where(good, value, s.value),
+        size=np.where(good, size, s.size),
+        norm=np.where(good, norm, s.norm),
+        share=np.where(np.isinf(high), growth * share, 0.5 * (low + high)),
+        low=low,
+        high=high,
+        trial=s.trial + 1,
+        left=left,
+        going=left & (s.trial + 1 < _TRIALS),
+        clear=s.clear | (good & clear),
+        evaluations=s.evaluations + s.left,
+    )
