@@ -20,17 +20,17 @@ class FedLinClient(LocalPassClient[None]):
     batch_size: int | None
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
-        """Do step 1, or the others if the mean gradient has come."""
+        """Do step 1, or 2 if the mean gradient has come."""
         if "g" not in down:
             return {"gradient": self.gradient(down["x"])}, None
         return super().step(state, down)
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
-        """Do step 2: <g - grad f_i(x), y>, after a first step of g alone."""
+        """Take the steps of 2: <g - grad f_i(x), y>, after a first step of g alone."""
         x, g, eta = down["x"], down["g"], self.client_lr
         drift = g - self.gradient(x)
         return LocalPass(x - eta * g, linear=drift, steps=self.local_steps - 1, rate=eta)
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
-        """Do step 3."""
+        """End step 2."""
         return {"delta": done.end - down["x"]}, None

@@ -171,9 +171,9 @@ def pick(flags: Any, a: Any, b: Any) -> Any:
     >>> pick(True, 1.0, 2.0), pick(np.array([True, False]), 1.0, 2.0)
     (1.0, array([1., 2.]))
     """
-    if flags is True:
-        return a
-    return np.where(flags, a, b) if isinstance(flags, _ARRAYS) else b
+    if isinstance(flags, _ARRAYS):
+        return np.where(flags, a, b)
+    return a if flags else b
 
 
 def keep(flags: Any, x: Any, y: Any) -> Any:

@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from flower_fedcon.compiled.threads import VARIABLE, using
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.threads import VARIABLE, using
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
-from flower_fedcon.runs.history import Callback, EarlyStopping, History
+from flower_fedcon.runs.history import EarlyStopping, History
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import choice, count, positive
+from flower_fedcon.validation import choice, count, positive, takes_fields, with_fields
 
 _log = logging.getLogger("flwr")
 ENGINES = ("local", "stacked", "jax", "ray")
 
 
+@takes_fields(Plan(num_rounds=0))
 def simulate(
     strategy: FedConStrategy[Any],
     problem: FederatedProblem,
-    num_rounds: int,
+    num_rounds: int | None = None,
     *,
+    plan: Plan | None = None,
     engine: str = "local",
     workers: int | None = None,
     threads: int | None = None,
     timeout: float | None = None,
     clients_per_message: int | None = None,
     on_mismatch: str = "error",
-    seed: int = 0,
-    evaluate_every: int = 1,
-    run_dir: str | Path | None = None,
-    resume: bool = False,
-    checkpoint_every: int | None = None,
-    allow_changes: Sequence[str] = (),
-    certificates: bool = False,
-    audit: bool | None = None,
-    callbacks: Sequence[Callback] = (),
+    **settings: Any,
 ) -> History:
     """Run a strategy on a problem and return its history.
 
@@ -55,7 +47,9 @@ def simulate(
     strategy : FedConStrategy
     problem : FederatedProblem
     num_rounds : int
-        >= 0.
+        >= 0; not needed with a `plan`.
+    plan : Plan, optional
+        How the run is to go, and what it leaves; its fields may be given by name as well.
     engine : {"local", "stacked", "jax", "ray"} (default: "local")
         "local" calls the clients in this process; "ray" runs Flower's simulation. The iterates
         are the same. "stacked" holds clients with objectives of one type and shape in arrays and
@@ -84,32 +78,8 @@ def simulate(
     on_mismatch : {"error", "warn"} (default: "error")
         A strategy that does not use the problem's constraint or regularizer, or uses another one,
         solves another problem: it is refused, or with "warn" runs after a warning.
-    seed : int (default: 0)
-        In [0, 2**63). Same seed, same iterates.
-    evaluate_every : int (default: 1)
-        Record each so many rounds, and the last; 0 for the last only.
-    run_dir : path, optional
-        Folder for configuration, history, model and checkpoint. With it, SIGINT and SIGTERM end
-        the run after the round under way, with a checkpoint.
-    resume : bool (default: False)
-        Go on with the run in `run_dir`, to the result of a run that was never interrupted; from
-        round 1 where there is none. Refused if the clients' data or a setting is not what it was:
-        arrays count whole, an object of one's own by its attribute `resume_key` (a text or a
-        number), if it has one, else by all that it holds.
-    checkpoint_every : int, optional
-        Write a checkpoint after each so many rounds; by default every ten seconds, and always
-        at the end.
-    allow_changes : sequence of str
-        What may differ from the run that is resumed, such as "penalty" or "data".
-    certificates : bool (default: False)
-        Record "kkt", and where they apply "fw_gap" and "consensus", from the clients' gradients;
-        see `flower_fedcon.runs.certificates`.
-    audit : bool, optional
-        Write who was asked in each round, who replied, what was used or dropped and why to
-        `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are on
-        nodes ("ray"), since it takes a line of text for each exchange.
-    callbacks : sequence of callables
-        Each sees every record, and may stop the run by returning True.
+    seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
+        As in `Plan`, with `callbacks`, `evaluate` and `config`; they go before `plan`.
 
     Returns
     -------
@@ -130,44 +100,11 @@ def simulate(
     >>> [float(value) for value in history["objective"]]
     [-0.75, -0.9375, -0.984375, -0.99609375]
     """
-    plan = Plan(
-        num_rounds=num_rounds,
-        seed=seed,
-        evaluate_every=evaluate_every,
-        run_dir=run_dir,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-        allow_changes=allow_changes,
-        certificates=certificates,
-        audit=audit,
-        callbacks=callbacks,
-    )
-    return play(
-        strategy,
-        problem,
-        plan,
-        engine=engine,
-        workers=workers,
-        threads=threads,
-        timeout=timeout,
-        clients_per_message=clients_per_message,
-        on_mismatch=on_mismatch,
-    )
-
-
-def play(
-    strategy: FedConStrategy[Any],
-    problem: FederatedProblem,
-    plan: Plan,
-    *,
-    engine: str = "local",
-    workers: int | None = None,
-    threads: int | None = None,
-    timeout: float | None = None,
-    clients_per_message: int | None = None,
-    on_mismatch: str = "error",
-) -> History:
-    """Run a strategy on a problem as a plan says; see `simulate`."""
+    if num_rounds is not None:
+        settings["num_rounds"] = num_rounds
+    elif plan is None:
+        raise ConfigError("simulate needs num_rounds, or a plan")
+    plan = cast("Plan", with_fields("simulate", settings, plan or Plan(num_rounds=0))[0])
     if not isinstance(strategy, FedConStrategy):
         raise ConfigError(f"strategy must be one of flower_fedcon.strategies, got {strategy!r}")
     if not isinstance(problem, FederatedProblem):

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from flower_fedcon.arrays import known
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, nearest
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
-Settings = TypeVar("Settings")
-"""A dataclass of settings."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 _PIECE = 2**18  # entries, two megabytes of doubles
 _SHORT = 10_000  # entries, from which on BLAS takes several threads for a product
 
@@ -195,19 +194,53 @@ def finite(name: str, array: Array) -> Array:
     return array
 
 
-def with_fields(settings: Settings, given: dict[str, Any]) -> Settings:
-    """Return settings with those of their fields that are given, which are taken out.
+def takes_fields(*settings: Any) -> Callable[[Function], Function]:
+    """Show the fields of dataclasses as keyword arguments of a function that passes them on.
+
+    Their defaults are the values that `settings` have.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
     ... class Draws:
     ...     seed: int = 0
-    >>> given = {"seed": 1, "rounds": 3}
-    >>> with_fields(Draws(), given), given
-    (Draws(seed=1), {'rounds': 3})
+    >>> @takes_fields(Draws(seed=3))
+    ... def play(rounds, **given): ...
+    >>> inspect.signature(play)
+    <Signature (rounds, *, seed=3)>
     """
-    names = [f.name for f in fields(settings) if f.name in given]  # type: ignore[arg-type]
-    return replace(settings, **{name: given.pop(name) for name in names})  # type: ignore[type-var]
+
+    def shown(function: Function) -> Function:
+        own = inspect.signature(function)
+        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=getattr(each, f.name))
+            for each in settings
+            for f in fields(each)
+            if f.name not in own.parameters
+        ]
+        function.__signature__ = own.replace(parameters=named + more)  # type: ignore[attr-defined]
+        return function
+
+    return shown
+
+
+def with_fields(title: str, given: Mapping[str, Any], *settings: Any) -> list[Any]:
+    """Return dataclasses with those of their fields that are given.
+
+    Raises
+    ------
+    ConfigError
+        If none of them has such a field.
+    """
+    own = [{f.name for f in fields(each)} for each in settings]
+    known = set[str]().union(*own)
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{title} has no argument {name!r}: {nearest(name, known)}")
+    return [
+        replace(each, **{name: given[name] for name in given if name in names})
+        for each, names in zip(settings, own, strict=True)
+    ]
 
 
 def parameters(target: Callable[..., Any]) -> Parameters:

@@ -103,7 +103,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
         if mirror is None:
             x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)
             return state._replace(x_bar=x_bar, t=state.t + 1)
-        ascents = self.penalty * (mirror.rows("x", uploads.clients) - state.x_bar)
+        ascents = self.penalty * (mirror.some("x", uploads.clients) - state.x_bar)
         y_bar = state.y_bar + ascents.sum(axis=0) / uploads.num_clients
         x_bar = self.mean_iterate(state.x_bar, state.t, mirror, uploads)
         mirror.add(uploads.clients, y=ascents)

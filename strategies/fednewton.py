@@ -157,7 +157,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         total = sum(own.values())
         for j in np.flatnonzero(heard).tolist():
             if j not in own:
-                total = total + state.mirror["m"][j]
+                total = total + state.mirror.rows["m"][j]
         m = np.asarray(total / heard.sum(), dtype=state.m.dtype)
         after = self.renew(state._replace(w=state.x, m=m, t=state.t + 1, heard=heard))
         for j, m_j in own.items():

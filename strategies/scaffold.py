@@ -144,7 +144,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
         if self._derives:
             rate = -1.0 / (self.local_steps * self.rate(uploads))
             everyone = uploads.everyone and uploads.unweighted
-            held = uploads.held("c", like=mirror["c"]) if everyone else None
+            held = uploads.held("c", like=mirror.rows["c"]) if everyone else None
             if held is not None:
                 mirror.take(c=held)
             else:

@@ -180,6 +180,6 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
         after = TAMUNAState(x_bar, state.r + 1, self._columns(state.r + 1), state.mirror)
         rate = self.constants.dual_lr / self.constants.client_lr
         for client, sent in uploads.items("x"):
-            h = state.mirror["h"][client]
+            h = state.mirror.rows["h"][client]
             h.flat[sent.indices] += rate * (x_bar.flat[sent.indices] - sent.values)
         return after

@@ -132,7 +132,7 @@ def resigned(data: bytes, text: Callable[[str], str]) -> bytes:
     body = io.BytesIO()
     np.savez(body, **{**arrays, "json": np.frombuffer(changed, np.uint8)})
     digest = hashlib.sha256(body.getvalue()).hexdigest().encode()
-    return b"fedcon state 2 " + digest + b"\n" + body.getvalue()
+    return b"fedcon state 3 " + digest + b"\n" + body.getvalue()
 
 
 def test_fuzz_signed_checkpoints(folder, tmp_path):

@@ -18,7 +18,7 @@ class Audit:
         """Note a reply that did not."""
 
     def silent(self, clients: list[int], reason: str) -> None:
-        """Note clients of whom nothing is heard, and why, where that is known."""
+        """Note clients that are not heard from, and why, where that is known."""
 
     def lost(self, client: int) -> None:
         """Note a client whose state is gone."""

@@ -82,7 +82,7 @@ class Received:
         self._form = form_of(strategy)
         self._about, names = strategy.release.about, compressed(strategy)
         zeros = np.zeros(setup.layout.shape, setup.layout.array_dtype)
-        self._mirror = Mirror()
+        self._mirror = Mirror({})
         if self._form.feedback:
             self._mirror = Mirror.of(setup.num_clients, **dict.fromkeys(names, zeros))
         self._names, self._moved = names, dict[int, Payload]()
@@ -109,7 +109,7 @@ class Received:
                 for client, sent in zip(reply.clients, payload[name], strict=True):
                     held: Array | float = 0.0
                     if self._form.feedback and client not in fresh:
-                        held = self._mirror[name][client]
+                        held = self._mirror.rows[name][client]
                     moved = self._form.moved(held, sent)
                     self._moved.setdefault(client, {})[name] = moved
                     column.append(moved if center is None else center + moved)

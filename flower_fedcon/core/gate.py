@@ -21,7 +21,6 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
-from flower_fedcon.kernels.passes import squared_norm_of_clients
 from flower_fedcon.layout import Layout, array_bytes
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array, squared_norm
@@ -165,9 +164,9 @@ class Gate:
                     f"{name!r} has shape {value.shape[lead:]} and dtype {value.dtype}, "
                     f"expected {one} and {self._layout.dtype}"
                 )
-            # One pass for both: of what is not finite, neither is the square norm.
+            # One pass for both checks: where a value is not finite, its square norm is not either.
             if isinstance(value, np.ndarray):
-                square = squared_norm_of_clients(value) if lead else squared_norm(value)
+                square = squared_norm(value)
                 if not square < most:
                     _check_norms(name, value if lead else value[None], most)
             elif lead and isinstance(value, Summed):

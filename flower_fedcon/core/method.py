@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from flower_fedcon.aggregation import Aggregation
@@ -127,6 +127,16 @@ class Method(ABC, Generic[State]):
     def outputs(self, state: State) -> dict[str, Array]:
         """Return further models that the method offers (an average, say), by name."""
         return {}
+
+    def doubts(
+        self, state: State, record: Mapping[str, float], unheard: Sequence[str]
+    ) -> list[str]:
+        """Return what a run that has ended leaves in doubt, a text for each warning.
+
+        `record` is the history's last one, empty if there is none; `unheard` names the clients of
+        which no reply was ever used.
+        """
+        return []
 
     def longest_prox(self) -> float:
         """Return the longest step for which it takes the regularizer's prox, 0 for none."""

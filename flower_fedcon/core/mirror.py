@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -11,13 +11,13 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 
-class Mirror:
+class Mirror(NamedTuple):
     """What every client holds, known to the server: by name, an array with a row for each client.
 
     Part of a strategy's state, and saved with it. `put` and `add` change its rows in place, which
     is why `aggregate` calls them last, when nothing can fail any more.
 
-    Parameters
+    Attributes
     ----------
     rows : dict of array
         Name -> rows, shape (N, *x0).
@@ -26,21 +26,16 @@ class Mirror:
     --------
     >>> mirror = Mirror.of(2, c=np.zeros(3))
     >>> mirror.add([1], c=np.ones((1, 3)))
-    >>> mirror["c"][1], mirror.row(0)
+    >>> mirror.rows["c"][1], mirror.row(0)
     (array([1., 1., 1.]), {'c': array([0., 0., 0.])})
     """
 
-    def __init__(self, **rows: Array) -> None:
-        self._rows = rows
+    rows: dict[str, Array]
 
     @classmethod
     def of(cls, num_clients: int, **start: Array) -> Self:
         """Return the mirror of clients that all start from the same arrays, of x0's shape."""
-        return cls(**{name: np.repeat(x[None], num_clients, axis=0) for name, x in start.items()})
-
-    def __getitem__(self, name: str) -> Array:
-        """Return all clients' rows of one name, shape (N, *x0)."""
-        return self._rows[name]
+        return cls({name: np.repeat(x[None], num_clients, axis=0) for name, x in start.items()})
 
     def put(self, clients: int | Sequence[int], **values: Array) -> None:
         """Replace the values of one client, or of some, stacked."""
@@ -65,31 +60,22 @@ class Mirror:
 
         Whoever has other values to write copies first.
         """
-        for name, held in rows.items():
-            held.flags.writeable = False
-            self._rows[name] = held
+        for name, taken in rows.items():
+            taken.flags.writeable = False
+            self.rows[name] = taken
 
     def own(self, name: str) -> Array:
         """Return the rows of one name to change: a copy, if an engine has them, too."""
-        rows = self._rows[name]
+        rows = self.rows[name]
         if not rows.flags.writeable:
-            rows = self._rows[name] = rows.copy()
+            rows = self.rows[name] = rows.copy()
         return rows
 
-    def rows(self, name: str, clients: Sequence[int]) -> Array:
+    def some(self, name: str, clients: Sequence[int]) -> Array:
         """Return the rows of some clients, ascending, to read."""
-        rows = self._rows[name]
+        rows = self.rows[name]
         return rows if len(clients) == len(rows) else rows[clients]
 
     def row(self, client: int) -> Payload:
         """Return what one client holds, as it is sent to a client that has lost it."""
-        return {name: rows[client].copy() for name, rows in self._rows.items()}
-
-    def to_tree(self) -> dict[str, Array]:
-        """Return what a state file keeps."""
-        return self._rows
-
-    @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> Self:
-        """Return the mirror that `to_tree` described."""
-        return cls(**tree)
+        return {name: rows[client].copy() for name, rows in self.rows.items()}

@@ -70,7 +70,7 @@ class Round:
     def _forget_replies(self) -> None:
         self._used: list[Reply] = []
         self._count, self._heard = 0, set[int]()
-        self._unheard: list[list[int]] = []  # whose replies are used, too, and not yet among these
+        self._unheard: list[list[int]] = []  # more clients whose replies are used: see `_answered`
 
     def _rebroadcast(self) -> None:
         """Broadcast the current state; replies to an earlier broadcast no longer count."""
@@ -199,7 +199,7 @@ class Round:
                 if self._take(reply):
                     return  # the other replies answer a broadcast that no longer counts
         finally:
-            found = self._server.in_words(self._dropped)
+            found = self._server.in_words(self._dropped) if self._dropped else []
             for line in found[:_LOGGED]:
                 what = "replies" if line.startswith("clients ") else "reply"
                 _log.warning("round %d: dropped the %s of %s", self.number, what, line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Self
 
 from flower_fedcon.errors import AlgorithmError
-from flower_fedcon.kernels.passes import sum_over_clients
 from flower_fedcon.validation import Array
 
 
@@ -37,7 +36,7 @@ class Summed:
     @classmethod
     def of(cls, name: str, values: Array, each_bytes: int) -> Self:
         """Return the sum of values of shape (clients, *shape)."""
-        return cls(name, sum_over_clients(values), len(values), each_bytes)
+        return cls(name, values.sum(axis=0), len(values), each_bytes)
 
     @property
     def stack_bytes(self) -> int:

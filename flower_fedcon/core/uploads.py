@@ -13,7 +13,6 @@ from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
-from flower_fedcon.kernels.passes import sum_over_clients
 from flower_fedcon.sets.atoms import Atom, StackedAtom
 from flower_fedcon.validation import Array
 
@@ -35,7 +34,8 @@ class Uploads:
         What means divide by, known before the round, whoever replies; those who do not count as
         clients that changed nothing.
     about : dict of array
-        What uploads lie about that are points, by name: what such a client would have sent.
+        Of uploads that are points, by name, the point that they lie around: a client that did not
+        reply counts as if it had sent that.
 
     Attributes
     ----------
@@ -188,7 +188,7 @@ class Uploads:
             total = self._sum(name)
             return total if about is None else total - len(self.clients) * about
         if self.unweighted and all(isinstance(column, np.ndarray) for column in columns):
-            return _add([sum_over_clients(c if about is None else c - about) for c in columns])
+            return _add([(c if about is None else c - about).sum(axis=0) for c in columns])
         shares = (self.share(c, v if about is None else v - about) for c, v in self.items(name))
         total = np.array(next(shares))
         for share in shares:
@@ -220,7 +220,7 @@ class Uploads:
     def mean(self, name: str, about: Array | None = None) -> Array:
         """Return the mean over the cohort (mean_S), or what the strategy has take its place.
 
-        `about` is what uploads that are no changes lie around, such as the model that was sent.
+        `about` is the point around which uploads lie that are no changes: the model that was sent.
         """
         if self._examples is not None:
             return _add([n * value for n, value in self._weighted(name)]) / self._total()
@@ -240,7 +240,7 @@ def _total(column: Any) -> Array:
     """Return the sum of a column's values."""
     if isinstance(column, list):
         return _add(column)
-    total: Array = sum_over_clients(column) if isinstance(column, np.ndarray) else column.total()
+    total: Array = column.sum(axis=0) if isinstance(column, np.ndarray) else column.total()
     return total
 
 

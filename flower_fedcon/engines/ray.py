@@ -15,6 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from flower_fedcon.compiled.threads import VARIABLE, chosen
 from flower_fedcon.engines import ray_data
 from flower_fedcon.engines.blocks import BlockEngine, block_app
 from flower_fedcon.engines.grid import GridEngine
@@ -23,7 +24,6 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.kernels.threads import VARIABLE, chosen
 from flower_fedcon.objectives.private import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History

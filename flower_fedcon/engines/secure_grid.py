@@ -29,9 +29,9 @@ _log = logging.getLogger("flwr")
 class SecureGridEngine(GridEngine):
     """Clients on nodes, of whose uploads in a round the server sees the sum alone.
 
-    A round is one run of the protocol, or of as many as it takes until the nodes that are asked
-    are there. What comes is a sum of enough uploads, or none: then the round is asked again as a
-    whole. A client whose upload is in the sum is acknowledged as ever, and one whose is not, not.
+    A round plays the protocol, and again without the nodes that have gone, until those that it asks
+    are there. It ends with a sum of enough uploads, or with none, and is then asked again as a
+    whole. Exactly those clients are acknowledged whose uploads are in the sum.
 
     Parameters
     ----------

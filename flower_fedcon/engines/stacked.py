@@ -7,25 +7,19 @@ by rounding. Clients that differ in type or shape are taken in groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flower_fedcon.arrays import as_column
 from flower_fedcon.core.acknowledgements import Versions, state_before
 from flower_fedcon.core.evaluation import own_distance
 from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
-from flower_fedcon.engines.stacked_requests import (
-    classes_of,
-    forms_of,
-    own_columns,
-    together_sent,
-    work_of_each,
-)
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Stackable
@@ -125,11 +119,13 @@ class StackedEngine(InProcess):
 
     # --- a round ---------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Iterator[Reply]:
-        """Yield the replies of a cohort, each pass's when it is asked for.
+    def answer(self, request: Request) -> Iterable[Reply]:
+        """Return the replies of a cohort; of a large one, each pass's when it is asked for."""
+        replies = self._replies(request)
+        return replies if len(request.clients) > self._models else list(replies)
 
-        If a pass fails, the clients that are not served yet are served one by one.
-        """
+    def _replies(self, request: Request) -> Iterator[Reply]:
+        """Yield them; if a pass fails, the clients that are not served yet are served singly."""
         if request.phase == CERTIFY:
             yield from self._certificates(request)
             return
@@ -149,7 +145,7 @@ class StackedEngine(InProcess):
             served = {client for clients in done for client in clients}
             for place, client in enumerate(request.clients):
                 if client not in served:
-                    yield from self.answer(request.only([place]))
+                    yield from self._replies(request.only([place]))
         else:
             yield from self._after(request, passes)
 
@@ -160,7 +156,7 @@ class StackedEngine(InProcess):
         clients = self._everyone if whole else np.array(request.clients)
         keys: Array | None
         lost: list[int] = []
-        forms = forms_of(request, self._client.own_numbers)
+        forms = _forms_of(request, self._client.own_numbers)
         if states is None:
             keys = self._group_of[clients]
         elif states.acknowledge_everyone(acknowledged):
@@ -178,7 +174,7 @@ class StackedEngine(InProcess):
                 keys = keys * len(self._groups) + self._group_of[clients]
         if forms is not None and len(clients):
             keys = forms if keys is None else forms * (1 + keys.max()) + keys
-        classes = classes_of(keys, len(clients))
+        classes = _classes_of(keys, len(clients))
         each: list[tuple[Array, Array]] = []
         for members in classes:
             mine = clients if members is None else clients[members]
@@ -214,13 +210,13 @@ class StackedEngine(InProcess):
         down = request.broadcast
         if numbers[0] in request.personal:
             own = [request.personal[c] for c in numbers]
-            down = down | together_sent(own) | own_columns(own, client.own_numbers, *self._form)
+            down = down | _together_sent(own) | _own_columns(own, client.own_numbers, *self._form)
         state: Any = None
         rows = which if whole else as_rows(clients)
         if states is not None:
             given, last = None, int(acknowledged[0])  # of all, whether there is one
             if numbers[0] in request.restore:
-                given = together_sent([request.restore[c] for c in numbers])
+                given = _together_sent([request.restore[c] for c in numbers])
             state = state_before(client, last, down, given, lambda _: states.read(clients, rows))
             if last == 0 or given is not None:
                 state = self._spread_state(state, len(numbers))
@@ -245,7 +241,7 @@ class StackedEngine(InProcess):
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
-        work = work_of_each(client.work, len(numbers))
+        work = _work_of_each(client.work, len(numbers))
         everyone = len(clients) == len(self._everyone)
         left = after if everyone and client.is_followed(payload, after) else None
         return [Reply(numbers, request.round, columns, work=work, left=left)]
@@ -287,3 +283,67 @@ class StackedEngine(InProcess):
         """Give the clients the states of a checkpoint."""
         if self._states is not None:
             self._states.load(states)
+
+
+# --- what is alike in a request, and what each client did -----------------------------------------
+
+
+def _forms_of(request: Request, own_numbers: Collection[str]) -> Array | None:
+    """Return numbers, equal for clients that are sent arrays and numbers alike; None if all are.
+
+    Alike are arrays of the same names, and the same numbers: a step has one number for all, but for
+    `own_numbers`, which it takes as columns.
+    """
+    if not request.personal and not request.restore:
+        return None
+    numbers: dict[Any, int] = {(None, None): 0}
+    forms = []
+    for client in request.clients:
+        own, given = request.personal.get(client), request.restore.get(client)
+        form = (_form(own, own_numbers), _form(given))
+        forms.append(numbers.setdefault(form, len(numbers)))
+    return np.array(forms) if len(set(forms)) > 1 else None
+
+
+def _form(payload: Payload | None, own_numbers: Collection[str] = ()) -> Hashable:
+    if payload is None:
+        return None
+    return tuple(
+        (name, None if isinstance(value, np.ndarray) or name in own_numbers else value)
+        for name, value in payload.items()
+    )
+
+
+def _classes_of(keys: Array | None, count: int) -> list[Array | None]:
+    """Return, for each key, the places where it stands; None for all places."""
+    if count == 0:
+        return []
+    if keys is None or every(keys == keys[0]):
+        return [None]
+    return [np.flatnonzero(keys == one) for one in np.unique(keys)]
+
+
+def _work_of_each(work: Mapping[str, Any], count: int) -> list[dict[str, float]]:
+    """Return what each client's step cost, from numbers of all; empty where nothing is counted."""
+    if not work:
+        return []
+    lists = {name: np.broadcast_to(values, count).tolist() for name, values in work.items()}
+    return [{name: values[i] for name, values in lists.items()} for i in range(count)]
+
+
+def _together_sent(payloads: Sequence[Any]) -> Payload:
+    """Return payloads of one form as one, with a leading client axis; of numbers, the first's."""
+    return {
+        name: np.stack([payload[name] for payload in payloads])
+        if isinstance(value, np.ndarray)
+        else value
+        for name, value in payloads[0].items()
+    }
+
+
+def _own_columns(
+    payloads: Sequence[Any], own_numbers: Collection[str], axes: int, dtype: Any
+) -> Payload:
+    """Return the numbers that each client has its own of, as columns."""
+    names = [name for name in payloads[0] if name in own_numbers]
+    return {name: as_column(np.array([p[name] for p in payloads]), axes, dtype) for name in names}

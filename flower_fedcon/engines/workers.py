@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from joblib.externals.loky import ProcessPoolExecutor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
+from flower_fedcon.compiled.threads import chosen, cores, use
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.kernels.threads import chosen, cores, use
 from flower_fedcon.registry import client_class, register_client
 
 if TYPE_CHECKING:

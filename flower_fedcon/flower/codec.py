@@ -152,26 +152,17 @@ def encode_info(info: ClientInfo, context: Context | None) -> Config:
     """Return a client's description, with the number of partitions that its node knows of."""
     node = dict(context.node_config) if context is not None else {}
     config: Config = {"num-examples": info.num_examples}
-    if info.name:
-        config["name"] = info.name
     if "num-partitions" in node:
         config["num-partitions"] = int(node["num-partitions"])
     if info.layout is not None:
         config["layout"] = info.layout.to_json()
-    if info.version:
-        config["version"] = info.version
-    if info.schema:
-        config["schema"] = info.schema
-    if info.own_loop:
-        config["own-loop"] = info.own_loop
-    if info.digest:
-        config["digest"] = info.digest
-    for key, value in (
-        ("smoothness", info.smoothness),
-        ("strong_convexity", info.strong_convexity),
-    ):
+    for name in ("name", "version", "schema", "own_loop", "digest"):
+        if text := getattr(info, name):
+            config[name.replace("_", "-")] = text
+    for name in ("smoothness", "strong_convexity"):
+        value = getattr(info, name)
         if value is not None and math.isfinite(value):
-            config[key] = value
+            config[name] = value
     return config
 
 

@@ -55,27 +55,23 @@ def train_reply(
     message: Message, arrays: Sequence[Array], num_examples: int, config: Config
 ) -> Message:
     """Return the reply to a training message."""
-    content = RecordDict(
-        {
-            "fitres.parameters": to_record(arrays),
-            "fitres.num_examples": MetricRecord({"num_examples": num_examples}),
-            "fitres.metrics": ConfigRecord(config),
-            "fitres.status": ConfigRecord({"code": 0, "message": ""}),
-        }
-    )
-    return Message(content, reply_to=message)
+    return _reply(message, TRAIN, {"parameters": to_record(arrays)}, num_examples, config)
 
 
 def evaluate_reply(message: Message, loss: float, num_examples: int, config: Config) -> Message:
     """Return the reply to an evaluation message."""
-    content = RecordDict(
-        {
-            "evaluateres.loss": MetricRecord({"loss": loss}),
-            "evaluateres.num_examples": MetricRecord({"num_examples": num_examples}),
-            "evaluateres.metrics": ConfigRecord(config),
-            "evaluateres.status": ConfigRecord({"code": 0, "message": ""}),
-        }
-    )
+    return _reply(message, EVALUATE, {"loss": MetricRecord({"loss": loss})}, num_examples, config)
+
+
+def _reply(
+    message: Message, kind: str, own: dict[str, Any], num_examples: int, config: Config
+) -> Message:
+    records = own | {
+        "num_examples": MetricRecord({"num_examples": num_examples}),
+        "metrics": ConfigRecord(config),
+        "status": ConfigRecord({"code": 0, "message": ""}),
+    }
+    content = RecordDict({f"{_RES[kind]}.{name}": record for name, record in records.items()})
     return Message(content, reply_to=message)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.compressing import Remembering
@@ -27,27 +28,31 @@ _WAIT = 60.0  # seconds
 _RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
 
 
-class Store(Protocol):
+class Store(ABC):
     """Where a client's versions are between messages."""
 
+    @abstractmethod
     def load(self, run: RunInfo, state_type: type[Any] | None) -> Versions:
         """Return the versions of this run; empty if there are none."""
 
+    @abstractmethod
     def save(self, run: RunInfo, versions: Versions) -> None:
         """Keep the versions."""
 
-    def keep_pass(self, run: RunInfo, word: str) -> None:
-        """Keep the word by which the server knows this client again."""
+    def keep_pass(self, run: RunInfo, word: str) -> None:  # noqa: B027  (not every store lasts)
+        """Keep the word by which the server knows this client again, if the store lasts so long."""
 
     def known_pass(self, run_id: str) -> str:
         """Return that word; "" if there is none."""
+        return ""
 
     def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
         """Return what keeps other processes away from `load` to `save`."""
+        return nullcontext()
 
 
-class ContextStore:
-    """The state in `Context.state`: a SuperNode keeps it in memory.
+class ContextStore(Store):
+    """The state in `Context.state`: a SuperNode keeps it in memory, and a message has its own.
 
     Parameters
     ----------
@@ -76,19 +81,8 @@ class ContextStore:
         self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
         self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
 
-    def keep_pass(self, run: RunInfo, word: str) -> None:
-        """Keep nothing: the context ends with the node."""
 
-    def known_pass(self, run_id: str) -> str:
-        """Return nothing."""
-        return ""
-
-    def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
-        """Return nothing to wait for: a context belongs to one message."""
-        return nullcontext()
-
-
-class FileStore:
+class FileStore(Store):
     """The state in a file of its own for each run and client: it survives restarts.
 
     Parameters

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from flwr.serverapp.strategy import Strategy
 
 from flower_fedcon.card import first_sentence, one_line
-from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.engines.patience import Patience
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.refusals import check_callers
-from flower_fedcon.validation import with_fields
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.validation import takes_fields, with_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,15 +23,15 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from flower_fedcon.card import Card
-    from flower_fedcon.engines.patience import Patience
     from flower_fedcon.flower.grid_run import GridRun, RunResult
     from flower_fedcon.privacy import SecAggPlus
-    from flower_fedcon.runs.plan import Plan
     from flower_fedcon.strategies.base import FedConStrategy
     from flower_fedcon.tables.schema import Schema
     from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
+PLAN = Plan(num_rounds=3, evaluate_every=10)
+"""How a run on nodes goes unless it is told otherwise: they would have to evaluate every model."""
 
 
 class FlowerStrategy(Strategy):
@@ -48,6 +50,7 @@ class FlowerStrategy(Strategy):
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
 
+    @takes_fields(PLAN, Patience())
     def start(
         self,
         grid: Grid,
@@ -106,9 +109,11 @@ class FlowerStrategy(Strategy):
         secure_aggregation : SecAggPlus, optional
             Lets the server see the sum of a round's uploads, and no upload; for nodes whose app is
             `client_app`, and methods that need the sum alone.
-        **settings
-            Fields of `Plan` and `Patience` by name, such as `seed=1`, `run_dir="runs/first"` or
-            `grace=30.0`. They go before what `plan` and `patience` say.
+        seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
+            As in `Plan`, with `callbacks`, `evaluate` and `config`; they go before `plan`.
+        num_clients, min_clients_to_start, start_timeout, evaluate_timeout, grace, round_deadline
+            As in `Patience`, with `max_retries`, `quarantine_after`, `quarantine_rounds` and
+            `authenticated`; they go before `patience`.
 
         Returns
         -------
@@ -121,17 +126,12 @@ class FlowerStrategy(Strategy):
             If the clients do not fit together, or a round cannot be completed.
         """
         from flower_fedcon.engines.grid import GridEngine
-        from flower_fedcon.engines.patience import Patience
         from flower_fedcon.flower.grid_run import GridRun
-        from flower_fedcon.runs.plan import Plan
 
-        given = {"num_rounds": num_rounds, "timeout": timeout}
-        settings |= {name: value for name, value in given.items() if value is not None}
-        plan = with_fields(plan or Plan(num_rounds=3, evaluate_every=10), settings)
-        patience = with_fields(patience or Patience(), settings)
-        for name in settings:
-            known = [*vars(plan), *vars(patience)]
-            raise ConfigError(f"start has no argument {name!r}: {nearest(name, known)}")
+        flowers = {"num_rounds": num_rounds, "timeout": timeout}
+        settings |= {name: value for name, value in flowers.items() if value is not None}
+        known = plan or PLAN, patience or Patience()
+        plan, patience = with_fields("start", settings, *known)
         strategy = cast("FedConStrategy[Any]", self)
         engine = GridEngine(strategy, grid, patience)
         if secure_aggregation is not None:

@@ -1,4 +1,4 @@
-"""Gradients of means over rows, by the compiled kernels."""
+"""Gradients of means over rows, by compiled loops."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import is_array, known, number
-from flower_fedcon.kernels.dispatch import kernels
-from flower_fedcon.kernels.links import LINEAR, LOGISTIC, PRODUCT
+from flower_fedcon.compiled import loops
+from flower_fedcon.compiled.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.objectives.client_axis import VertexStep, Which
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
@@ -24,7 +24,7 @@ class CompiledRows:
     Parameters
     ----------
     module : module
-        `flower_fedcon.kernels.compiled`.
+        `flower_fedcon.compiled.calls`.
     tables : array, shape (clients, rows, d)
     targets : array, shape (clients, rows)
     factors : array, shape (clients,)
@@ -56,7 +56,7 @@ class CompiledRows:
         )
 
     def takes(self, *arrays: Array) -> bool:
-        """Return whether the arrays have the data's dtype, which the kernels need."""
+        """Return whether the arrays have the data's dtype, which the loops need."""
         dtype = self.tables.dtype
         return all([array.dtype == dtype for array in arrays])  # noqa: C419  (no generator: faster)
 
@@ -210,7 +210,7 @@ def pays(whole: Any, times: int) -> bool:
     slope = getattr(type(whole), "slope", None)
     if not (slope in _LINKS or slope is SoftmaxRegression.slope) or not is_array(rows):
         return False
-    return known(rows) and whole.weights is None and kernels(rows, times) is not None
+    return known(rows) and whole.weights is None and loops(rows, times) is not None
 
 
 def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | None:
@@ -225,7 +225,7 @@ def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | No
     """
     if not pays(whole, times):
         return None
-    module, data = kernels(whole.rows, times), (whole.rows, whole.targets)
+    module, data = loops(whole.rows, times), (whole.rows, whole.targets)
     number = np.full(len(whole.rows), 1.0, whole.rows.dtype)
     # Of an intercept, l2 is another.
     ridges = None if whole.intercept and np.any(whole.l2) else number * whole.l2

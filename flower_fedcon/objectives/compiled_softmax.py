@@ -1,4 +1,4 @@
-"""Gradient steps of softmax regression, by the compiled kernels."""
+"""Gradient steps of softmax regression, by compiled loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CompiledSoftmax:
         self.module, self.tables, self.targets, self.ridges = module, tables, targets, ridges
 
     def takes(self, *arrays: Array) -> bool:
-        """Return whether the arrays have the data's dtype, which the kernels need."""
+        """Return whether the arrays have the data's dtype, which the loops need."""
         return all(array.dtype == self.tables.dtype for array in arrays)
 
     def walk(

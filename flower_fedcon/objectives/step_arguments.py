@@ -1,4 +1,4 @@
-"""Gradient steps as the compiled kernels take them: flat arrays and numbers."""
+"""Gradient steps as compiled loops take them: flat arrays and numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flower_fedcon.validation import Array
 
 
 def drift_of(module: Any, steps: LocalPass, start: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the arrays that steps from the rows of `start` heed, as the kernels take them, flat.
+    """Return the arrays that steps from the rows of `start` heed, as the loops take them, flat.
 
     These are the linear term, what is taken off it, the center, and the first point, of length 0
     where there is none.
@@ -42,7 +42,7 @@ def _nothing(dtype: np.dtype[Any]) -> tuple[Array, Array]:
 
 
 def numbers_of(steps: LocalPass) -> tuple[Any, ...]:
-    """Return the numbers of steps as the kernels take them, and arrays with two for each step.
+    """Return the numbers of steps as the loops take them, and arrays with two for each step.
 
     These are shift, step, and what z and the point count for; thresholds and divisors.
     """

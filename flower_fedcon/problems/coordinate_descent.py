@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flower_fedcon.kernels.dispatch import scalar_loops
-from flower_fedcon.kernels.recursions import descend
+from flower_fedcon.compiled import recursion
+from flower_fedcon.compiled.recursions import descend
 from flower_fedcon.validation import Array
 
 _FEWEST, _MOST = 10, 4000  # entries of a working set
@@ -105,8 +105,7 @@ def _solved(
     Returns x and the number of epochs.
     """
     x, epochs = x.copy(), 0
-    loops = scalar_loops(gram)
-    descent = descend if loops is None else loops.descend
+    descent = recursion(descend, gram.size) or descend
     rounding = 1e-15 * float(np.abs(linear).max())
     while epochs < limit:
         some = min(_EPOCHS, limit - epochs)

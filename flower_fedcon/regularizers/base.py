@@ -10,7 +10,6 @@ import numpy as np
 
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import flat, oracles
 from flower_fedcon.sets.shapes import expect_finite
 from flower_fedcon.validation import Array, float_array, nonnegative, squared_norm
 
@@ -111,24 +110,6 @@ def check_prox(psi: object, v: Array, step: float) -> float:
     if not squared_norm(v) < math.inf:
         expect_finite(psi, v)
     return check_step(step)
-
-
-def plain(step: object) -> bool:
-    """Return whether a step is a float in [0, inf), with which no more is to be done."""
-    return type(step) is float and 0.0 <= step < math.inf
-
-
-def shrunk(v: Array, level: float, divisor: float, beyond: float = math.inf) -> Array | None:
-    """Return sign(v) max(|v| - level, 0) / divisor, but v where |v| > beyond, by a compiled loop.
-
-    None where NumPy is to be used, or to say which entry is not finite, or for v itself.
-    """
-    if (loops := oracles(v)) is None or (level == 0.0 and (divisor == 1.0 or beyond < math.inf)):
-        return None
-    out = np.empty(v.shape, v.dtype)
-    if v.ndim == 1:  # a call of `flat` takes a tenth of the time of a hundred entries
-        return out if loops.shrink(v, level, divisor, beyond, out) else None
-    return out if loops.shrink(flat(v), level, divisor, beyond, flat(out)) else None
 
 
 def norm(x: Array) -> float:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels import dispatch
-from flower_fedcon.kernels.dispatch import FEW, FLOATS, flat, oracles
 from flower_fedcon.regularizers.base import (
     Regularizer,
     check_prox,
     norm,
-    shrunk,
     soft,
     weight_or_weights,
 )
@@ -30,8 +27,6 @@ class Penalty(ByValue, Regularizer):
 
     The fields of a subclass are its weights, finite and >= 0; l1 may be an array.
     """
-
-    _l1_alone: ClassVar[float] = 0.0  # of an instance: l1, if it is a float and all there is
 
     def __post_init__(self) -> None:
         # Python floats: a NumPy float would turn a float32 model into float64.
@@ -67,25 +62,7 @@ class Penalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold at step * l1, then shrink by 1 + step * l2."""
-        if (
-            type(v) is np.ndarray  # few entries: no call more than there must be
-            and v.size <= FEW
-            and v.dtype in FLOATS
-            and type(step) is float
-            and 0.0 < (level := step * self._l1_alone) < math.inf
-            and (loops := dispatch.oracles_in_use) is not None
-        ):
-            out = v.copy()
-            if loops.soften_own(out if v.ndim == 1 else flat(out), level):
-                return out
         l1, l2 = self._weights()
-        if type(step) is float and 0.0 <= step < math.inf:  # no call: this is asked each time
-            if type(l1) is float:
-                found = shrunk(v, step * l1, 1.0 + step * l2)
-            else:
-                found = self._shrunk_each(v, step, l1, v.shape[batch:])
-            if found is not None:
-                return found
         step = check_prox(self, v, step)
         if isinstance(l1, np.ndarray):
             expect_floats(type(self).__name__, v)
@@ -95,15 +72,6 @@ class Penalty(ByValue, Regularizer):
         elif l1 and (level := step * l1):
             v = soft(v, level)
         return v / (1.0 + step * l2) if l2 and step * l2 else v
-
-    def _shrunk_each(
-        self, v: Array, step: float, weights: Any, shape: tuple[int, ...]
-    ) -> Array | None:
-        """Soft-threshold models of `shape` at step * weights by a compiled loop, or return None."""
-        if step == 0.0 or weights.shape != shape or (loops := oracles(v)) is None:
-            return None
-        out, by = np.empty(v.shape, v.dtype), weights.dtype.type(step)
-        return out if loops.shrink_each(flat(v), by, flat(weights), flat(out)) else None
 
     def subgradient(self, x: Array) -> Array:
         """Return l1 sign(x) + l2 x, with sign(0) = 0."""
@@ -152,7 +120,6 @@ class L1(Penalty):
     def __post_init__(self) -> None:
         weight = weight_or_weights("L1(weight)", self.weight)
         object.__setattr__(self, "weight", weight)
-        object.__setattr__(self, "_l1_alone", weight if isinstance(weight, float) else 0.0)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless an array of weights has the model's shape."""

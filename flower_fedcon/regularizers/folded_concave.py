@@ -16,8 +16,6 @@ from flower_fedcon.regularizers.base import (
     Regularizer,
     check_prox,
     norm,
-    plain,
-    shrunk,
     soft,
 )
 from flower_fedcon.sets.shapes import ByValue
@@ -49,10 +47,6 @@ class _FoldedConcave(ByValue, Regularizer):
             If the step is not below 1/rho, rho the modulus of weak convexity: the prox is then no
             function, since psi(w) + ||w - v||^2 / (2 step) has several minimisers for some v.
         """
-        if plain(step) and step * self.weak_convexity < LONGEST:
-            found = self._compiled(v, step)
-            if found is not None:
-                return found
         step = check_prox(self, v, step)
         if step * self.weak_convexity >= LONGEST:
             raise ConfigError(
@@ -61,10 +55,6 @@ class _FoldedConcave(ByValue, Regularizer):
                 "regularizer that is nearer to convex"
             )
         return self._shrunk(v, step) if step and self._slope_at_zero else v
-
-    def _compiled(self, v: Array, step: float) -> Array | None:
-        """Return the prox at a step that is short enough by a compiled loop, if there is one."""
-        return None
 
     def subgradient(self, x: Array) -> Array:
         """Return p'(|x_i|) sign(x_i), with sign(0) = 0."""
@@ -124,9 +114,6 @@ class MCP(_FoldedConcave):
     def _shrunk(self, v: Array, step: float) -> Array:
         near = soft(v, step * self.weight) / (1.0 - step / self.gamma)
         return np.where(np.abs(v) <= self.gamma * self.weight, near, v)
-
-    def _compiled(self, v: Array, step: float) -> Array | None:
-        return shrunk(v, step * self.weight, 1.0 - step / self.gamma, self.gamma * self.weight)
 
     def scaled(self, factor: float) -> MCP:
         """Return factor * psi, which is an MCP, too."""

@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import few, flat, kernels, oracles
 from flower_fedcon.regularizers.base import (
     Regularizer,
     check_prox,
@@ -22,15 +21,11 @@ from flower_fedcon.sets.groups import (
     Groups,
     check_groups,
     group_norms,
-    group_width,
     labels_for,
     rescale_groups,
 )
-from flower_fedcon.sets.shapes import ByValue, each, expect_floats, ordinary, size_of, square_norms
+from flower_fedcon.sets.shapes import ByValue, expect_floats, size_of
 from flower_fedcon.validation import Array, nonnegative
-
-_NO_LABELS = np.empty(0, np.int64)
-_PARTS = 64  # at most, of many groups for which several threads are faster
 
 
 class _GroupPenalty(ByValue, Regularizer):
@@ -43,14 +38,6 @@ class _GroupPenalty(ByValue, Regularizer):
     @abstractmethod
     def _labels(self, shape: tuple[int, ...]) -> Array:
         """Return the group of each entry, flattened."""
-
-    @abstractmethod
-    def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
-        """Return the prox of models of `shape` by a compiled loop, or None."""
-
-    def _norms(self, flat: Array, labels: Array) -> Array:
-        """Return the norms of the groups of a model."""
-        return group_norms(flat, labels)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless the groups fit models of `shape`."""
@@ -67,23 +54,20 @@ class _GroupPenalty(ByValue, Regularizer):
 
     def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
         """Soft-threshold the entries at step * l1, then the groups' norms at step * weight."""
-        if type(step) is float and 0.0 < step < math.inf and (loops := oracles(v)) is not None:
-            found = self._compiled(loops, v, step, v.shape[batch:])
-            if found is not None:
-                return found
         step = check_prox(self, v, step)
         expect_floats(type(self).__name__, v)
         weight, l1 = self._weights()
-        labels = self._labels(v.shape[batch:])
-        if step == 0:
+        labels = self._labels(shape := v.shape[batch:])
+        if step == 0 or not v.size:
             return v
-
-        def shrink(model: Array) -> Array:
-            model = soft(model, step * l1) if l1 else model
-            norms = self._norms(model.reshape(-1), labels)
-            return rescale_groups(model, labels, norms, np.maximum(norms - step * weight, 0.0))
-
-        return each(v, batch, shrink)
+        # All models at once, whose groups are numbered on.
+        count, models = int(labels.max()) + 1, v.size // math.prod(shape)
+        if models > 1:
+            labels = (labels + count * np.arange(models)[:, None]).reshape(-1)
+            weight = np.tile(weight, models) if isinstance(weight, np.ndarray) else weight
+        x = soft(v, step * l1) if l1 else v
+        norms = group_norms(x.reshape(-1), labels)
+        return rescale_groups(x, labels, norms, np.maximum(norms - step * weight, 0.0))
 
     def subgradient(self, x: Array) -> Array:
         """Return weight x_g / ||x_g|| + l1 sign(x), with 0 for a group that is 0."""
@@ -121,37 +105,11 @@ class L2Norm(_GroupPenalty):
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", nonnegative("L2Norm(weight)", self.weight))
 
-    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
-        """Soft-threshold the norm at step * weight."""
-        loops = few(v)
-        if (
-            loops is not None
-            and not batch
-            and type(step) is float
-            and 0.0 < (level := step * self.weight) < math.inf
-        ):
-            out = v.copy()
-            if loops.soften_norm_own(out if v.ndim == 1 else flat(out), level):
-                return out
-        return super().prox(v, step, batch=batch)
-
     def _weights(self) -> tuple[float, float]:
         return self.weight, 0.0
 
     def _labels(self, shape: tuple[int, ...]) -> Array:
         return np.zeros(size_of(shape), dtype=np.intp)
-
-    def _norms(self, flat: Array, labels: Array) -> Array:
-        """Return the norm."""
-        square = square_norms(flat)
-        return np.sqrt(square) if ordinary(square).all() else group_norms(flat, labels)
-
-    def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
-        out, level = np.empty(v.shape, v.dtype), step * self.weight
-        if v.ndim == len(shape) == 1:
-            return out if loops.shrink_norm(v, len(v), level, False, out) else None
-        done = loops.shrink_norm(flat(v), size_of(shape), level, False, flat(out))
-        return out if done else None
 
     def scaled(self, factor: float) -> L2Norm:
         """Return factor * psi."""
@@ -185,24 +143,6 @@ class _Grouped(_GroupPenalty):
 
     def _labels(self, shape: tuple[int, ...]) -> Array:
         return labels_for(self._groups, shape)
-
-    def _compiled(self, loops: Any, v: Array, step: float, shape: tuple[int, ...]) -> Array | None:
-        groups = self._groups
-        labels = groups.reshape(-1) if isinstance(groups, np.ndarray) else _NO_LABELS
-        width = group_width(groups, shape)
-        if not width and (not labels.size or groups.shape != shape):
-            return None
-        weight, l1 = self._weights()
-        thresholds = np.atleast_1d(step * weight).astype(np.float64, copy=False)
-        out, rows = np.empty(v.shape, v.dtype), (-1, size_of(shape))
-        if width and thresholds.size == 1 and (module := kernels(v)) is not None:
-            parts = math.gcd(v.size // width, _PARTS)
-            each, made = module.read_only(v.reshape(parts, -1)), out.reshape(parts, -1)
-            done = np.empty(parts, bool)
-            module.call("shrink_parts", v.size, each, width, step * l1, thresholds, made, done)
-            return out if done.all() else None
-        models = v.reshape(rows), width, labels, step * l1, thresholds, out.reshape(rows)
-        return out if loops.shrink_groups(*models) else None
 
     def scaled(self, factor: float) -> Self:
         """Return factor * psi."""

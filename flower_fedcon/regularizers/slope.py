@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from flower_fedcon.compiled import recurse, recursions
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels import recursions
-from flower_fedcon.kernels.dispatch import flat, oracles
-from flower_fedcon.regularizers.base import Regularizer, check_prox, plain, weight_or_weights
+from flower_fedcon.regularizers.base import Regularizer, check_prox, weight_or_weights
 from flower_fedcon.sets.shapes import ByValue, each, expect_floats, size_of
 from flower_fedcon.validation import Array, nonnegative
-
-_SHORT, _NONE = 512, np.empty(0, np.intp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +80,6 @@ class SLOPE(ByValue, Regularizer):
         not increase, by pooling adjacent violators.
         """
         shape = v.shape[batch:]
-        if plain(step) and step and (loops := oracles(v)) is not None:
-            fits = size_of(shape) == self.weights.size
-            if fits and (found := self._compiled(loops, v, step)) is not None:
-                return found
         step = check_prox(self, v, step)
         expect_floats("SLOPE", v)
         self.check_shape(shape)
@@ -105,14 +97,6 @@ class SLOPE(ByValue, Regularizer):
             return shrunk.astype(model.dtype, copy=False).reshape(model.shape)
 
         return each(v, batch, shrink)
-
-    def _compiled(self, loops: Any, v: Array, step: float) -> Array | None:
-        """Return the prox by a compiled loop; None if entries are not finite."""
-        weights, out, orders = self.weights, np.empty(v.shape, v.dtype), _NONE
-        if weights.size > _SHORT:  # NumPy sorts faster than numba, which does without a call
-            orders = np.argsort(-np.abs(v.reshape(-1, weights.size)), axis=-1).reshape(-1)
-        by = weights.dtype.type(step)
-        return out if loops.shrink_sorted(flat(v), by, weights, orders, flat(out)) else None
 
     def subgradient(self, x: Array) -> Array:
         """Return weights by rank times sign(x), with sign(0) = 0; ties go to the lowest index."""
@@ -156,6 +140,6 @@ def nonincreasing(y: Array) -> Array:
     >>> nonincreasing(np.array([3.0, 1.0, 2.0, 0.0]))
     array([3. , 1.5, 1.5, 0. ])
     """
-    n, fitted = len(y), y.tolist()
-    recursions.nonincreasing(fitted, [0.0] * n, [0.0] * n, [0] * n)
-    return np.array(fitted)
+    fitted, sums, means = y.astype(np.float64), np.empty(len(y)), np.empty(len(y))
+    recurse(recursions.nonincreasing, fitted, sums, means, np.empty(len(y), np.int64))
+    return fitted

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from flower_fedcon.kernels.dispatch import flat, scalar_loops
-from flower_fedcon.kernels.recursions import fused
-from flower_fedcon.regularizers.base import Regularizer, check_prox, norm, plain
+from flower_fedcon.compiled import recurse
+from flower_fedcon.compiled.recursions import fused
+from flower_fedcon.regularizers.base import Regularizer, check_prox, norm
 from flower_fedcon.sets.shapes import expect_floats
 from flower_fedcon.validation import Array, nonnegative
 
@@ -44,10 +44,6 @@ class TotalVariation1D(Regularizer):
         By dynamic programming over the derivative of the cost, which is piecewise linear (Johnson
         2013, "A dynamic programming algorithm for the fused lasso").
         """
-        if plain(step) and step * self.weight and v.ndim and (loops := scalar_loops(v)) is not None:
-            out = np.empty(v.shape, v.dtype)
-            if loops.denoise(flat(v), v.shape[-1], step * self.weight, flat(out)):
-                return out
         level = check_prox(self, v, step) * self.weight
         expect_floats("TotalVariation1D", v)
         if level == 0 or v.ndim == 0:
@@ -92,14 +88,10 @@ def _denoise(values: Array, level: float) -> Array:
     n, y = len(values), values.astype(np.float64)
     if level == 0:
         return y
-    if (loops := scalar_loops(y)) is not None:
-        best = np.empty(n)
-        loops.denoise(y, n, float(level), best)
-        return best
     mean = float(np.cumsum(y)[-1]) / n + 0.0  # not -0
     y -= mean  # fewer digits are lost to rounding
     if np.abs(np.cumsum(y)).max() <= level:  # a far larger level would swamp y
         return np.full(n, mean)
-    room = [[0.0] * (2 * n) for _ in range(3)] + [[0.0] * n for _ in range(3)]
-    fused(y.tolist(), level, *room)
-    return np.array(room[-1]) + mean
+    best, (x, a, b), (low, high) = np.empty(n), np.empty((3, 2 * n)), np.empty((2, n))
+    recurse(fused, y, float(level), x, a, b, low, high, best)
+    return best + mean

@@ -25,20 +25,28 @@ class Plan:
     seed : int
         In [0, 2**63), of every draw: cohorts, batches, compressors. Same seed, same iterates.
     evaluate_every : int
-        Record each so many rounds, and the last; 0 for the last only.
+        Record each so many rounds, and the last; 0 for the last only. On nodes the clients evaluate
+        the model then, and by default every ten rounds.
     run_dir : path, optional
-        Folder for configuration, history, model and checkpoint.
+        Folder for configuration, history, model and checkpoint. With it, SIGINT and SIGTERM end
+        the run after the round under way, with a checkpoint.
     resume : bool
-        Whether to go on with the run in `run_dir`; from round 1 where there is none.
+        Whether to go on with the run in `run_dir`, to the result of a run that was never
+        interrupted; from round 1 where there is none. Refused if the clients' data or a setting is
+        not what it was: arrays count whole, an object of one's own by its attribute `resume_key` (a
+        text or a number), if it has one, else by all that it holds.
     checkpoint_every : int, optional
         Write a checkpoint after each so many rounds; by default every ten seconds, and always at
         the end.
     allow_changes : sequence of str
         What may differ from the run that is resumed, such as "penalty" or "data".
     certificates : bool
-        Whether to record certificates; see `flower_fedcon.runs.certificates`.
+        Whether to record "kkt", and where they apply "fw_gap" and "consensus", from the clients'
+        gradients; see `flower_fedcon.runs.certificates`.
     audit : bool, optional
-        Whether to keep an audit log in `run_dir`; by default where clients are on nodes.
+        Whether to write who was asked in each round, who replied, what was used or dropped and why
+        to `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are
+        on nodes, or in Ray's workers, since it takes a line of text for each exchange.
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
     evaluate : callable, optional
@@ -74,10 +82,10 @@ class Plan:
         if self.audit and self.run_dir is None:
             raise ConfigError("audit=True needs a run_dir for its audit.jsonl")
 
-    def rounds_to_next_stop(self, done: int) -> int:
-        """Return how many rounds there are from one to the next that is looked at."""
+    def next_stop(self, done: int) -> int:
+        """Return the next round after one that is recorded, or saved."""
         stops = [self.num_rounds]
         for every in (self.evaluate_every, self.checkpoint_every):
             if every:
                 stops.append(done - done % every + every)
-        return min(stops) - done
+        return min(stops)

@@ -20,7 +20,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
-from flower_fedcon.runs import asked_rounds, audit_log, checkpoint, doubts
+from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.directory import RunDirectory, versions
@@ -29,7 +29,7 @@ from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report
 from flower_fedcon.validation import Array
 
-_log = logging.getLogger("flwr")
+_log, _strategies_log = logging.getLogger("flwr"), logging.getLogger("flwr.strategies")
 _CHECKPOINT_SECONDS = 10.0
 
 
@@ -115,9 +115,19 @@ class Run:
                     "with resume=True (--resume)"
                 ) from error
             self._save_model(history)
-            doubts.warn(self.server, history.rows)
+            self._warn(history)
             self.server.audit.ended()
             return history
+
+    def _warn(self, history: History) -> None:
+        """Warn of what the run leaves in doubt."""
+        server = self.server
+        if server.round:
+            silent = (server.acknowledgements.rounds == 0).nonzero()[0].tolist()
+            unheard = [server.setup.names[j] for j in silent]
+            last = history.rows[-1] if history.rows else {}
+            for text in server.strategy.doubts(server.state, last, unheard):
+                _strategies_log.warning("%s", text)
 
     def _save_model(self, history: History) -> None:
         """Give the history what the completed rounds reached, and write it; after an error too."""
@@ -148,13 +158,16 @@ class Run:
             asked_rounds.keep(private, self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
+        stop_at = server.round
         while server.round < plan.num_rounds:
             if private is not None and private.exhausted and history.rows:
                 history.stopped = True
                 break
             began = ended if self._engine.wall_clock else time.perf_counter()
             round_: Round | None = None
-            if not self._engine.advance(server, plan.rounds_to_next_stop(server.round)):
+            if server.round >= stop_at:
+                stop_at = plan.next_stop(server.round)
+            if not self._engine.advance(server, stop_at - server.round):
                 round_ = self.play_round()
             server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import Record
 from flower_fedcon.wire.whole_files import storage
 
 
-class TensorBoard:
+class _Tracker(ABC):
+    """Is closed at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish what the tracker has been given."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TensorBoard(_Tracker):
     """Writes each column of the history as a scalar, by round (extra ``tensorboard``).
 
     Parameters
@@ -51,14 +66,8 @@ class TensorBoard:
         """Finish the files."""
         self._writer.close()
 
-    def __enter__(self) -> TensorBoard:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class WeightsAndBiases:
+class WeightsAndBiases(_Tracker):
     """Sends each record to a run of Weights & Biases (extra ``wandb``).
 
     Parameters
@@ -91,12 +100,6 @@ class WeightsAndBiases:
     def close(self) -> None:
         """End the run there."""
         self._run.finish()
-
-    def __enter__(self) -> WeightsAndBiases:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _client(package: str, extra: str) -> Any:

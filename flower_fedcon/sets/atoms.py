@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.arrays import known
-from flower_fedcon.kernels.dispatch import kernels_at_hand
 from flower_fedcon.layout import array_bytes
 from flower_fedcon.validation import Array
 
@@ -205,12 +204,6 @@ class CoordinateAtom(Atom):
             amount = step * self.magnitude
             mixed[abs(code) - 1] += amount if code > 0 else -amount
             return mixed
-        if isinstance(code, np.ndarray):
-            compiled = kernels_at_hand(x)
-            if compiled is not None:
-                models, codes = x.reshape(code.size, -1), code.reshape(-1)
-                mixed = compiled.mix_coordinates(models, codes, step, self.magnitude)
-                return mixed if mixed.shape == x.shape else mixed.reshape(x.shape)
         out: Array = (1.0 - step) * x
         self._add(out, step)
         return out

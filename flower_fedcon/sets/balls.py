@@ -10,20 +10,16 @@ import numpy as np
 
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import flat as vector
-from flower_fedcon.kernels.dispatch import kernels_at_hand, oracles
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
 from flower_fedcon.sets.base import ConstraintSet
-from flower_fedcon.sets.box import clipped, decode_corner
+from flower_fedcon.sets.box import decode_corner
 from flower_fedcon.sets.shapes import (
     expect_finite,
     only_array,
-    ordinary,
     rows,
     size_of,
-    square_norms,
 )
-from flower_fedcon.sets.simplex import compiled_projection, simplex_projection
+from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, positive
 
 _INT = np.dtype(np.int64)
@@ -61,9 +57,6 @@ class L1Ball(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Soft-threshold at the level that brings the norm to the radius."""
-        found = compiled_projection(x, batch, self.radius, ball=True)
-        if found is not None:
-            return found
         flat = rows(x, batch)
         magnitude = np.abs(flat)
         total = magnitude.sum(axis=-1, keepdims=True)
@@ -95,13 +88,9 @@ class L1Ball(ConstraintSet):
             code = -1 - int(high) if first else 1 + int(low)
             return CoordinateAtom(code, self.radius, g.shape, g.dtype)
         flat = rows(g, batch).reshape(-1, math.prod(g.shape[batch:]))
-        compiled = kernels_at_hand(flat)
-        if compiled is not None:
-            codes, tops = compiled.steepest(flat)
-        else:
-            best = np.abs(flat).argmax(axis=1)  # a NaN, if there is one
-            tops = flat[np.arange(len(best)), best]
-            codes = np.where(tops > 0, -1, 1) * (best + 1)
+        best = np.abs(flat).argmax(axis=1)  # a NaN, if there is one
+        tops = flat[np.arange(len(best)), best]
+        codes = np.where(tops > 0, -1, 1) * (best + 1)
         finite = np.count_nonzero(np.isfinite(tops)) == tops.size
         if not finite:
             expect_finite(self, g)
@@ -149,10 +138,6 @@ class L2Ball(ConstraintSet):
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Shrink to the radius where the norm exceeds it."""
         flat = rows(x, batch)
-        if (loops := oracles(x)) is not None:
-            out, size = np.empty(x.shape, x.dtype), flat.shape[-1]
-            if loops.shrink_norm(vector(x), size, self.radius, True, vector(out)):
-                return out
         expect_finite(self, x)
         units = flat / self.radius
         with np.errstate(over="ignore"):
@@ -160,10 +145,6 @@ class L2Ball(ConstraintSet):
         if not np.isfinite(norm).all():  # the squares overflowed
             largest = np.maximum(np.abs(units).max(axis=-1, keepdims=True), 1)
             norm = largest * np.linalg.norm(units / largest, axis=-1, keepdims=True)
-        if known(x):  # as the compiled loop, row by row, but for those whose squares are extreme
-            squares = square_norms(flat)
-            norm = np.where(ordinary(squares), np.sqrt(squares) / self.radius, norm)
-            norm = norm.astype(x.dtype, copy=False)
         projected: Array = flat / np.maximum(norm, 1)
         return projected.reshape(x.shape)
 
@@ -218,9 +199,6 @@ class LInfBall(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Clip every entry."""
-        found = clipped(x, -self.radius, self.radius)
-        if found is not None:
-            return found
         expect_finite(self, x)
         return np.clip(x, -self.radius, self.radius)
 

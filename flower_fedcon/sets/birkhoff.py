@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
 
 import numpy as np
-from numpy import empty
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import PermutationAtom
@@ -23,8 +19,6 @@ from flower_fedcon.validation import Array, count
 
 _STEPS = 200
 _INDEX = np.dtype(np.intp)
-_compiled_assign: Any = None  # once it is in use
-_loading = threading.Lock()  # what one thread has compiled, another must not begin to
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,13 @@ class Birkhoff(ConstraintSet):
     """
 
     size: int
-    _shape: ClassVar[tuple[int, ...]]  # of each, and no field: a digest goes over the fields
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", count("Birkhoff(size)", self.size))
-        object.__setattr__(self, "_shape", (self.size, self.size))
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise unless models are size x size."""
-        if shape != self._shape:
+        if shape != (self.size, self.size):
             raise ConfigError(
                 f"{self!r} is a set of {self.size} x {self.size} matrices, the model has shape "
                 f"{shape}"
@@ -150,20 +142,7 @@ class Birkhoff(ConstraintSet):
 
     def lmo(self, g: Array, *, batch: int = 0) -> Atom:
         """Return the permutation matrix of least <g, s>, an assignment problem."""
-        size, shape = self.size, g.shape
-        # No call more than there must be, and no test that the loop's own call makes.
-        if dispatch.oracles_in_use is not None and not batch and shape == self._shape:
-            columns = empty(size, _INDEX)
-            try:
-                if (_compiled_assign or _load_assign())(g, columns):
-                    return PermutationAtom(columns, g.dtype, shape)
-            except TypeError:  # other arrays, or none of floats: as if it were not there
-                pass
-        self.check_shape(shape[batch:])
-        if batch and (loops := dispatch.oracles(g)) is not None:
-            columns = np.empty(shape[:-1], _INDEX)
-            if loops.assign_each(g.reshape(-1, size, size), columns.reshape(-1, size)):
-                return PermutationAtom(columns, g.dtype, shape)
+        self.check_shape(g.shape[batch:])
         expect_finite(self, g)
         assign = _assignment()
         if batch == 0:
@@ -184,15 +163,6 @@ class Birkhoff(ConstraintSet):
                 f"the columns {columns} are not a permutation of 0 to {self.size - 1}"
             )
         return PermutationAtom(columns, dtype)
-
-
-def _load_assign() -> Any:
-    global _compiled_assign
-    from flower_fedcon.kernels.assignment import assign_floats
-
-    with _loading:
-        _compiled_assign = assign_floats()
-    return _compiled_assign
 
 
 @cache

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import flat, oracles
 from flower_fedcon.sets.atoms import Atom, CornerAtom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.shapes import ByValue, expect_finite, only_array, size_of
@@ -70,10 +69,6 @@ class Box(ByValue, ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Clip every entry."""
-        if isinstance(self.lower, float) and isinstance(self.upper, float):
-            found = clipped(x, self.lower, self.upper)
-            if found is not None:
-                return found
         expect_finite(self, x)
         return np.clip(x, self.lower, self.upper).astype(x.dtype, copy=False)
 
@@ -87,14 +82,6 @@ class Box(ByValue, ConstraintSet):
     ) -> Atom:
         """Return the corner that these bits describe."""
         return decode_corner(arrays, shape, dtype, self.lower, self.upper)
-
-
-def clipped(x: Array, lower: float, upper: float) -> Array | None:
-    """Return min(max(x, lower), upper) by a compiled loop; None where NumPy is to be used."""
-    if (loops := oracles(x)) is None:
-        return None
-    out = np.empty(x.shape, x.dtype)
-    return out if loops.clip(flat(x), lower, upper, flat(out)) else None
 
 
 def decode_corner(

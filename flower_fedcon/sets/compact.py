@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.kernels.passes import mix_outer
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.validation import Array
 
@@ -44,12 +43,8 @@ class OuterAtom(Atom):
 
     def mix(self, x: Array, step: float) -> Array:
         """Return (1 - step) x + step s."""
-        factors = self.factors(step)
-        mixed = mix_outer(x, 1.0 - step, *factors)
-        if mixed is not None:
-            return mixed
         out: Array = (1.0 - step) * x
-        add_outer(out, *factors)
+        add_outer(out, *self.factors(step))
         return out
 
     def add_to(self, out: Array) -> None:

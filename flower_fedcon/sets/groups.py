@@ -64,19 +64,6 @@ def labels_for(groups: Groups, shape: tuple[int, ...]) -> Array:
     return np.repeat(np.arange(size // groups), groups)
 
 
-def group_width(groups: Groups, shape: tuple[int, ...]) -> int:
-    """Return the size of contiguous groups, 0 where labels tell or a model does not fit.
-
-    >>> group_width("rows", (2, 3)), group_width(2, (3,))
-    (3, 0)
-    """
-    size = math.prod(shape)
-    if isinstance(groups, np.ndarray) or (isinstance(groups, str) and len(shape) < 2):
-        return 0
-    width = size // shape[0] if isinstance(groups, str) else groups
-    return width if size and size % width == 0 else 0
-
-
 def group_norms(flat: Array, labels: Array) -> Array:
     """Return the l2 norm of each group, in float64, safe from under- and overflow."""
     largest = float(np.abs(flat).max())

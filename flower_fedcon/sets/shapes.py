@@ -34,30 +34,6 @@ def each(x: Array, batch: int, function: Callable[[Array], Array]) -> Array:
     return np.stack([function(model) for model in models]).reshape(x.shape)
 
 
-def square_norms(flat: Array) -> Array:
-    """Return the squared l2 norms along the last axis, shape (..., 1), in float64.
-
-    Entries are summed in 64 lanes, those in eight, then these: so a compiled loop, which takes
-    eight entries at once, finds the same bits.
-
-    >>> square_norms(np.array([3.0, 4.0]))
-    array([25.])
-    """
-    d = flat.shape[-1]
-    padded = np.zeros((*flat.shape[:-1], -(-d // 64), 64))
-    padded.reshape((*flat.shape[:-1], -1))[..., :d] = flat
-    with np.errstate(over="ignore"):
-        padded *= padded
-        lanes = padded.sum(axis=-2).reshape((*flat.shape[:-1], 8, 8)).sum(axis=-2)
-        squares: Array = np.cumsum(lanes, axis=-1)[..., -1:]
-    return squares
-
-
-def ordinary(squares: Array) -> Array:
-    """Return which squared norms are far from under- and overflow."""
-    return (squares > 1e-200) & (squares < 1e200)
-
-
 def expect_floats(owner: str, x: Array) -> None:
     """Raise unless `x` holds floats: an array of integers would truncate the result."""
     if x.dtype.kind != "f":

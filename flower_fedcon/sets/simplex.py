@@ -10,7 +10,6 @@ import numpy as np
 
 from flower_fedcon.arrays import known
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import oracles
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.shapes import expect_finite, expect_floats, only_array, rows, size_of
@@ -51,24 +50,6 @@ def simplex_projection(v: Array, radius: float) -> Array:
     np.subtract(below, level.astype(v.dtype, copy=False), out=below)
     projected: Array = np.maximum(below, 0, out=below)
     return projected
-
-
-def compiled_projection(x: Array, batch: int, radius: float, *, ball: bool) -> Array | None:
-    """Return the projection of models onto the simplex, or the l1 ball, by compiled loops.
-
-    None where NumPy is to be used, or to say which entry is not finite.
-    """
-    size = math.prod(x.shape[batch:])
-    if size > _SORT_UP_TO or (loops := oracles(x)) is None:
-        return None
-    models, out = x.reshape(-1, size), np.empty(x.shape, x.dtype)
-    below, outside = np.empty(models.shape, x.dtype), np.empty(len(models), np.bool_)
-    found = loops.below_largest(models, radius, ball, below, outside)
-    if found <= 0:
-        return x.copy() if found == 0 else None
-    ordered = np.sort(below, axis=-1)
-    loops.simplex(models, below, ordered, radius, ball, outside, out.reshape(-1, size))
-    return out
 
 
 def _level(below: Array, radius: float) -> Array:
@@ -168,9 +149,6 @@ class Simplex(ConstraintSet):
 
     def project(self, x: Array, *, batch: int = 0) -> Array:
         """Subtract the threshold and clip at zero."""
-        found = compiled_projection(x, batch, self.radius, ball=False)
-        if found is not None:
-            return found
         expect_finite(self, x)
         return simplex_projection(rows(x, batch), self.radius).reshape(x.shape)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels.dispatch import oracles
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import SparseSignAtom
@@ -75,11 +74,10 @@ def _piece(y: Array, total: float) -> float:
     total : float
     """
     low, high = -2.0 * min(1.0, total), 0.0
-    tau, lanes = 0.25 * low, np.empty(_LANES)
+    tau = 0.25 * low
     rounding = (4 + y.size / _LANES) * _ROUNDING * total
-    look = _clipped_sum if (loops := oracles(y)) is None else loops.clipped_sum
     while True:
-        reached, above, full = look(y, tau, lanes)
+        reached, above, full = _clipped_sum(y, tau)
         over = reached - total
         if abs(over) <= rounding:
             return tau
@@ -91,11 +89,14 @@ def _piece(y: Array, total: float) -> float:
                 return tau
 
 
-def _clipped_sum(y: Array, tau: float, lanes: Array) -> tuple[float, int, int]:
-    """Do what `kernels.oracles.clipped_sum` does, bit for bit."""
-    values, count = np.clip(y - tau, 0.0, 1.0), len(lanes)
-    rest = values.size % count
-    sums = values[: values.size - rest].reshape(-1, count).sum(axis=0)
+def _clipped_sum(y: Array, tau: float) -> tuple[float, int, int]:
+    """Return sum clip(y - tau, 0, 1), and how many entries are above tau, and tau + 1 or more.
+
+    The sum is that of lanes, each over every so many-th entry, which bounds its rounding.
+    """
+    values = np.clip(y - tau, 0.0, 1.0)
+    rest = values.size % _LANES
+    sums = values[: values.size - rest].reshape(-1, _LANES).sum(axis=0)
     sums[:rest] += values[values.size - rest :]
     while len(sums) > 1:
         sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]

@@ -13,9 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from flower_fedcon.arrays import times
-from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.objectives.client_axis import Stack
-from flower_fedcon.objectives.stacked import unscaled
 from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
@@ -115,12 +114,11 @@ def inverses(objective: Any, shift: float) -> Inverses | None:
     if type(owner) not in (Quadratic, LeastSquares):
         return None
     kept = _kept.setdefault(owner, {})
-    key = factor, shift
-    if key not in kept:
+    if (factor, shift) not in kept:
         if len(kept) >= KEPT:
             del kept[next(iter(kept))]
-        kept[key] = _invert(owner, factor, shift)
-    return kept[key]
+        kept[factor, shift] = _invert(owner, factor, shift)
+    return kept[factor, shift]
 
 
 def spectra(stack: Stack) -> Spectra | None:
@@ -134,12 +132,11 @@ def spectra(stack: Stack) -> Spectra | None:
 
 
 def _unscaled(f: Any) -> tuple[Any, float]:
-    """Return what is scaled, and by what; of a stack, the objective of all, with their factors."""
-    return (f.objective, 1.0) if isinstance(f, StackedObjective) else unscaled(f)
-
-
-def _column(number: Any) -> Any:
-    return number.reshape(-1, 1, 1) if isinstance(number, np.ndarray) else number
+    """Return the objective of one client, or along an axis that of all, and what scales it."""
+    factor = 1.0
+    while isinstance(f, Scaled | StackedObjective):
+        factor, f = factor * getattr(f, "factor", 1.0), f.objective
+    return f, factor
 
 
 def _hessians(f: Any, factor: float) -> Hessians | None:
@@ -151,7 +148,8 @@ def _hessians(f: Any, factor: float) -> Hessians | None:
     if f.weights is not None:
         rows = rows * np.sqrt(f.weights.astype(np.float64))[..., None]
     m, d = rows.shape[-2:]
-    weights = factor * _column(f.scale) / m
+    scale = f.scale.reshape(-1, 1, 1) if isinstance(f.scale, np.ndarray) else f.scale
+    weights = factor * scale / m
     if m >= d:
         return Hessians(weights * np.matmul(rows.swapaxes(-1, -2), rows), None, 1.0)
     if not np.all(weights):  # 0 A' A is also 1 0' 0

@@ -25,7 +25,7 @@ _MAGIC = b"fedcon state "
 _HEAD = re.compile(_MAGIC + rb"(\d{1,9}) ([0-9a-f]{64})\n")
 _NOT_YET = 64 * "0"  # the digest of a file that is being written
 _PIECE, _LINE = 2**20, 200  # bytes: of what is read at a time, and more than a head has
-_VERSION = 2  # 1: before states held mirrors
+_VERSION = 3  # 2: before a mirror was a named tuple; 1: before states held any
 _PLAIN = (bool, int, float, str, type(None))
 
 

@@ -51,8 +51,8 @@ class PlainState(NamedTuple):
     def _follow(self, mirror: Mirror, known: DualConstants, uploads: Uploads) -> None:
         """Move z_j and c_j as the clients have."""
         r, clients, theta = known.ratio, uploads.clients, uploads.stacked("theta")
-        before = mirror.rows("c", clients) if known.form == "paper" else None
-        zeta, c = extrapolate(mirror.rows("z", clients), before, self.theta, r, self.beta)
+        before = mirror.some("c", clients) if known.form == "paper" else None
+        zeta, c = extrapolate(mirror.some("z", clients), before, self.theta, r, self.beta)
         mirror.put(clients, z=r * theta - zeta, **({} if before is None else {"c": c}))
 
     def model(self, known: DualConstants) -> Array:
@@ -107,7 +107,7 @@ class AcceleratedState(NamedTuple):
         clients, delta = uploads.clients, uploads.stacked("delta")
         form = self.z.ndim, self.z.dtype
         drift, left = as_column(self.drift[clients], *form), as_column(self.left[clients], *form)
-        z, e = catch_up(mirror.rows("z", clients), mirror.rows("e", clients), drift, left)
+        z, e = catch_up(mirror.some("z", clients), mirror.some("e", clients), drift, left)
         z, e = move(z, e, delta, now.a, now.b, now.k)
         mirror.put(clients, z=z, e=e)
 

@@ -126,7 +126,7 @@ class FrankWolfe(Mirrored[State]):
             mean *= eta / n
             mean += (1.0 - eta) * x_bar
             return mean
-        x = mirror.rows("x", uploads.clients)
+        x = mirror.some("x", uploads.clients)
         moved = uploads.sum("atom") - x.sum(axis=0)
         mirror.put(uploads.clients, x=uploads.stacked("atom").mix(x, eta))
         after: Array = x_bar + (eta / n) * moved

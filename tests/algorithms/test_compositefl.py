@@ -38,7 +38,7 @@ def test_rounds_to_ten_digits(settings, tenth, slack):
 
 def test_composite_ends_with_one_vector_for_all():
     run = played(CompositeFL(PSI, **cohort(2), server_lr=2.0), 1000, q6_l1)
-    sums = gradients(run) + run.state.mirror["c"]
+    sums = gradients(run) + run.state.mirror.rows["c"]
     assert sums == pytest.approx(np.tile(gradients(run).mean(0), (6, 1)), abs=1e-11)
 
 
@@ -59,7 +59,7 @@ def test_composite_moves_c_as_the_paper_writes_it(monkeypatch):
         p = run.x
         run.play()
         common = (p - run.state.x_bar) / (2.0 * STEPS["client_lr"] * 5)
-        for i, c in enumerate(run.state.mirror["c"]):
+        for i, c in enumerate(run.state.mirror.rows["c"]):
             assert c == pytest.approx(common - np.mean(seen[i], axis=0), abs=1e-12)
 
 

@@ -135,7 +135,7 @@ def test_both_sides_remember_the_same_whatever_is_lost(name, participation):
 
 def remembered(run):
     """Assert that the server's memories are those of its clients' states."""
-    for name, rows in run.server.received.snapshot().to_tree().items():
+    for name, rows in run.server.received.snapshot().rows.items():
         for j, row in enumerate(rows):
             state = latest(run, j)
             held = np.zeros_like(row) if state is None else state.memory[name]

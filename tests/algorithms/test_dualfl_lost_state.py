@@ -76,7 +76,7 @@ def test_mirror_returns_the_very_state(rule, form):
         assert np.array_equal(run.x, calm.x)
     else:  # only the local solver's start differs
         assert run.x == pytest.approx(calm.x, abs=1e-13)
-    assert np.array_equal(states(run), run.state.mirror["z"])
+    assert np.array_equal(states(run), run.state.mirror.rows["z"])
     assert run.server.counts["lost"] == 1
 
 
@@ -104,5 +104,5 @@ def test_client_that_alone_starts_again_spoils_the_limit(form, monkeypatch):
 def test_server_keeps_no_mirror_without_being_asked():
     assert OpenRun(DualFL(mirror=False), q6()).state.mirror is None
     for form, names in (("block", {"z"}), ("accelerated", {"z", "e"})):
-        sampled = OpenRun(DualFL(participation=HALF, form=form), q6()).state.mirror.to_tree()
+        sampled = OpenRun(DualFL(participation=HALF, form=form), q6()).state.mirror.rows
         assert {name: rows.shape for name, rows in sampled.items()} == dict.fromkeys(names, (6, 8))

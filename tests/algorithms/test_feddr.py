@@ -107,7 +107,7 @@ def test_averaging_the_cohort_of_feddr_alone_fails():
     class CohortMean(FedDR):
         def aggregate(self, state, uploads):
             state = super().aggregate(state, uploads)
-            mean = state.mirror["xhat"][uploads.clients].mean(axis=0)
+            mean = state.mirror.rows["xhat"][uploads.clients].mean(axis=0)
             return state._replace(xtilde=mean, xbar=mean)
 
     for kind, low, high in ((CohortMean, 0.3, 2.0), (FedDR, 0, 1e-10)):
@@ -161,7 +161,7 @@ def test_feddr_reply_after_reentry_is_lost():
     run.alter = alter
     run.play(400)
     assert len(gone) == run.server.counts["lost"] == 1
-    assert run.state.xtilde == pytest.approx(run.state.mirror["xhat"].mean(axis=0), abs=1e-14)
+    assert run.state.xtilde == pytest.approx(run.state.mirror.rows["xhat"].mean(axis=0), abs=1e-14)
     assert distance(run) < 2e-15
 
 
@@ -184,7 +184,7 @@ def test_late_clients_of_feddr_start_at_x0():
         if client not in met:
             met.add(client)
             x = prox(problem.objectives[client], np.ones(8), 0.1)
-            assert run.state.mirror["xhat"][client] == pytest.approx(2 * x - 1, abs=1e-13)
+            assert run.state.mirror.rows["xhat"][client] == pytest.approx(2 * x - 1, abs=1e-13)
     assert met == set(range(6))
 
 

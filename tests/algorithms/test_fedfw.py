@@ -100,14 +100,14 @@ def test_sampled_server_holds_the_exact_mean(kind, participation):
     run = OpenRun(kind(problem.constraint, penalty=0.1, participation=participation), problem)
     for _ in range(60):
         run.play()
-        mirror = run.state.mirror["x"]
+        mirror = run.state.mirror.rows["x"]
         assert run.x == pytest.approx(mirror.mean(axis=0), abs=1e-12 * 5)
         assert problem.constraint.contains(run.x, 1e-12)
     met = [j for j, ack in enumerate(run.acknowledged) if ack]
     assert clients_x(run).tobytes() == mirror[met].tobytes()
     assert all(problem.constraint.contains(x, 1e-12) for x in mirror)
     if kind is FedFWPlus:
-        assert run.state.y_bar == pytest.approx(run.state.mirror["y"].mean(axis=0), abs=1e-12)
+        assert run.state.y_bar == pytest.approx(run.state.mirror.rows["y"].mean(axis=0), abs=1e-12)
 
 
 @BOTH

@@ -21,7 +21,7 @@ def test_control_variates_that_do_not_balance_are_never_repaired():
     lose(right, 2)
     right.play(200)
     lose(wrong, 2)
-    wrong.state.mirror["u"][2] = 0
+    wrong.state.mirror.rows["u"][2] = 0
     wrong.play(200)
     assert error(right) < 1e-15
     assert error(wrong) > 0.1

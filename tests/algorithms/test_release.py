@@ -71,7 +71,7 @@ def mixed(uploads: Uploads) -> Uploads:
 def arrays(value: Any) -> list[np.ndarray]:
     """Return all numbers of a state."""
     if isinstance(value, Mirror):
-        value = value.to_tree()
+        value = value.rows
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, tuple | list):

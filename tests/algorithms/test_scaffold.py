@@ -43,7 +43,7 @@ def test_scaffold_starts_as_fedavg():
 def test_scaffold_ends_with_the_gradients(option):
     run = played(Scaffold(**cohort(3), option=option), 1000)
     assert run.state.c == pytest.approx(np.zeros(8), abs=1e-13)
-    assert run.state.mirror["c"] == pytest.approx(gradients(run), abs=1e-12)
+    assert run.state.mirror.rows["c"] == pytest.approx(gradients(run), abs=1e-12)
 
 
 def test_scaffold_moves_c_by_the_share_of_all():

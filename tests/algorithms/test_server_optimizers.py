@@ -137,7 +137,7 @@ def test_scaffold_keeps_its_optimum_and_its_sum(optimizer):
     for _ in range(30):
         run.play()
         server = run.state
-        np.testing.assert_allclose(server.c, server.mirror["c"].mean(axis=0), atol=1e-13)
+        np.testing.assert_allclose(server.c, server.mirror.rows["c"].mean(axis=0), atol=1e-13)
     found = simulate(made, given, 6000, engine="stacked", evaluate_every=6000).x
     np.testing.assert_allclose(found, exact, atol=1e-9)
 
@@ -147,7 +147,7 @@ def test_scaffold_mirrors_what_its_clients_hold_under_a_schedule(schedule):
     run = OpenRun(Scaffold(client_lr=schedule, local_steps=3), problem())
     for _ in range(6):
         run.play()
-    for row, state in zip(run.state.mirror["c"], client_states(run), strict=True):
+    for row, state in zip(run.state.mirror.rows["c"], client_states(run), strict=True):
         np.testing.assert_allclose(row, state.c, rtol=0, atol=1e-14)
 
 

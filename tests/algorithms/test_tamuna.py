@@ -49,7 +49,7 @@ def test_entries_that_nobody_sends_stay():
     expected[sent] = 1.5
     assert run.x.tolist() == expected.tolist()
     assert 0 < len(sent) < 6
-    assert not run.state.mirror["h"].any()
+    assert not run.state.mirror.rows["h"].any()
 
 
 def test_the_uplink_is_sparse():

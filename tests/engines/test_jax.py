@@ -308,11 +308,11 @@ def test_an_audit_log_notes_every_exchange(tmp_path, caplog, done):
 def test_a_mirror_does_not_change_what_it_was_given_to_read():
     given = np.zeros((2, 3))
     given.flags.writeable = False
-    mirror = Mirror(c=given, d=given)
+    mirror = Mirror({"c": given, "d": given})
     mirror.add([1], c=np.ones((1, 3)))
     mirror.put(0, d=np.ones(3))
-    assert mirror["c"].tolist() == [[0, 0, 0], [1, 1, 1]]
-    assert mirror["d"].tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert mirror.rows["c"].tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert mirror.rows["d"].tolist() == [[1, 1, 1], [0, 0, 0]]
     assert not given.any()
 
 

@@ -99,7 +99,7 @@ def test_server_and_clients_hold_what_they_hold_with_local(name):
         server = run.server
         rounds = server.acknowledgements.rounds.tolist()
         states = [known.at(r) for known, r in zip(engine.save(), rounds, strict=True)]
-        mirror = server.state.mirror.to_tree()
+        mirror = server.state.mirror.rows
         held.append((rounds, server.round, server.cohort, server.replies, states, mirror))
     *expected, states, mirror = held[0]
     *found, others, mirrored = held[1]

@@ -9,8 +9,8 @@ import pytest
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import compiled as door
 from flower_fedcon.errors import RoundError
-from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import SoftmaxRegression
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.objectives.stacked import stack
@@ -22,13 +22,13 @@ from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedDualAvg, FedProx
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
-compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
+compiled = pytest.importorskip("flower_fedcon.compiled.calls")
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
 def always(request, monkeypatch):
     """Use the kernels for arrays of any size, in the form for several threads or for one."""
-    monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
     monkeypatch.setattr(compiled, "FEW", request.param)
 
 
@@ -66,7 +66,7 @@ def test_plain_steps_by_the_rows_products_are_those_one_by_one(always, monkeypat
     """Few rows with many entries; with drift and pull, each client's own or one for all."""
     parts = clients(kind, 4, 7, (30,), dtype)
     whole, rng = stack(parts), np.random.default_rng(6)
-    module, used = accelerate.kernels(np.ones(1)), []
+    module, used = door.loops(np.ones(1)), []
     real = module.take_steps_by_scores
     monkeypatch.setattr(module, "take_steps_by_scores", lambda *a: (used.append(1), real(*a))[1])
     start, linear, center = rng.standard_normal((3, 3, 30)).astype(dtype)
@@ -123,7 +123,7 @@ def test_control_variates_move_with_the_steps(always, kind, d, dtype, batches):
 
 
 def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
-    monkeypatch.setattr(accelerate, "WORTHWHILE", 300)
+    monkeypatch.setattr(door, "WORTHWHILE", 300)
     whole = stack(clients("least squares", 2, 5, (8,), np.float64))  # 80 entries
     x, which = np.ones((2, 8)), slice(0, 2)
     assert whole._compiled is None
@@ -132,7 +132,7 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
     for _ in range(4):
         x = x - 0.1 * whole.gradient(x, which)
     np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
-    with accelerate.numpy_only():
+    with door.numpy_only():
         assert not whole.takes(LocalPass(x, steps=4, rate=0.1))
 
 

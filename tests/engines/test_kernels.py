@@ -11,24 +11,22 @@ import pytest
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import compiled as door
+from flower_fedcon.compiled.threads import cores
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels import dispatch as accelerate
-from flower_fedcon.kernels import passes
-from flower_fedcon.kernels.threads import cores
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.objectives.stacked import stack
-from flower_fedcon.sets import L1Ball, Simplex
-from flower_fedcon.sets.compact import RankOneAtom
+from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedFW
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
-compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
+compiled = pytest.importorskip("flower_fedcon.compiled.calls")
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"])
 def always(request, monkeypatch):
     """Use the kernels for arrays of any size, in the form for several threads or for one."""
-    monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
     monkeypatch.setattr(compiled, "FEW", request.param)
 
 
@@ -72,7 +70,7 @@ def test_gradients_are_those_of_each_client(always, kind, dtype, rows, which):
 def test_values_are_those_of_each_client(always, monkeypatch, kind, dtype):
     shape = (2, 3) if kind == "matrix" else (7,)
     objectives, used = clients(kind, 5, 9, shape, dtype), []
-    kernels = accelerate.kernels(np.ones(1))
+    kernels = door.loops(np.ones(1))
     plain = kernels.find_losses
     monkeypatch.setattr(kernels, "find_losses", lambda *a: (used.append(1), plain(*a)))
     rng = np.random.default_rng(0)
@@ -109,48 +107,18 @@ def test_hessian_products_are_those_of_each_client(always, dtype, l2, rows):
 
 def test_the_kernels_are_what_is_used(always, monkeypatch):
     used = []
-    kernels = accelerate.kernels(np.ones(1))
+    kernels = door.loops(np.ones(1))
     plain = kernels.add_gradients
     monkeypatch.setattr(kernels, "add_gradients", lambda *a: (used.append(1), plain(*a)))
     x = np.ones((3, 2))
     stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
     assert used == [1]
-    with accelerate.numpy_only():
+    with door.numpy_only():
         stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
     assert used == [1]
     x = x.astype(np.float32)  # of another type than the data: by NumPy
     stack(clients("least squares", 3, 4, (2,), np.float64)).gradient(x, slice(0, 3))
     assert used == [1]
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("shape", [(6, 9), (2, 3, 4), (5, 1)])
-def test_vertices_and_steps_are_bit_for_bit_numpys(always, shape, dtype):
-    rng = np.random.default_rng(1)
-    g = rng.integers(-3, 4, shape).astype(dtype)  # with ties
-    g[0] = 0
-    g[1] = -abs(g[1])
-    x = rng.standard_normal(shape).astype(dtype)
-    broadcast = np.broadcast_to(x[0], shape)
-    for chosen in (L1Ball(2.5), Simplex(1.5)):
-        compiled = chosen.lmo(g, batch=1)
-        moved = [compiled.mix(x, 0.3), compiled.mix(broadcast, 0.3), compiled.mix(x, 1.0)]
-        assert all(m.flags.c_contiguous and m.dtype == dtype for m in moved)
-        with accelerate.numpy_only():
-            plain = chosen.lmo(g, batch=1)
-            expected = [plain.mix(x, 0.3), plain.mix(broadcast, 0.3), plain.mix(x, 1.0)]
-        assert np.array_equal(compiled.code, plain.code)
-        assert [m.tobytes() for m in moved] == [m.tobytes() for m in expected]
-
-
-def test_several_leading_axes(always):
-    g = np.random.default_rng(2).standard_normal((2, 3, 5))
-    found = L1Ball(1.0).lmo(g, batch=2)
-    with accelerate.numpy_only():
-        plain = L1Ball(1.0).lmo(g, batch=2)
-        expected = plain.mix(g, 0.2)
-    assert found.code.shape == (2, 3)
-    assert np.array_equal(found.mix(g, 0.2), expected)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -168,7 +136,7 @@ def test_what_is_not_finite_is_found(always, value):
 @pytest.mark.parametrize("kind", [">f8", "longdouble", "float16", "int64"])
 def test_other_types_are_numpys(always, kind):
     g = np.array([[1, -3, 2], [4, 0, 4]]).astype(kind)
-    assert accelerate.kernels(g) is None
+    assert door.loops(g) is None
     found = L1Ball(1.0).lmo(g, batch=1)
     assert found.code.tolist() == [2, -1]
 
@@ -182,7 +150,7 @@ def fedfw(n: int = 40, d: int = 60) -> tuple[FedFW, FederatedProblem]:
 
 
 def test_the_number_of_cores_changes_no_bit(monkeypatch):
-    monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
     strategy, problem = fedfw()
     found = {simulate(strategy, problem, 30, engine="stacked").x.tobytes()}  # small: one thread
     monkeypatch.setattr(compiled, "FEW", 0)
@@ -210,11 +178,10 @@ HIDDEN = """
 import sys
 {before}
 import numpy as np
-from flower_fedcon.kernels import dispatch as accelerate
-from flower_fedcon.kernels import passes
+from flower_fedcon import compiled as door
 from flower_fedcon.sets import L1Ball
-assert accelerate.kernels(np.ones(2**20)) is None
-assert accelerate.describe() == "none: NumPy alone"
+assert door.loops(np.ones(2**20)) is None
+assert door.describe() == "none: NumPy alone"
 print(abs(L1Ball(1.0).lmo(np.eye(300), batch=1).code).sum())
 """
 
@@ -247,17 +214,3 @@ assert "numba" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_passes_over_matrices_are_those_of_numpy(always, dtype):
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((5, 7)).astype(dtype)
-    u, v = x[:, 0].copy(), x[0].copy()
-    mixed = RankOneAtom(u, v, 3.0).mix(x, 0.3)
-    with accelerate.numpy_only():
-        by_numpy = RankOneAtom(u, v, 3.0).mix(x, 0.3)
-        assert passes.mix_outer(x, 0.5, u, v) is None
-    assert passes.mix_outer(x, 0.5, u, v).dtype == dtype
-    assert mixed.dtype == by_numpy.dtype == dtype
-    assert mixed.tobytes() == by_numpy.tobytes()

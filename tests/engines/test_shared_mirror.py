@@ -10,12 +10,12 @@ from harness import OpenRun
 from test_stacked import made, objectives, opened
 from test_stacked_faults import Faulty
 
+from flower_fedcon import compiled as door
 from flower_fedcon.clients.scaffold import ScaffoldClient
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines import local, stacked
-from flower_fedcon.kernels import dispatch
 
 
 def of_clients(run: OpenRun, engine: Any) -> list[Any]:
@@ -40,7 +40,7 @@ def hostile(seed: int) -> list[tuple[bytes, ...]]:
             engine.load(left if gone else states)
             engine.bad = {}
         run.round(engine)
-        mirror = run.state.mirror["c"]
+        mirror = run.state.mirror.rows["c"]
         for own, held in zip(mirror, of_clients(run, engine), strict=True):
             assert own.tobytes() == held.tobytes(), (now, event)
         seen.append((run.x.tobytes(), run.state.c.tobytes(), mirror.tobytes()))
@@ -52,7 +52,7 @@ def hostile(seed: int) -> list[tuple[bytes, ...]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_it_holds_bit_for_bit_what_the_uploads_would_make_of_it(seed, compiled, monkeypatch):
     if compiled:
-        monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+        monkeypatch.setattr(door, "WORTHWHILE", 0)
     found = hostile(seed)
     monkeypatch.setattr(Uploads, "held", lambda *_, **__: None)
     assert found == hostile(seed)
@@ -67,7 +67,7 @@ def test_it_has_the_clients_array_until_a_reply_is_dropped():
     for now, shared in enumerate([True, True, False, False], start=1):
         run.round(engine)
         held = [arrays.get("c") for arrays in engine._states._arrays]
-        rows = run.state.mirror["c"]
+        rows = run.state.mirror.rows["c"]
         assert any(rows is array for array in held) == shared, now
         assert np.shares_memory(rows, run.state.mirror.own("c")) == (now == 3)
 
@@ -106,21 +106,21 @@ def test_clients_of_ones_own_are_followed_by_what_they_send(kind, monkeypatch):
         clients = opened(engine, run)
         for _ in range(3):
             run.round(clients)
-        found.append(run.state.mirror["c"])
+        found.append(run.state.mirror.rows["c"])
     assert found[0].shape == found[1].shape
     assert np.abs(found[0] - found[1]).max() <= 1e-12
 
 
 def test_who_writes_copies_first():
     rows = np.zeros((2, 3))
-    mirror = Mirror(c=np.ones((2, 3)))
+    mirror = Mirror({"c": np.ones((2, 3))})
     mirror.take(c=rows)
-    assert mirror["c"] is rows
+    assert mirror.rows["c"] is rows
     with pytest.raises(ValueError, match="read-only"):
         rows[0] = 1.0
     mirror.add([1], c=np.ones((1, 3)))
     assert rows.sum() == 0
-    assert mirror["c"].sum() == 3
+    assert mirror.rows["c"].sum() == 3
 
 
 def test_states_that_the_mirror_has_are_copied_before_some_change():
@@ -130,7 +130,7 @@ def test_states_that_the_mirror_has_are_copied_before_some_change():
     engine = opened(Faulty, run)
     engine.bad = {}
     run.round(engine)
-    states, mirror = engine._states, run.state.mirror["c"]
+    states, mirror = engine._states, run.state.mirror.rows["c"]
     before, last = mirror.copy(), np.array([1])
     assert states.acknowledge(np.arange(7), np.ones(7, int)).all()
     other = states.read(np.array([4]), slice(4, 5))._replace(c=np.full((1, 6), 9.0))

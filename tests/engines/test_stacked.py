@@ -13,11 +13,11 @@ from harness import OpenRun
 from test_contract import rules
 
 from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon import compiled as door
 from flower_fedcon.engines import stacked
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.kernels import dispatch as accelerate
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
@@ -96,7 +96,7 @@ def same(strategy: Any, problem: FederatedProblem, rounds: int = 40, tolerance: 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_same_iterates_as_local(name, kind, compiled, monkeypatch):
     if compiled:
-        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+        monkeypatch.setattr(door, "WORTHWHILE", 0)
     for rule in rules(name):
         strategy, problem = made(name, objectives(kind), participation=rule)
         same(strategy, problem)
@@ -107,7 +107,7 @@ def test_the_same_iterates_as_local(name, kind, compiled, monkeypatch):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_same_minibatches_as_local(name, kind, compiled, monkeypatch):
     if compiled:
-        monkeypatch.setattr(accelerate, "WORTHWHILE", 0)
+        monkeypatch.setattr(door, "WORTHWHILE", 0)
     more = {"gradient": "stochastic"} if name.startswith("fedfw") else {}
     for rule in rules(name):
         settings = {"batch_size": 5, "participation": rule, **more}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import compiled as door
 from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.clients.feddualavg import FedDualAvgClient
 from flower_fedcon.clients.scaffnew import ScaffnewClient
 from flower_fedcon.clients.scaffold import ScaffoldClient
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.objectives.local_pass import Done
 from flower_fedcon.regularizers import L1
@@ -48,7 +48,7 @@ class NonnegativeL1(L1):
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
 
 
 def engines_agree(strategy, regularizer=None):

@@ -6,13 +6,14 @@ import pytest
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import compiled as door
+from flower_fedcon.compiled import threads
 from flower_fedcon.engines import workers
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels import dispatch, threads
 from flower_fedcon.strategies import FedAvg
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
-compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
+compiled = pytest.importorskip("flower_fedcon.compiled.calls")
 
 CORES = 64
 
@@ -95,7 +96,7 @@ def test_the_number_reaches_the_loops_of_a_stacked_run(monkeypatch):
     """A call of enough work enters the form for several threads."""
     if numba.get_num_threads() < 2:
         pytest.skip("there is one core")
-    monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
     monkeypatch.setattr(compiled, "FEW", 0)
     used, real = [], compiled.forms["take_steps"]
     both = tuple(

@@ -10,22 +10,22 @@ import pytest
 from row_clients import clients
 
 from flower_fedcon import FederatedProblem, Sample, simulate
+from flower_fedcon import compiled as door
 from flower_fedcon.clients.fedfw import FedFWClient
 from flower_fedcon.errors import RoundError
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives.client_axis import VertexStep
 from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedFW
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
-compiled = pytest.importorskip("flower_fedcon.kernels.compiled")
+compiled = pytest.importorskip("flower_fedcon.compiled.calls")
 
 
 @pytest.fixture(params=[0, sys.maxsize], ids=["threads", "one thread"], autouse=True)
 def taken(request, monkeypatch) -> list[int]:
     """Use the kernels for data of any size; return for how many clients steps are taken at once."""
-    monkeypatch.setattr(dispatch, "WORTHWHILE", 0)
+    monkeypatch.setattr(door, "WORTHWHILE", 0)
     monkeypatch.setattr(compiled, "FEW", request.param)
     found: list[int] = []
     real = compiled.take_vertex_steps

@@ -9,8 +9,8 @@ from sklearn.linear_model import ElasticNet as SkElasticNet
 from sklearn.linear_model import Lasso
 from sklearn.linear_model import LogisticRegression as SkLogistic
 
+from flower_fedcon import compiled as loops
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
@@ -219,8 +219,8 @@ def test_coordinate_descent_meets_the_optimality_conditions(monkeypatch, kind, r
         X[:, ::3] = 0
     t = X[:, :5].sum(axis=1) + 0.1 * own.standard_normal(m)
     weight = ratio * float(np.abs(X.T @ t).max()) / m
-    monkeypatch.setattr(dispatch, "_interpreted", 10**9 if compiled else -(10**9))
-    with nullcontext() if compiled else dispatch.numpy_only():
+    monkeypatch.setattr(loops, "_interpreted", 10**9 if compiled else -(10**9))
+    with nullcontext() if compiled else loops.numpy_only():
         found = solve([LeastSquares(X, t)], L1(weight), np.zeros(d))
     assert found.method == "coordinate descent"
     gradient = X.T @ (X @ found.x - t) / m

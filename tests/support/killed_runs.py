@@ -26,7 +26,7 @@ from contract import CONTRACTS, build  # noqa: E402
 
 from flower_fedcon.runs.history import History  # noqa: E402
 from flower_fedcon.runs.plan import Plan  # noqa: E402
-from flower_fedcon.simulation import play  # noqa: E402
+from flower_fedcon.simulation import simulate  # noqa: E402
 
 ROUNDS, EVERY = 150, 7
 
@@ -41,7 +41,7 @@ def run(folder: Path, name: str) -> None:
     case = CONTRACTS[name].sampled[0]
     problem = case.problem()
     plan = Plan(ROUNDS, run_dir=folder, resume=True, checkpoint_every=EVERY, evaluate=late_columns)
-    play(build(name, problem, **case.settings), problem, plan)
+    simulate(build(name, problem, **case.settings), problem, plan=plan)
 
 
 def killed(folder: Path, name: str, after: float) -> bool:

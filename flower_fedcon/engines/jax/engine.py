@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -87,7 +87,7 @@ class JaxEngine(StackedEngine):
 
     # --- what the stacked engine does ------------------------------------------------------------
 
-    def answer(self, request: Request) -> Iterator[Reply]:
+    def answer(self, request: Request) -> Iterable[Reply]:
         """Return the replies of the cohort."""
         self._hold_states()
         return super().answer(request)

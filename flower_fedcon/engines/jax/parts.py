@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
 
 Rebuild = Callable[[Iterator[Any]], Any]
@@ -30,9 +29,6 @@ def parts(tree: Any) -> tuple[list[Any], Rebuild]:
         return [], lambda _: tree
     if isinstance(tree, np.ndarray | float | int | np.number):
         return [tree], next
-    if isinstance(tree, Mirror):
-        found, rebuild = parts(tree.to_tree())
-        return found, lambda values: Mirror(**rebuild(values))
     if isinstance(tree, tuple | list):
         each = [parts(value) for value in tree]
         make = type(tree)._make if hasattr(tree, "_make") else type(tree)

@@ -15,12 +15,12 @@ from unittest import mock
 
 import numpy as np
 
+from flower_fedcon import compiled
 from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.lab.benchmarks import notebook_loops
 from flower_fedcon.lab.benchmarks.measure import Result, Work, in_turn, ratio
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, SoftmaxRegression
@@ -78,11 +78,11 @@ def _engine(problem: FederatedProblem, kind: str) -> InProcess:
 
 def _plain(strategy: Any, problem: FederatedProblem, rounds: int) -> Work:
     """Return a function that plays rounds of the stacked engine without compiled kernels."""
-    with dispatch.numpy_only():
+    with compiled.numpy_only():
         play = rounds_of(strategy, problem, "stacked")
 
     def work() -> None:
-        with dispatch.numpy_only():
+        with compiled.numpy_only():
             play(rounds)
 
     return work

@@ -16,8 +16,8 @@ from dataclasses import asdict
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from flower_fedcon import compiled
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.lab.benchmarks import (
     bandwidth,
     device,
@@ -107,7 +107,7 @@ def to_json(results: list[Result]) -> str:
         "numpy": np.__version__,
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "kernels": dispatch.describe(),
+        "kernels": compiled.describe(),
         "load": os.getloadavg()[0],
     }
     return json.dumps({**machine, "results": [asdict(result) for result in results]}, indent=1)

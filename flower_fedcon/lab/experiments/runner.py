@@ -73,10 +73,10 @@ def play(
         with shown as show, quiet(silent, strategies=bool(label)):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
             strategy, plan = experiment.strategy(index), replace(plan, callbacks=callbacks)
-            return simulation.play(
+            return simulation.simulate(
                 strategy,
                 problem,
-                plan,
+                plan=plan,
                 engine=run.engine,
                 workers=run.workers,
                 timeout=run.timeout,

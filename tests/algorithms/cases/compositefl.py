@@ -32,7 +32,7 @@ def compositefl():
 
 def c_sums_to_zero(run: OpenRun) -> None:
     """And with everyone present the mirror has the clients' c_i bit by bit."""
-    mirror = run.state.mirror["c"]
+    mirror = run.state.mirror.rows["c"]
     assert np.allclose(mirror.sum(0), 0, rtol=0, atol=1e-12)
     if not run.server.setup.sampled:
         assert settled(run, "c").tobytes() == mirror.tobytes()

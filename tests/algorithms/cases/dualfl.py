@@ -145,17 +145,17 @@ def pairs(run):
 def invariant(run):
     """theta = mean z_j (so that sum zeta_j = sum c_j = 0), and the mirror is the clients'."""
     z, state, form = states(run), run.state, run.server.strategy.constants.form
-    mirror = state.mirror.to_tree()
+    mirror = state.mirror
     second = {"paper": {"c"}, "block": set(), "accelerated": {"e"}}
-    assert mirror.keys() == {"z"} | second[form]
-    assert np.array_equal(z, mirror["z"])
+    assert mirror.rows.keys() == {"z"} | second[form]
+    assert np.array_equal(z, mirror.rows["z"])
     if form == "accelerated":
         return accelerated_invariant(run)
     assert np.abs(state.theta - z.mean(axis=0)).max() <= 1e-12 * np.abs(z).max()
     if form == "paper":
-        c = state.theta - mirror["z"]
-        zeta = (1 + state.beta) * c - state.beta * mirror["c"]
-        for vectors in (mirror["c"], c, zeta):
+        c = state.theta - mirror.rows["z"]
+        zeta = (1 + state.beta) * c - state.beta * mirror.rows["c"]
+        for vectors in (mirror.rows["c"], c, zeta):
             assert np.abs(vectors.sum(axis=0)).max() <= 1e-11 * np.abs(z).max()
     return None
 
@@ -164,7 +164,7 @@ def accelerated_invariant(run):
     """z = mean (z_j + A_j e_j), e = mean B_j e_j, and a round's numbers lie where they must."""
     state, known = run.state, run.server.strategy.constants
     z, e = (np.array(vectors) for vectors in zip(*pairs(run), strict=True))
-    assert np.array_equal(e, state.mirror["e"])
+    assert np.array_equal(e, state.mirror.rows["e"])
     shape = (-1,) + (1,) * state.z.ndim
     drift, left = state.drift.reshape(shape), state.left.reshape(shape)
     size = 1e-12 * np.abs(z).max()

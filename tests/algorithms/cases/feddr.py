@@ -25,9 +25,9 @@ def feddr():
 def invariant(run):
     """Xtilde is the mean of all xhat_i, and the mirror is what the clients hold."""
     server = run.state
-    for row, state in zip(server.mirror["xhat"], client_states(run), strict=True):
+    for row, state in zip(server.mirror.rows["xhat"], client_states(run), strict=True):
         assert row.tobytes() == (server.x0 if state is None else state.xhat).tobytes()
-    assert np.abs(server.xtilde - server.mirror["xhat"].mean(axis=0)).max() < 1e-13
+    assert np.abs(server.xtilde - server.mirror.rows["xhat"].mean(axis=0)).max() < 1e-13
 
 
 SIZE = {"step_size": 0.1}

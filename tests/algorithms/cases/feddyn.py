@@ -22,9 +22,9 @@ def feddyn():
 def invariant(run):
     """H is the mean of all g_i, and the mirror is what the clients hold."""
     server = run.state
-    for row, state in zip(server.mirror["variate"], client_states(run), strict=True):
+    for row, state in zip(server.mirror.rows["variate"], client_states(run), strict=True):
         assert row.tobytes() == (np.zeros_like(row) if state is None else state.variate).tobytes()
-    assert np.abs(server.h - server.mirror["variate"].mean(axis=0)).max() < 1e-13
+    assert np.abs(server.h - server.mirror.rows["variate"].mean(axis=0)).max() < 1e-13
 
 
 TEN = {"proximal": 10.0}

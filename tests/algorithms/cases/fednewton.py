@@ -27,7 +27,7 @@ def invariant(run):
     """Under sampling m is the mean of what has been heard."""
     server = run.state
     if server.mirror is not None:
-        heard = server.mirror["m"][server.heard > 0]
+        heard = server.mirror.rows["m"][server.heard > 0]
         np.testing.assert_allclose(server.m, heard.mean(axis=0), rtol=1e-12, atol=1e-12)
 
 

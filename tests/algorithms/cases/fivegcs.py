@@ -23,9 +23,9 @@ def fivegcs():
 def invariant(run):
     """V is the sum of all u_m, and the mirror is what the clients hold."""
     server = run.state
-    for row, state in zip(server.mirror["variate"], client_states(run), strict=True):
+    for row, state in zip(server.mirror.rows["variate"], client_states(run), strict=True):
         assert row.tobytes() == (np.zeros_like(row) if state is None else state.variate).tobytes()
-    assert np.abs(server.v - server.mirror["variate"].sum(axis=0)).max() < 1e-13
+    assert np.abs(server.v - server.mirror.rows["variate"].sum(axis=0)).max() < 1e-13
 
 
 CONTRACT = Contract(

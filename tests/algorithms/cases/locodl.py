@@ -33,7 +33,7 @@ def compressed():
 
 def invariant(run: OpenRun) -> None:
     """The u_i and v balance, and mirror and copies are what they copy, bit for bit."""
-    state, mirrored = run.state, run.state.mirror["u"]
+    state, mirrored = run.state, run.state.mirror.rows["u"]
     assert np.abs(mirrored.mean(axis=0) + state.v).max() < 1e-13
     assert settled(run, "u").tobytes() == mirrored.tobytes()
     for name in ("y", "v"):

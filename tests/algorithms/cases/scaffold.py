@@ -32,7 +32,7 @@ def scaffold_option_one():
 
 def c_is_the_mean(run: OpenRun) -> None:
     """The server's c is the mean of the clients' c_i, and its mirror has them bit by bit."""
-    mirror = run.state.mirror["c"]
+    mirror = run.state.mirror.rows["c"]
     for j in range(run.problem.num_clients):
         state = latest(run, j)
         c = np.zeros_like(run.state.c) if state is None else state.c

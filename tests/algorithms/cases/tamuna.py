@@ -31,7 +31,7 @@ def sparse():
 
 
 def h_sums_to_zero(run: OpenRun) -> None:
-    assert np.abs(run.state.mirror["h"].sum(axis=0)).max() < 1e-12
+    assert np.abs(run.state.mirror.rows["h"].sum(axis=0)).max() < 1e-12
 
 
 PAIRS = {"participation": Sample(count=2)}

@@ -8,8 +8,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from flower_fedcon.kernels.jit import jit
-from flower_fedcon.kernels.rows import add_mean
+from flower_fedcon.compiled.jit import jit
+from flower_fedcon.compiled.rows import add_mean
 from flower_fedcon.validation import Array
 
 _BLOCK = 64  # entries among which the largest is found again, one by one
@@ -55,37 +55,6 @@ def _code(x: Array) -> Any:
     return -1 - at if row[at] > 0 else 1 + at
 
 
-@jit
-def _mix(x: Array, code: Any, rest: Any, amount: Any, out: Array) -> None:
-    for j in range(len(out)):
-        out[j] = rest * x[j]
-    if code > 0:
-        out[code - 1] += amount
-    else:
-        out[-code - 1] -= amount
-
-
-def steepest(g: Array, codes: Array, tops: Array) -> None:
-    """Write -sign(g_j) (j + 1) and g_j at each row's largest |g_j|, or at a NaN.
-
-    Parameters
-    ----------
-    g : array, shape (n, d)
-    codes : array of int, shape (n,)
-        j + 1 where g_j = 0.
-    tops : array, shape (n,)
-    """
-    for i in numba.prange(len(g)):
-        code = _code(g[i])
-        tops[i], codes[i] = g[i, abs(code) - 1], code
-
-
-def mix_coordinates(x: Array, codes: Array, rest: Any, amount: Any, out: Array) -> None:
-    """Write rest x + amount s, where each row of s is sign(code) at |code| - 1."""
-    for i in numba.prange(len(x)):
-        _mix(x[i], codes[i], rest, amount, out[i])
-
-
 def take_vertex_steps(
     tables: Array,
     targets: Array,
@@ -106,8 +75,9 @@ def take_vertex_steps(
     """Take a Frank-Wolfe step of some clients over an l1 ball: each one's rows are read once.
 
     Client i's gradient g is scale times that of factors[i] times its mean loss, plus
-    ridges[i]/2 ||x||^2, and pull * (x - center). What follows is as of `steepest`, and then as of
-    `mix_coordinates`.
+    ridges[i]/2 ||x||^2, and pull * (x - center). The vertex is that of the largest |g_j|, or of a
+    NaN: `codes` gets -sign(g_j) (j + 1), j + 1 where g_j = 0, and `tops` g_j. The step leads to
+    rest x + amount s, where s is sign(code) in that entry.
 
     Parameters
     ----------
@@ -116,8 +86,8 @@ def take_vertex_steps(
     x : array, shape (n, d) or (1, d)
     factors, ridges : array, shape (N,)
     center : array, shape (d,)
-    codes, tops
-        See `steepest`.
+    codes : array of int, shape (n,)
+    tops : array, shape (n,)
     out : array, shape (n, d)
     """
     every, strength = np.arange(tables.shape[1]), x.dtype.type(pull)
@@ -135,4 +105,9 @@ def take_vertex_steps(
                 gradient[j] += ridge * model[j]
         code = _code(gradient)
         tops[at], codes[at] = gradient[abs(code) - 1], code
-        _mix(model, code, rest, amount, out[at])
+        for j in range(len(model)):
+            out[at, j] = rest * model[j]
+        if code > 0:
+            out[at, code - 1] += amount
+        else:
+            out[at, -code - 1] -= amount

@@ -11,8 +11,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from flower_fedcon.kernels.jit import jit
-from flower_fedcon.kernels.links import LOGISTIC, PRODUCT
+from flower_fedcon.compiled.jit import jit
+from flower_fedcon.compiled.links import LOGISTIC, PRODUCT
 from flower_fedcon.validation import Array
 
 _PART = 512  # entries, 4 KiB of doubles, of two vectors

@@ -1,10 +1,11 @@
-"""Prox and projections by compiled loops: NumPy's bits, its errors, and when they are used."""
+"""Prox and projections of arrays of any kind, their errors, and recursions that are compiled."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from flower_fedcon import compiled
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.kernels import dispatch
 from flower_fedcon.regularizers import (
     L1,
     MCP,
@@ -35,8 +36,6 @@ from flower_fedcon.sets import (
     LInfBall,
     Simplex,
 )
-
-pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
 
 def weights(d):
@@ -74,13 +73,6 @@ SETS = {
 }
 
 
-@pytest.fixture
-def loaded(monkeypatch):
-    """Use the compiled loops for arrays of any size."""
-    monkeypatch.setattr(dispatch, "oracles_in_use", dispatch._load_oracles())
-    assert dispatch.oracles(np.ones(1)) is not None
-
-
 def oracle(name, d):
     if name in SETS:
         return lambda v, batch: SETS[name].project(v, batch=batch)
@@ -105,7 +97,7 @@ def entries(kind, shape, dtype, seed):
     return v.astype(dtype)
 
 
-@pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
+@pytest.mark.parametrize("name", ["slope", "equal slope", "variation"])
 @given(
     d=SIZES,
     kind=st.sampled_from(KINDS),
@@ -113,13 +105,14 @@ def entries(kind, shape, dtype, seed):
     batch=st.integers(0, 1),
     seed=st.integers(0, 10**6),
 )
-def test_the_bits_are_numpys(name, d, kind, dtype, batch, seed):
+def test_compiled_recursions_have_the_bits_of_pythons(name, d, kind, dtype, batch, seed):
+    pytest.importorskip("numba", reason="the extra `fast` is not installed")
     v = entries(kind, (3, d) if batch else (d,), dtype, seed)
     find, before = oracle(name, d), v.copy()
-    with warnings.catch_warnings(), dispatch.numpy_only():
+    with warnings.catch_warnings(), mock.patch.object(compiled, "_interpreted", -(10**9)):
         warnings.simplefilter("ignore", RuntimeWarning)
         expected = find(v, batch)
-        dispatch.oracles_in_use = dispatch._load_oracles()
+    with mock.patch.object(compiled, "_interpreted", 10**9):
         found = find(v, batch)
     assert found.dtype == expected.dtype == dtype
     assert found.shape == v.shape
@@ -129,53 +122,36 @@ def test_the_bits_are_numpys(name, d, kind, dtype, batch, seed):
 
 @pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused_as_by_numpy(loaded, name, value):
+def test_what_is_not_finite_is_refused(name, value):
     v = np.ones((2, 40))
     v[1, 33] = value
-    errors = []
-    for _ in range(2):
-        with pytest.raises(ConfigError, match=r"not finite \(.*\) at \(1, 33\)") as caught:
-            oracle(name, 40)(v, 1)
-        errors.append(str(caught.value))
-        dispatch.oracles_in_use = None
-        with dispatch.numpy_only():
-            pass
-    assert errors[0] == errors[1]
+    with pytest.raises(ConfigError, match=r"not finite \(.*\) at \(1, 33\)"):
+        oracle(name, 40)(v, 1)
 
 
 @pytest.mark.parametrize("psi", [GroupLasso(0.5, 4), SparseGroupLasso(0.2, 0.5, 4)], ids=repr)
-@pytest.mark.parametrize("few", [0, 2**62], ids=["threads", "one thread"])
-def test_large_groups_are_shrunk_in_parts(psi, few, loaded, monkeypatch):
-    """With NumPy's bits, which has what is extreme, too, wherever that is."""
-    compiled = dispatch._load()
-    assert compiled is not None
-    monkeypatch.setattr(compiled, "FEW", few)
-    used, call = [], compiled.call
-    monkeypatch.setattr(compiled, "call", lambda *a: (used.append(a[0]), call(*a))[1])
-    x = np.random.default_rng(0).standard_normal((3, 4 * 5000))
+def test_groups_of_many_models_are_those_of_each(psi):
+    """Bit for bit, with what is extreme, too, wherever that is."""
+    x = np.random.default_rng(0).standard_normal((3, 4 * 50))
     x[:, 40:60] = 0.0
-    for v, batch in ((x, 1), (x[0, : 4 * 4099].copy(), 0), (x.reshape(-1), 0)):
-        for extreme in (None, 1e-120, 1e150, -0.0):
-            if extreme is not None:
-                v[..., 8:12] = extreme
-            found = psi.prox(v, 0.7, batch=batch)
-            with dispatch.numpy_only():
-                assert found.tobytes() == psi.prox(v, 0.7, batch=batch).tobytes()
-    assert used == 8 * ["shrink_parts"]  # the second has too few entries
-    x[2, -1] = np.nan
-    with pytest.raises(ConfigError, match="not finite"):
-        psi.prox(x, 0.7, batch=1)
+    for extreme in (None, 1e-120, 1e150, -0.0):
+        if extreme is not None:
+            x[:, 8:12] = extreme
+        found = psi.prox(x, 0.7, batch=1)
+        each = np.stack([psi.prox(v, 0.7) for v in x])
+        assert found.tobytes() == each.tobytes()
+    assert psi.prox(x[:0], 0.7, batch=1).shape == (0, 200)
 
 
 @pytest.mark.parametrize("name", REGULARIZERS)
 @pytest.mark.parametrize("step", [-1.0, np.nan, np.inf, np.float64(-1.0), -1])
-def test_bad_steps_are_refused(loaded, name, step):
+def test_bad_steps_are_refused(name, step):
     with pytest.raises(ConfigError, match="step must be finite and >= 0"):
         REGULARIZERS[name](40).prox(np.ones(40), step)
 
 
 @pytest.mark.parametrize("name", [*REGULARIZERS, *SETS])
-def test_other_arrays_are_numpys(loaded, name):
+def test_other_arrays_are_numpys(name):
     """Whatever their order in memory, their type and the type of the step."""
     find, v = oracle(name, 12), np.random.default_rng(0).standard_normal((3, 12))
     expected = find(v, 1)
@@ -191,7 +167,7 @@ def test_other_arrays_are_numpys(loaded, name):
             np.testing.assert_allclose(psi.prox(v, step, batch=1), psi.prox(v, 1.0, batch=1))
 
 
-def test_steps_of_mcp_that_are_too_long_are_refused(loaded):
+def test_steps_of_mcp_that_are_too_long_are_refused():
     with pytest.raises(ConfigError, match="for steps below 3"):
         MCP(1.0, gamma=3.0).prox(np.ones(40), 3.0)
 
@@ -213,12 +189,11 @@ def test_the_capped_simplex_by_a_search_for_its_level(seed, d, share, cap):
 
 
 CODE = """
-import sys, threading
-from concurrent.futures import ThreadPoolExecutor
+import sys
 import numpy as np
-from flower_fedcon.kernels import dispatch
+from flower_fedcon import compiled
 from flower_fedcon.regularizers import L1, TotalVariation1D
-from flower_fedcon.sets import Birkhoff, L1Ball
+from flower_fedcon.sets import L1Ball
 {}
 """
 
@@ -240,7 +215,7 @@ def test_a_cap_of_any_size(cap):
 
 @pytest.mark.parametrize("kind", ["normal", "ties", "alike", "projected", "nearly a simplex"])
 @pytest.mark.parametrize("d", [1, 7, 64, 65, 300, 40_000])
-def test_a_capped_projection_by_numpy_has_the_same_bits(d, kind):
+def test_a_capped_projection_has_one_threshold(d, kind):
     """Also where the threshold is a kink, as of what was projected already."""
     rng = np.random.default_rng(d)
     v = rng.standard_normal(d)
@@ -251,8 +226,6 @@ def test_a_capped_projection_by_numpy_has_the_same_bits(d, kind):
         if kind == "projected":
             v = bounds.project(v)
         found = bounds.project(v)
-        with dispatch.numpy_only():
-            assert bounds.project(v).tobytes() == found.tobytes()
         assert found.min() >= 0
         assert found.max() <= bounds.cap * (1 + 1e-15)
         assert float(found.sum()) == pytest.approx(bounds.radius, rel=1e-13)
@@ -269,34 +242,20 @@ def test_a_capped_projection_by_numpy_has_the_same_bits(d, kind):
 @pytest.mark.parametrize(
     "rest",
     [
-        # few small arrays do not load numba, a large one does
-        "for _ in range(100): L1(1.0).prox(np.ones(100), 1.0); L1Ball(1.0).project(np.ones(100))\n"
-        "assert 'numba' not in sys.modules\n"
-        "L1(1.0).prox(np.ones(2**15), 1.0)\n"
-        "assert 'numba' in sys.modules and dispatch.oracles(np.ones(1)) is not None",
-        # many small ones do, too
-        "dispatch._entries = dispatch._SPARED - 5000\n"
-        "for _ in range(3): L1(1.0).prox(np.ones(100), 1.0)\n"
-        "assert 'numba' in sys.modules",
-        # and recursions sooner
+        # arrays never load numba
+        "x = np.ones(2**16)\n"
+        "for _ in range(9): L1(1.0).prox(x, 1.0), L1Ball(1.0).project(x)\n"
+        "assert 'numba' not in sys.modules",
+        # recursions over many numbers do
         "for _ in range(400): TotalVariation1D(1.0).prox(np.arange(100.0) % 7, 0.1)\n"
         "assert 'numba' in sys.modules",
         # without numba all goes on
         "sys.modules['numba'] = None\n"
-        "dispatch._entries = dispatch._SPARED\n"
-        "assert L1(1.0).prox(np.full(2**16, 3.0), 1.0).sum() == 2**17\n"
-        "assert abs(L1Ball(1.0).project(np.ones(8)).sum() - 1) < 1e-12\n"
-        "assert dispatch.oracles(np.ones(2**20)) is None",
-        # several threads wait for the one that compiles
-        "dispatch.oracles(np.ones(2**16))\n"
-        "together = threading.Barrier(6)\n"
-        "def ask(i):\n"
-        "    together.wait()\n"
-        "    return Birkhoff(3).lmo(np.eye(3, dtype=('f8', 'f4')[i % 2]) - 1).columns.tolist()\n"
-        "with ThreadPoolExecutor(6) as pool: found = list(pool.map(ask, range(6)))\n"
-        "assert found == [found[0]] * 6, found",
+        "compiled._interpreted = 10**9\n"
+        "assert TotalVariation1D(1.0).prox(np.arange(6.0), 0.5).tolist() == [.5, 1, 2, 3, 4, 4.5]\n"
+        "assert compiled.loops(np.ones(2**20)) is None",
     ],
-    ids=["sizes", "many", "recursions", "without numba", "threads"],
+    ids=["arrays", "recursions", "without numba"],
 )
 def test_when_they_are_loaded(rest):
     done = subprocess.run(
@@ -305,30 +264,8 @@ def test_when_they_are_loaded(rest):
     assert done.returncode == 0, done.stderr
 
 
-@given(
-    st.integers(1, 14), st.integers(0, 10**6), st.sampled_from([0, 1, 3, 50]), st.booleans(),
-    st.sampled_from([np.float64, np.float32]), st.sampled_from(["", "read-only", "F", "swapped"]),
-)  # fmt: skip
-def test_assignments_are_scipys_also_among_ties(size, seed, kinds, batch, dtype, form):
-    rng = np.random.default_rng(seed)
-    g = rng.standard_normal((3, size, size))
-    if kinds:  # of few values, or one, many permutations are best
-        g = rng.integers(0, kinds, g.shape)
-    g = (g if batch else g[0]).astype(dtype, order="F" if form == "F" else "C")
-    if form == "swapped":  # in memory
-        dtype = g.dtype.newbyteorder()
-        g = g.astype(dtype)
-    g.flags.writeable = form != "read-only"
-    with dispatch.numpy_only():
-        expected = Birkhoff(size).lmo(g, batch=int(batch))
-        dispatch.oracles_in_use = dispatch._load_oracles()
-        found = Birkhoff(size).lmo(g, batch=int(batch))
-    np.testing.assert_array_equal(found.columns, expected.columns)
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype) == (g.shape, dtype)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308])
-def test_assignments_among_extreme_entries(loaded, value):
+def test_assignments_among_extreme_entries(value):
     """Those not finite are refused; of others it is SciPy that says whether it can add them."""
     g = np.full((2, 2), value)
     if np.isfinite(value):

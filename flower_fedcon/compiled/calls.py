@@ -5,8 +5,7 @@ little to share. A client's data are read once; NumPy reads them twice, copies e
 works on one core. One thread takes all of a client's sums, so that the number of threads changes no
 bit.
 
-This module needs numba (the extra "fast"). `dispatch` decides whether it is used; NumPy finds the
-same without it, up to rounding in the gradients and bit for bit in the steps.
+This module needs numba.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ from typing import Any
 import numba
 import numpy as np
 
-from flower_fedcon.kernels import models, rows, steps, threads, vertices
-from flower_fedcon.kernels.jit import jit, renamed
+from flower_fedcon.compiled import rows, steps, threads, vertices
+from flower_fedcon.compiled.jit import jit, renamed
 from flower_fedcon.validation import Array
 
 FEW = 2**17  # multiply-adds, which take no longer than other threads to wake and to end (20 us)
-_MOVE = 4  # of them take as long as reading an entry and writing another
 ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
 _PARALLEL = (
     rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
-    steps.take_softmax_steps, vertices.steepest, vertices.mix_coordinates,
-    vertices.take_vertex_steps, models.mix_outer, models.squares, models.sum_parts,
+    steps.take_softmax_steps, vertices.take_vertex_steps,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
 lock = threading.Lock()  # two threads at once break some of numba's threading layers
@@ -47,13 +44,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def spread(loop: Any) -> None:
-    """Have a loop, by its name, as `call` calls it: its clients, or parts, by `numba.prange`."""
-    forms[loop.__name__] = jit(loop, parallel=True), jit(renamed(loop, "alone"))
-
-
-for _loop in _PARALLEL:
-    spread(_loop)
+for _loop in _PARALLEL:  # over clients, by `numba.prange`
+    forms[_loop.__name__] = jit(_loop, parallel=True), jit(renamed(_loop, "alone"))
 
 
 def call(loop: str, work: int, *arguments: Any) -> None:
@@ -124,28 +116,6 @@ def take_softmax_steps(rate: float | None, classes: int, *given: Any) -> Moved:
     return _stepped("take_softmax_steps", len(divisors) * classes, shape, rate, *given)
 
 
-def steepest(g: Array) -> tuple[Array, Array]:
-    """Return the codes and tops of `vertices.steepest`."""
-    codes, tops = np.empty(len(g), np.int64), np.empty(len(g), g.dtype)
-    call("steepest", _MOVE * g.size, read_only(g), codes, tops)
-    return codes, tops
-
-
-def mix_coordinates(x: Array, codes: Array, step: float, magnitude: float) -> Array:
-    """Return (1 - step) x + step s, where each row of s has one entry.
-
-    Parameters
-    ----------
-    x : array, shape (n, d)
-    codes : array of int, shape (n,)
-        The entry is sign(code) * magnitude, at |code| - 1.
-    """
-    out, number = np.empty(x.shape, x.dtype), x.dtype.type
-    amount = number(step) * number(magnitude)
-    call("mix_coordinates", _MOVE * x.size, read_only(x), codes, number(1.0 - step), amount, out)
-    return out
-
-
 def take_vertex_steps(
     tables: Array,
     targets: Array,
@@ -160,9 +130,9 @@ def take_vertex_steps(
     step: float,
     magnitude: float,
 ) -> tuple[Array, Array, Array]:
-    """Return the codes and tops, and what mixing finds, of `vertices.take_vertex_steps`.
+    """Return the codes and tops of `vertices.take_vertex_steps`, and where the steps lead.
 
-    The numbers step and magnitude are those of `mix_coordinates`.
+    These are (1 - step) x + step s, where s has one entry, of this magnitude.
     """
     n, dtype = len(places), x.dtype
     codes, tops = np.empty(n, np.int64), np.empty(n, dtype)
@@ -172,42 +142,6 @@ def take_vertex_steps(
         scale, link, center, pull, dtype.type(1.0 - step), amount, codes, tops, out,
     )  # fmt: skip
     return codes, tops, out
-
-
-def mix_outer(x: Array, rest: float, u: Array, v: Array) -> Array:
-    """Return rest x + u v'.
-
-    Parameters
-    ----------
-    x : array, shape (m, n)
-    rest : float
-    u, v : array, shape (m,) and (n,)
-    """
-    out = np.empty(x.shape, x.dtype)
-    call(
-        "mix_outer",
-        _MOVE * x.size,
-        read_only(x),
-        x.dtype.type(rest),
-        read_only(u),
-        read_only(v),
-        out,
-    )
-    return out
-
-
-def squares(x: Array) -> Array:
-    """Return the square norm of each row."""
-    out = np.empty(len(x), x.dtype)
-    call("squares", _MOVE * x.size, read_only(x), out)
-    return out
-
-
-def sum_parts(x: Array, count: int) -> Array:
-    """Return the sums of so many parts of the rows."""
-    parts = np.empty((count, x.shape[1]), x.dtype)
-    call("sum_parts", _MOVE * x.size, read_only(x), parts)
-    return parts
 
 
 def read_only(x: Array) -> Array:

@@ -61,31 +61,21 @@ class _Files(FunctionCache):
             _log.warning(what, self.cache_path, type(error).__name__, error)
 
 
-def cached(compiler: Any, function: Any, *arguments: Any, **options: Any) -> Any:
-    """Compile a function, and keep the result on disk if a folder there is writable."""
+def jit(function: _Function, **options: Any) -> _Function:
+    """Compile at the first call, and keep the result on disk if a folder there is writable."""
     function.__qualname__ += _SOURCES
     try:
         files = _Files(function)  # type: ignore[no-untyped-call]
     except RuntimeError:  # no folder is
-        return compiler(*arguments, **options)(function)
-    try:
-        compiled = compiler(*arguments, cache=True, **options)(function)
-    except Exception as error:  # of what is compiled at once
-        files.discard(error)
-        return compiler(*arguments, **options)(function)
+        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+    compiled: Any = numba.njit(cache=True, **options)(function)
     compiled._cache = files
-    return compiled
+    return compiled  # type: ignore[no-any-return]
 
 
-def jit(function: _Function, **options: Any) -> _Function:
-    """Compile at the first call."""
-    compiled: _Function = cached(numba.njit, function, **options)
-    return compiled
-
-
-def renamed(function: Any, *suffixes: str, **others: Any) -> Any:
-    """Return the function under another name, which numba's files need, with other globals."""
-    name = "_".join((function.__name__, *suffixes))
-    named = FunctionType(function.__code__, {**function.__globals__, **others}, name)
+def renamed(function: Any, suffix: str) -> Any:
+    """Return the function under another name, which numba's files need."""
+    name = f"{function.__name__}_{suffix}"
+    named = FunctionType(function.__code__, function.__globals__, name)
     named.__module__, named.__qualname__ = function.__module__, name
     return named

@@ -1,1 +1,0 @@
-"""Compiled loops: `compiled` holds them, `dispatch` decides whether they are used."""
