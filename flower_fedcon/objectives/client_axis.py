@@ -173,7 +173,7 @@ class Stackable(ABC):
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Any:
         """Return objectives with the same `stack_key`, each times its factor, as one of all.
 
-        It is a `Stack`, or an objective whose arrays have a client axis in front, for `Cohort`.
+        It is a `Stack`, or for `StackedObjective` an objective whose arrays have a client axis.
         """
 
     @classmethod

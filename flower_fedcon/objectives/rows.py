@@ -486,10 +486,10 @@ class LinearModel(Objective, Stackable):
         l2 = self.l2
         if type(l2) is float and not l2:
             return 0.0
-        held = self._held(x, l2)  # first: what is 0 has no square that overflows
         if self.clients is None:
-            return 0.5 * dot(held, x, len(self.shape))
-        with np.errstate(over="ignore"):  # as one client's product does
+            return 0.5 * l2 * float(np.vdot(x if self._bound is None else self._bound * x, x))
+        held = self._held(x, l2)  # first: what is 0 has no square that overflows
+        with np.errstate(over="ignore"):  # as of one client
             return 0.5 * dot(held, x, len(self.shape))
 
     def _held(self, x: Array, l2: Any) -> Array:

@@ -9,8 +9,8 @@ import numpy as np
 
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.client_axis import Stack, Stackable, Which
-from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.objectives.many import ManyClients
+from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
 __all__ = ["Stack", "Which", "key", "stack", "stacks"]
@@ -34,10 +34,10 @@ def key(objective: Any) -> Hashable | None:
 def stack(objectives: Sequence[Any]) -> Stack:
     """Return objectives with the same `key` as one stack."""
     if isinstance(objectives, ManyClients):
-        return Cohort(objectives.whole, len(objectives))
+        return StackedObjective(objectives.whole, len(objectives))
     cores, factors = zip(*map(unscaled, objectives), strict=True)
     whole = type(cores[0]).along_axis(cores, factors)
-    return whole if isinstance(whole, Stack) else Cohort(whole, len(cores))
+    return whole if isinstance(whole, Stack) else StackedObjective(whole, len(cores))
 
 
 def why_not_one_stack(objectives: Sequence[Any]) -> str | None:

@@ -15,7 +15,7 @@ import numpy as np
 from flower_fedcon.arrays import times
 from flower_fedcon.objectives import LeastSquares, Quadratic, Scaled
 from flower_fedcon.objectives.client_axis import Stack
-from flower_fedcon.objectives.cohort import Cohort
+from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
 KEPT = 4
@@ -134,7 +134,7 @@ def spectra(stack: Stack) -> Spectra | None:
 def _unscaled(f: Any) -> tuple[Any, float]:
     """Return the objective of one client, or along an axis that of all, and what scales it."""
     factor = 1.0
-    while isinstance(f, Scaled | Cohort):
+    while isinstance(f, Scaled | StackedObjective):
         factor, f = factor * getattr(f, "factor", 1.0), f.objective
     return f, factor
 

@@ -12,9 +12,9 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon import compiled as door
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import SoftmaxRegression
-from flower_fedcon.objectives.cohort import Cohort
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, ElasticNet
@@ -142,8 +142,8 @@ def test_small_data_are_compiled_for_many_steps_alone(monkeypatch):
 def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
     taken = []
     way = "variate_steps" if name == "scaffold" else "gradient_steps"
-    real = getattr(Cohort, way)
-    monkeypatch.setattr(Cohort, way, lambda *given: (taken.append(1), real(*given))[1])
+    real = getattr(StackedObjective, way)
+    monkeypatch.setattr(StackedObjective, way, lambda *given: (taken.append(1), real(*given))[1])
     own = {
         "fastfedda": {"strong_convexity": 0.1, "local_steps": 3},
         "scaffnew": {"client_lr": 0.01, "communication_probability": 0.5},
@@ -160,8 +160,10 @@ def test_who_takes_all_steps_in_one_go(always, monkeypatch, name):
 def test_counted_steps_of_a_local_solver_are_taken_in_one_go(always, monkeypatch, d):
     """All but the last, whose gradient is that of the report; the work counts all."""
     taken = []
-    real = Cohort.gradient_steps
-    monkeypatch.setattr(Cohort, "gradient_steps", lambda *given: taken.append(1) or real(*given))
+    real = StackedObjective.gradient_steps
+    monkeypatch.setattr(
+        StackedObjective, "gradient_steps", lambda *given: taken.append(1) or real(*given)
+    )
     problem = FederatedProblem(clients("least squares", 4, 9, (d,), np.float64))
     strategy = FedProx(proximal=0.5, local_solver=GradientDescent(steps=6, lr=0.01))
     local, stacked = (simulate(strategy, problem, 5, engine=e) for e in ("local", "stacked"))

@@ -170,10 +170,10 @@ def test_unequal_clients_are_taken_in_groups(name, rule):
 @pytest.mark.parametrize("name", ["fedfw", "scaffold"])
 def test_more_clients_than_one_pass_takes(name, monkeypatch):
     monkeypatch.setattr(Stack, "models_at_once", 20)
-    monkeypatch.setattr("flower_fedcon.objectives.cohort._CACHED", 100)
+    monkeypatch.setattr("flower_fedcon.objectives.stacked_objective._CACHED", 100)
     for rule in (Full(), Sample(count=5)):
         same(*made(name, objectives("least squares"), participation=rule))
-    monkeypatch.setattr("flower_fedcon.objectives.cohort._COPIED", 1)
+    monkeypatch.setattr("flower_fedcon.objectives.stacked_objective._COPIED", 1)
     same(*made(name, objectives("least squares"), participation=Sample(count=5)))
 
 

@@ -48,7 +48,7 @@ def test_products_are_differences_of_gradients(kind, form):
 @pytest.mark.parametrize("kind", ["logistic", "softmax"])
 def test_products_of_a_stack(kind, form, monkeypatch):
     parts = [objective(kind, form, l2=0.1 * j, seed=j) for j in range(4)]
-    monkeypatch.setattr("flower_fedcon.objectives.cohort._CACHED", 250)  # two at a time
+    monkeypatch.setattr("flower_fedcon.objectives.stacked_objective._CACHED", 250)  # two at a time
     x, v = np.random.default_rng(1).standard_normal((2, 4, *parts[0].shape))
     step, everyone = 1e-5, slice(0, 4)
     ahead, back = (stack(parts).gradient(x + s * v, everyone) for s in (step, -step))

@@ -47,7 +47,7 @@ def clients(kind: str, form: str) -> list[Any]:
 @pytest.mark.parametrize("which", [slice(0, N), slice(1, 3), np.array([4, 0, 1])], ids=repr)
 @pytest.mark.parametrize("cached", [2**17, 60], ids=["one pass", "some clients at a time"])
 def test_a_cohort_says_what_its_clients_say(kind, form, which, cached, monkeypatch):
-    monkeypatch.setattr("flower_fedcon.objectives.cohort._CACHED", cached)
+    monkeypatch.setattr("flower_fedcon.objectives.stacked_objective._CACHED", cached)
     parts = clients(kind, form)
     whole, chosen, rng = stack(parts), np.arange(N)[which], np.random.default_rng(2)
     assert len({key(f) for f in parts}) == 1

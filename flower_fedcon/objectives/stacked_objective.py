@@ -21,7 +21,7 @@ _CACHED = 2**17  # entries, 1 MB of doubles
 _COPIED = 2**12  # entries of a client, up to which a copy is cheaper than a pass of its own
 
 
-class Cohort(Stack):
+class StackedObjective(Stack):
     """The objectives of several clients, by one objective whose arrays have a client axis.
 
     Parameters
