@@ -21,11 +21,11 @@ from flower_fedcon.solvers import (
     Exact,
     GradientDescent,
     LocalProblem,
-    cohort,
     quasi_newton,
+    served,
 )
-from flower_fedcon.solvers.cohort import Cohort, CohortSolver
 from flower_fedcon.solvers.problem import ClientsError
+from flower_fedcon.solvers.served import CohortSolver, ServedClients
 
 N = 7
 SOLVERS = [
@@ -83,7 +83,7 @@ def objectives(kind, dtype=np.float64):
 def given(parts, places=None, **terms):
     """Return the problem of some clients of a stack, for `CohortSolver`, and each one's own."""
     places = np.arange(len(parts)) if places is None else np.array(places)
-    served = Cohort(stack(parts), [parts[place] for place in places], places)
+    served = ServedClients(stack(parts), [parts[place] for place in places], places)
     many = LocalProblem(served, **terms)
     axes = len(parts[0].shape)
 
@@ -165,7 +165,7 @@ def test_a_solution_does_not_depend_on_the_others(solver, kind, monkeypatch):
         some = {k: t[places] if isinstance(t, np.ndarray) else t for k, t in all_terms.items()}
         found = CohortSolver(solver).solve(given(parts, places, **some)[0]).x
         np.testing.assert_allclose(found, whole[places], rtol=0, atol=1e-11)
-    monkeypatch.setattr(cohort, "_TOGETHER", 150)  # two clients together
+    monkeypatch.setattr(served, "_TOGETHER", 150)  # two clients together
     found = CohortSolver(solver).solve(given(parts, **all_terms)[0]).x
     np.testing.assert_allclose(found, whole, rtol=0, atol=1e-11)
 
