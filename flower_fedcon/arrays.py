@@ -210,15 +210,6 @@ def smaller(a: Any, b: Any) -> Any:
     return min(a, b)
 
 
-def is_finite(numbers: Any) -> Any:
-    """Return whether a number is finite, for each client.
-
-    >>> is_finite(1.0), is_finite(np.array([1.0, np.nan]))
-    (True, array([ True, False]))
-    """
-    return np.isfinite(numbers) if isinstance(numbers, _ARRAYS) else math.isfinite(numbers)
-
-
 def some(flags: Any) -> bool:
     """Return whether a flag holds for any client; True where that is not known.
 
@@ -258,7 +249,7 @@ def over(function: Callable[..., Any], state: Any, *others: Any) -> Any:
 def repeat(advance: Callable[[_State], _State], state: _State) -> _State:
     """Return a state, a NamedTuple with flags `going`, advanced until these hold for no client.
 
-    An array that is traced knows how loops over it are noted; the first one of the state is asked.
+    A traced array knows how loops over it are noted; the state's first array is asked.
 
     >>> from typing import NamedTuple
     >>> class Count(NamedTuple):
@@ -267,7 +258,9 @@ def repeat(advance: Callable[[_State], _State], state: _State) -> _State:
     >>> repeat(lambda s: Count(s.number + 1, s.number < 3), Count(0.0, True)).number
     4.0
     """
-    first: Any = state[0]  # type: ignore[index]
+    first: Any = state
+    while isinstance(first, tuple):
+        first = first[0]
     if isinstance(first, Traced):
         return first.loop(advance, state)  # type: ignore[no-any-return]
     while some(state.going):  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.core.rng import BATCH, stream
 from flower_fedcon.objectives.client_axis import Stack, StepTaker, VertexStep, Which
 from flower_fedcon.objectives.local_pass import LocalPass
-from flower_fedcon.solvers.cohort import Cohort
+from flower_fedcon.solvers.served import ServedClients
 from flower_fedcon.validation import Array
 
 
@@ -29,10 +29,10 @@ class Selected(StepTaker):
         self._order: Array | None = None
 
     @property
-    def served(self) -> Cohort:
+    def served(self) -> ServedClients:
         """The clients' functions, as local solvers take them."""
         own = [self._objectives[client] for client in self._clients.tolist()]
-        return Cohort(self._stack, own, self._which)
+        return ServedClients(self._stack, own, self._which)
 
     def packed_objective(self, layout: Any) -> Selected:
         """Return itself: stacks are of packed models."""

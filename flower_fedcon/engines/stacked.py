@@ -28,8 +28,8 @@ from flower_fedcon.objectives.stacked import Stack, alike, stacks, why_not_one_s
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
-from flower_fedcon.solvers.cohort import CohortSolver, why_one_at_a_time
 from flower_fedcon.solvers.problem import ClientsError
+from flower_fedcon.solvers.served import CohortSolver, why_one_at_a_time
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

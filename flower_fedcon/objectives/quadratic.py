@@ -95,7 +95,9 @@ class Quadratic(Objective, Stackable):
         return gradient
 
     def value_and_gradient(self, x: Array) -> tuple[Any, Array]:
-        """Return both, which share the product with the matrix."""
+        """Return both, which share the product with the matrix; a subclass may have others."""
+        if type(self) is not Quadratic:
+            return super().value_and_gradient(x)
         self._expect(x)
         product = times(self.Q, x)
         return dot(0.5 * product - self.b, x, 1), product - self.b

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from flower_fedcon.arrays import (
     is_array,
     keep,
     known,
+    length,
     no,
     nobody,
     over,
@@ -74,8 +75,42 @@ def taken(places: Array, part: Any) -> Any:
     return part[places] if isinstance(part, np.ndarray) else part
 
 
+class Point(NamedTuple):
+    """Where solves are: x, and what `LocalProblem.evaluate` says of it.
+
+    Attributes
+    ----------
+    x, g : array
+        The iterate, and the gradient of h there.
+    value, size, norm : float
+        h(x), the sum of the sizes of its terms, and the gradient's norm; arrays (n,) of a cohort.
+    """
+
+    x: Any
+    g: Any
+    value: Any
+    size: Any
+    norm: Any
+
+    @classmethod
+    def of(cls, problem: LocalProblem, x: Array) -> Self:
+        """Return what there is at x."""
+        value, g, size = problem.evaluate(x)
+        return cls(x, g, value, size, length(g, problem.axes))
+
+    def moved(self, who: Any, new: Point) -> Point:
+        """Return the new point of some, and this one of the others."""
+        return Point(
+            keep(who, new.x, self.x),
+            keep(who, new.g, self.g),
+            pick(who, new.value, self.value),
+            pick(who, new.size, self.size),
+            pick(who, new.norm, self.norm),
+        )
+
+
 def ended(
-    found: Solution, going: Any, who: Any, x: Array, length: Any, iterations: Any, converged: Any
+    found: Solution, going: Any, who: Any, x: Array, norm: Any, iterations: Any, converged: Any
 ) -> tuple[Solution, Any]:
     """Note where some of those who are going end; return who goes on, too."""
     who = who & going
@@ -83,7 +118,7 @@ def ended(
         return found, going
     noted = found._replace(
         x=keep(who, x, found.x),
-        gradient_norm=pick(who, length, found.gradient_norm),
+        gradient_norm=pick(who, norm, found.gradient_norm),
         iterations=pick(who, iterations, found.iterations),
         converged=pick(who, converged, found.converged),
     )

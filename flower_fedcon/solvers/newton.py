@@ -18,7 +18,6 @@ from flower_fedcon.arrays import (
     dot,
     keep,
     larger,
-    length,
     no,
     nobody,
     pick,
@@ -27,7 +26,7 @@ from flower_fedcon.arrays import (
     smaller,
     wide,
 )
-from flower_fedcon.solvers.loop import ended, is_good, play
+from flower_fedcon.solvers.loop import Point, ended, is_good, play
 from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
 
@@ -46,10 +45,7 @@ class Newton(NamedTuple):
 
     Attributes
     ----------
-    x, g : array
-        The iterate, and the gradient there.
-    value, size, norm : float
-        Of `LocalProblem.evaluate`, and the gradient's norm.
+    at : Point
     k : int
         Shared by all clients.
     goal : float
@@ -63,11 +59,7 @@ class Newton(NamedTuple):
         Of those whose solves have ended.
     """
 
-    x: Any
-    g: Any
-    value: Any
-    size: Any
-    norm: Any
+    at: Point
     k: Any
     goal: Any
     forcing: Any
@@ -112,11 +104,7 @@ class LineSearch(NamedTuple):
     `share` is the length of the next step to be tried, in directions.
     """
 
-    x: Any
-    g: Any
-    value: Any
-    size: Any
-    norm: Any
+    at: Point
     forcing: Any
     share: Any
     halvings: Any
@@ -144,17 +132,11 @@ def newton(
 
 
 def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton:
-    each, x = problem.each, problem.start
-    value, g, size = problem.evaluate(x)
-    norm = length(g, problem.axes)
+    each, at = problem.each, Point.of(problem, problem.start)
     begun = Newton(
-        x=x,
-        g=g,
-        value=value,
-        size=size,
-        norm=norm,
+        at=at,
         k=0,
-        goal=target(tolerance, norm, problem.eps),
+        goal=target(tolerance, at.norm, problem.eps),
         forcing=each(_LOOSEST),
         going=each(True),
         unsolved=each(False),
@@ -166,30 +148,26 @@ def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton
 
 def _look(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
     """End the solves of those that are good, and of those that are lost."""
-    finite = s.going & (s.norm < math.inf)
-    good = is_good(problem, stop, finite, s.x, s.g, s.norm, s.goal)
-    found, going = ended(s.found, s.going, good, s.x, s.norm, s.k, True)
+    x, norm, finite = s.at.x, s.at.norm, s.going & (s.at.norm < math.inf)
+    good = is_good(problem, stop, finite, x, s.at.g, norm, s.goal)
+    found, going = ended(s.found, s.going, good, x, norm, s.k, True)
     lost = going & (no(finite) | (s.k >= _MOST))
-    found, going = ended(found, going, lost, s.x, s.norm, s.k, False)
+    found, going = ended(found, going, lost, x, norm, s.k, False)
     return s._replace(going=going, unsolved=s.unsolved | lost, found=found)
 
 
 def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
     """Find a direction, and take a step along it."""
-    residual = larger(s.forcing * s.norm, 0.1 * s.goal)
-    product = problem.hessian_products(s.x)
+    g, product = s.at.g, problem.hessian_products(s.at.x)
     assert product is not None  # noqa: S101  (see `Exact`)
-    found = conjugate_gradients(product, s.g, residual, s.going, problem.axes)
+    residual = larger(s.forcing * s.at.norm, 0.1 * s.goal)
+    found = conjugate_gradients(product, g, residual, s.going, problem.axes)
     direction = found.d if nobody(found.short) else _densely(problem, s, found)
-    slope = dot(s.g, direction, problem.axes)
+    slope = dot(g, direction, problem.axes)
     uphill = s.going & no(slope < 0)
     going = s.going & no(uphill)
     begun = LineSearch(
-        x=s.x,
-        g=s.g,
-        value=s.value,
-        size=s.size,
-        norm=s.norm,
+        at=s.at,
         forcing=s.forcing,
         share=problem.each(1.0),
         halvings=0,
@@ -197,15 +175,11 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
         moved=problem.each(False),
         evaluations=s.evaluations + found.products,
     )
-    end = repeat(partial(_attempt, problem, s, direction, slope), begun)
+    end = repeat(partial(_attempt, problem, s.at, direction, slope), begun)
     stuck = uphill | (going & no(end.moved))
-    noted, going = ended(s.found, s.going, stuck, end.x, end.norm, s.k, False)
+    noted, going = ended(s.found, s.going, stuck, end.at.x, end.at.norm, s.k, False)
     there = Newton(
-        x=end.x,
-        g=end.g,
-        value=end.value,
-        size=end.size,
-        norm=end.norm,
+        at=end.at,
         k=s.k + 1,
         goal=s.goal,
         forcing=end.forcing,
@@ -218,26 +192,21 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
 
 
 def _attempt(
-    problem: LocalProblem, before: Newton, direction: Array, slope: Any, s: LineSearch
+    problem: LocalProblem, before: Point, direction: Array, slope: Any, s: LineSearch
 ) -> LineSearch:
     """Try the steps of those still without one, and halve what is not good."""
-    new = keep(s.going, before.x + wide(s.share, direction) * direction, s.x)
-    value, g, size = problem.evaluate(new)
-    norm = length(g, problem.axes)
+    ahead = before.x + wide(s.share, direction) * direction
+    new = Point.of(problem, keep(s.going, ahead, s.at.x))
     # Where a difference of values is mere rounding error, the gradients tell.
     clear = -s.share * slope > _CLEAR * problem.eps * before.size
     rounding = 4.5 * problem.eps * before.size
-    lower = value <= before.value + _DECREASE * s.share * slope + rounding
-    good = s.going & pick(clear, lower, norm <= before.norm) & (norm < math.inf)
-    ratio = norm / before.norm
+    lower = new.value <= before.value + _DECREASE * s.share * slope + rounding
+    good = s.going & pick(clear, lower, new.norm <= before.norm) & (new.norm < math.inf)
+    ratio = new.norm / before.norm
     forcing = smaller(_LOOSEST, 0.9 * (ratio * ratio))
     left = s.going & no(good) & (clear | (s.halvings < _UNCLEAR)) & (s.halvings + 1 < _HALVINGS)
     return LineSearch(
-        x=keep(good, new, s.x),
-        g=keep(good, g, s.g),
-        value=pick(good, value, s.value),
-        size=pick(good, size, s.size),
-        norm=pick(good, norm, s.norm),
+        at=s.at.moved(good, new),
         forcing=pick(good, forcing, s.forcing),
         share=0.5 * s.share,
         halvings=s.halvings + 1,
@@ -314,12 +283,12 @@ def _multiply(
 def _densely(problem: LocalProblem, s: Newton, found: Directions) -> Array:
     """Return the directions, by factors of the Hessian for whom products do not suffice."""
     if not problem.many:
-        own = _by_factor(problem, problem.objective, s.x, s.g)
+        own = _by_factor(problem, problem.objective, s.at.x, s.at.g)
         return found.d if own is None else own
     directions = np.array(found.d)
     for place in np.flatnonzero(found.short & s.going).tolist():
         one = problem.objective.objectives[place]
-        own = _by_factor(problem, one, s.x[place], s.g[place])
+        own = _by_factor(problem, one, s.at.x[place], s.at.g[place])
         if own is not None:
             directions[place] = own
     return directions

@@ -32,7 +32,7 @@ class LocalProblem:
     ----------
     objective : object
         f, with `value` and `gradient`; convex for the solvers to find a minimiser. An engine's
-        objective of many clients has a `Cohort`, as `served`.
+        objective of many clients has a `ServedClients`, as `served`.
     start : array
         Where a solver starts. Its shape and dtype are the model's.
     linear : array, optional

@@ -17,7 +17,7 @@ import numpy as np
 from flower_fedcon.arrays import dot, keep, known, length, nobody, repeat, some, wide
 from flower_fedcon.errors import FedConError
 from flower_fedcon.solvers.descent import CLEAR, Rules, finish
-from flower_fedcon.solvers.loop import ended, is_good, play, told
+from flower_fedcon.solvers.loop import Point, ended, is_good, play, told
 from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
 
@@ -44,10 +44,7 @@ class QuasiNewton(NamedTuple):
 
     Attributes
     ----------
-    x, g : array, shape (n, *shape)
-        The iterates, and the gradients there.
-    value, size, norm : array, shape (n,)
-        Of `LocalProblem.evaluate`, and the gradients' norms.
+    at : Point
     k : int
         Shared by all clients.
     goal : array, shape (n,)
@@ -67,11 +64,7 @@ class QuasiNewton(NamedTuple):
         Of those whose solves have ended.
     """
 
-    x: Any
-    g: Any
-    value: Any
-    size: Any
-    norm: Any
+    at: Point
     k: Any
     goal: Any
     pairs: Any
@@ -91,8 +84,8 @@ class LineSearch(NamedTuple):
 
     Attributes
     ----------
-    x, g, value, size, norm
-        As in `QuasiNewton`, where it has led.
+    at : Point
+        Where it has led.
     share, low, high : array, shape (n,)
         The length of the next step to be tried, in directions, and its bounds so far.
     trial : int
@@ -104,11 +97,7 @@ class LineSearch(NamedTuple):
     evaluations : array of int, shape (n,)
     """
 
-    x: Any
-    g: Any
-    value: Any
-    size: Any
-    norm: Any
+    at: Point
     share: Any
     low: Any
     high: Any
@@ -143,21 +132,15 @@ def quasi_newton(
 
 def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None) -> QuasiNewton:
     each, x = problem.each, problem.start
-    value, g, size = problem.evaluate(x)
-    norm = length(g, problem.axes)
-    nothing = np.zeros_like(x.reshape(len(x), -1), dtype=np.float64)
+    at, nothing = Point.of(problem, x), np.zeros_like(x.reshape(len(x), -1), dtype=np.float64)
     begun = QuasiNewton(
-        x=x,
-        g=g,
-        value=value,
-        size=size,
-        norm=norm,
+        at=at,
         k=0,
-        goal=target(tolerance, norm, problem.eps),
+        goal=target(tolerance, at.norm, problem.eps),
         pairs=(Pair(nothing, nothing, each(0.0)),) * min(PAIRS, most),
         scale=each(np.nan),
-        best=norm,
-        lowest=value,
+        best=at.norm,
+        lowest=at.value,
         idle=each(0),
         going=each(True),
         unsolved=each(False),
@@ -170,32 +153,28 @@ def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None
 
 def _look(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
     """End the solves of those that are good, diverge, or go in circles."""
-    finite = s.going & (s.norm < np.inf)
-    good = is_good(problem, stop, finite, s.x, s.g, s.norm, s.goal)
-    found, going = ended(s.found, s.going, good, s.x, s.norm, s.k, True)
+    x, norm, finite = s.at.x, s.at.norm, s.going & (s.at.norm < np.inf)
+    good = is_good(problem, stop, finite, x, s.at.g, norm, s.goal)
+    found, going = ended(s.found, s.going, good, x, norm, s.k, True)
     lost = going & ~finite
     idle = going & ~lost & (s.idle > _IDLE)
-    found, going = ended(found, going, lost | idle | (s.k >= most), s.x, s.norm, s.k, False)
+    found, going = ended(found, going, lost | idle | (s.k >= most), x, norm, s.k, False)
     return s._replace(going=going, unsolved=s.unsolved | idle, lost=s.lost | lost, found=found)
 
 
 def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton) -> QuasiNewton:
     """Take a step; those who cannot are left to `AOGM`."""
     direction, pairs, scale = _direction(s), s.pairs, s.scale
-    slope = dot(s.g, direction, problem.axes)
+    slope = dot(s.at.g, direction, problem.axes)
     steep = ~(slope < 0)  # rounding has spoilt the pairs
     if some(steep):
         pairs = tuple(pair._replace(weight=np.where(steep, 0.0, pair.weight)) for pair in pairs)
         scale = np.where(steep, np.nan, scale)
-        direction = keep(steep, -s.g, direction)
-        slope = np.where(steep, -np.square(s.norm), slope)
+        direction = keep(steep, -s.at.g, direction)
+        slope = np.where(steep, -np.square(s.at.norm), slope)
     first = np.isnan(scale)  # no pair yet: a step of length 1
     begun = LineSearch(
-        x=s.x,
-        g=s.g,
-        value=s.value,
-        size=s.size,
-        norm=s.norm,
+        at=s.at,
         share=np.where(first, 1.0 / length(direction, problem.axes), 1.0),
         low=problem.each(0.0),
         high=problem.each(np.inf),
@@ -205,28 +184,24 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
         clear=problem.each(False),
         evaluations=s.evaluations,
     )
-    end = repeat(partial(_attempt, problem, s, direction, slope), begun)
-    pair, scale = _pair(problem, s, end, scale)
+    end = repeat(partial(_attempt, problem, s.at, direction, slope), begun)
+    pair, scale = _pair(problem, s.at, end.at, scale)
     endless = end.left & np.isinf(end.high)
     stuck = end.left & ~endless
-    found, going = ended(s.found, s.going, end.left, end.x, end.norm, s.k, False)
+    found, going = ended(s.found, s.going, end.left, end.at.x, end.at.norm, s.k, False)
 
     # Steps that rounding may have chosen can go in circles.
-    lower = end.value < s.lowest - problem.eps * end.size
+    lower = end.at.value < s.lowest - problem.eps * end.at.size
     unclear = s.going & ~end.left & ~end.clear
-    better = (end.norm < s.best) | lower
+    better = (end.at.norm < s.best) | lower
     there = QuasiNewton(
-        x=end.x,
-        g=end.g,
-        value=end.value,
-        size=end.size,
-        norm=end.norm,
+        at=end.at,
         k=s.k + 1,
         goal=s.goal,
         pairs=(*pairs[1:], pair),
         scale=scale,
-        best=np.minimum(end.norm, s.best),
-        lowest=np.where(lower, end.value, s.lowest),
+        best=np.minimum(end.at.norm, s.best),
+        lowest=np.where(lower, end.at.value, s.lowest),
         idle=np.where(end.clear | (unclear & better), 0, s.idle + unclear),
         going=going,
         unsolved=s.unsolved | stuck,
@@ -239,7 +214,8 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
 
 def _direction(s: QuasiNewton) -> Array:
     """Return -H_i g_i, with the last pairs of moves and changes of the gradient."""
-    q: Any = s.g.reshape(len(s.g), -1).astype(np.float64)
+    g = s.at.g
+    q: Any = g.reshape(len(g), -1).astype(np.float64)
     pairs = s.pairs  # those that are not there yet count nothing
     if known(s.k):
         pairs = pairs[max(0, len(pairs) - s.k) :]
@@ -251,13 +227,11 @@ def _direction(s: QuasiNewton) -> Array:
     for pair in pairs:
         back = pair.weight * dot(pair.change, q, 1)
         q = q + (shares.pop() - back)[:, None] * pair.move
-    direction: Array = (-q).astype(s.g.dtype).reshape(s.g.shape)
+    direction: Array = (-q).astype(g.dtype).reshape(g.shape)
     return direction
 
 
-def _pair(
-    problem: LocalProblem, before: QuasiNewton, now: LineSearch, scale: Any
-) -> tuple[Pair, Any]:
+def _pair(problem: LocalProblem, before: Point, now: Point, scale: Any) -> tuple[Pair, Any]:
     """Return the pair of the last step, if there is curvature along it, and its scale."""
     n = len(before.x)
     s = (now.x - before.x).reshape(n, -1).astype(np.float64)
@@ -270,31 +244,28 @@ def _pair(
 
 
 def _attempt(
-    problem: LocalProblem, before: QuasiNewton, direction: Array, slope: Any, s: LineSearch
+    problem: LocalProblem, before: Point, direction: Array, slope: Any, s: LineSearch
 ) -> LineSearch:
     """Try the steps of those still without one, and find others for what is not good."""
     share, eps = s.share, problem.eps
-    new = keep(s.left, before.x + wide(share, direction) * direction, s.x)
-    value, g, size = problem.evaluate(new)
-    norm, rise = length(g, problem.axes), dot(g, direction, problem.axes)
+    ahead = before.x + wide(share, direction) * direction
+    new = Point.of(problem, keep(s.left, ahead, s.at.x))
+    rise = dot(new.g, direction, problem.axes)
     clear = -share * slope > CLEAR * eps * before.size
+    near = new.value <= before.value + CLEAR * eps * before.size
     lower = np.where(
         clear,
-        value <= before.value + _DECREASE * share * slope,
-        (rise <= (2 * _DECREASE - 1) * slope) & (value <= before.value + CLEAR * eps * before.size),
+        new.value <= before.value + _DECREASE * share * slope,
+        (rise <= (2 * _DECREASE - 1) * slope) & near,
     )
-    lower = lower & np.isfinite(norm)
+    lower = lower & np.isfinite(new.norm)
     good = s.left & lower & (rise >= _CURVATURE * slope)
     # Of those that have their step, nobody looks at these any more.
     low, high = np.where(lower, share, s.low), np.where(lower, s.high, share)
     growth = np.where(s.trial < _DOUBLINGS, 2.0, 100.0)
     left = s.left & ~good
     return LineSearch(
-        x=keep(good, new, s.x),
-        g=keep(good, g, s.g),
-        value=np.where(good, value, s.value),
-        size=np.where(good, size, s.size),
-        norm=np.where(good, norm, s.norm),
+        at=s.at.moved(good, new),
         share=np.where(np.isinf(high), growth * share, 0.5 * (low + high)),
         low=low,
         high=high,

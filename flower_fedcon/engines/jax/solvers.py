@@ -18,11 +18,11 @@ from flower_fedcon.engines.jax.traced import NotTraceableError, TracedArray
 from flower_fedcon.engines.joined import Joined
 from flower_fedcon.objectives.client_axis import Stack
 from flower_fedcon.objectives.local_pass import LocalPass
-from flower_fedcon.solvers.cohort import Cohort
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.factors import Inverses, Spectra, inverses, spectra
 from flower_fedcon.solvers.loop import some_of
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop
+from flower_fedcon.solvers.served import ServedClients
 
 
 def as_traced(value: Any) -> Any:
@@ -44,7 +44,7 @@ class Known:
 
     def __init__(self, name: str, stack: Stack, objectives: Sequence[Any]) -> None:
         self.name, self.stack = name, stack
-        self.cohort = Cohort(stack, objectives, slice(0, len(objectives)))
+        self.cohort = ServedClients(stack, objectives, slice(0, len(objectives)))
 
     @cached_property
     def spectra(self) -> Spectra | None:
@@ -52,7 +52,7 @@ class Known:
         return spectra(self.stack)
 
 
-class TracedCohort(Cohort):
+class TracedClients(ServedClients):
     """The functions of the clients of a traced round.
 
     Parameters
@@ -82,12 +82,12 @@ class TracedCohort(Cohort):
 
     @property
     def smoothness(self) -> Any:
-        """As of a `Cohort`."""
+        """As of a `ServedClients`."""
         return as_traced(self.known.cohort.smoothness)[self.which]
 
     @property
     def states_smoothness(self) -> bool:
-        """As of a `Cohort`."""
+        """As of a `ServedClients`."""
         return self.known.cohort.states_smoothness
 
     def gradient_steps(self, steps: LocalPass) -> None:
@@ -152,7 +152,7 @@ class GivenSolver(LocalSolver):
             return self._solve(self._whole, problem, stop)
         found = []
         for known, (part, clients) in zip(self._kinds, stack.parts, strict=True):
-            cohort = TracedCohort(part, slice(0, len(clients)), len(clients))
+            cohort = TracedClients(part, slice(0, len(clients)), len(clients))
             linear, center = (
                 None if x is None else x[clients] for x in (problem.linear, problem.center)
             )

@@ -15,7 +15,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.engines.jax.parts import parts
-from flower_fedcon.engines.jax.solvers import GivenSolver, TracedCohort
+from flower_fedcon.engines.jax.solvers import GivenSolver, TracedClients
 from flower_fedcon.engines.jax.traced import (
     NotTraceableError,
     TracedArray,
@@ -42,9 +42,9 @@ class GivenRows(Selected):
     size = 0
 
     @property
-    def served(self) -> TracedCohort:
+    def served(self) -> TracedClients:
         """The clients' functions, as local solvers take them."""
-        return TracedCohort(self._stack, self._which, len(self._clients))
+        return TracedClients(self._stack, self._which, len(self._clients))
 
     def select(self, stacked: Any, which: Any, clients: Any, server_round: int) -> None:
         """Choose the clients to serve."""

@@ -29,7 +29,7 @@ _SOLVERS = Exact, AOGM, GradientDescent, LBFGS
 _TOGETHER = 2**20  # entries of the data that are gone over together
 
 
-class Cohort:
+class ServedClients:
     """The functions f_i of n clients, each at a point of its own: x has shape (n, *shape).
 
     Parameters
@@ -128,13 +128,13 @@ class Cohort:
         """Return what the prox of a client has raised."""
         return self.failures.get(int(places(self.which)[place]))
 
-    def only(self, chosen: Any) -> Cohort:
+    def only(self, chosen: Any) -> ServedClients:
         """Return some of the clients, by their places in this cohort."""
         if isinstance(chosen, slice):
             own = self.objectives[chosen]
         else:
             own = [self.objectives[place] for place in chosen.tolist()]
-        other = Cohort(self.stack, own, places(self.which)[chosen])
+        other = ServedClients(self.stack, own, places(self.which)[chosen])
         other.failures = self.failures
         if self._own is not None:
             other._own = self._own.only(chosen)
