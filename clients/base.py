@@ -23,7 +23,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import StepTaker
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.local_pass import Done, LocalPass
-from flower_fedcon.objectives.private import for_steps
+from flower_fedcon.objectives.private_objective import for_steps
 from flower_fedcon.solvers import LocalProblem, LocalSolver
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.validation import Array, check_field, count, spelt

@@ -12,7 +12,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.engines.local import LocalEngine
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.private import is_private
+from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, why_mismatched
 from flower_fedcon.runs.history import EarlyStopping, History

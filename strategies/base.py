@@ -14,8 +14,8 @@ from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
 from flower_fedcon.core.method import Method, State
 from flower_fedcon.core.participation import Full, Only, Participation
+from flower_fedcon.core.private import check_argument, check_private
 from flower_fedcon.core.protocol import Setup
-from flower_fedcon.core.server_privacy import check_argument, check_private
 from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP

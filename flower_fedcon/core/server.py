@@ -16,8 +16,8 @@ from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.method import Method
+from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
-from flower_fedcon.core.server_privacy import Private
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import grouped
 from flower_fedcon.registry import client_class

@@ -24,7 +24,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
-from flower_fedcon.objectives.private import is_private
+from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.plan import Plan

@@ -33,7 +33,7 @@ from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives.private import PrivateObjective, is_private
+from flower_fedcon.objectives.private_objective import PrivateObjective, is_private
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.preparation import Preparation

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.private import PrivateObjective
+from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.validation import Array, float_array, real
 
 

@@ -13,7 +13,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.wire import state_files
 
 if TYPE_CHECKING:
-    from flower_fedcon.core.server_privacy import Private
+    from flower_fedcon.core.private import Private
 
 NAME = "spent"
 

@@ -148,7 +148,7 @@ def test_a_quantile_moves_the_clip_to_it():
 
 
 def test_a_client_moves_the_count_of_a_quantile_by_half(monkeypatch):
-    monkeypatch.setattr("flower_fedcon.core.server_privacy.normal", np.zeros)
+    monkeypatch.setattr("flower_fedcon.core.private.normal", np.zeros)
     told = []
     monkeypatch.setattr(GaussianDP, "next_clip", lambda self, clip, share: told.append(share) or 9)
     privacy = GaussianDP(9.0, 1.0, 1e-5, quantile=0.5)
