@@ -52,7 +52,7 @@ class FedFWPlusClient(FrankWolfeClient[FedFWPlusClientState]):
         x, step_size = state.x, down["step_size"]
         away = x - down["x_bar"]
         y, g = state.y + self.penalty * away, down["penalty"] * away
-        d = self.add_own_gradient(x, state.d, down, g)
-        g += y - down["y_bar"] if "y_bar" in down else y
+        g, d = self.with_own_gradient(x, state.d, down, g)
+        g = g + (y - down["y_bar"] if "y_bar" in down else y)
         atom = self.atom(g, step_size)
         return {"atom": atom}, FedFWPlusClientState(atom.mix(x, step_size), y, d, state.resets)

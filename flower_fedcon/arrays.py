@@ -13,7 +13,7 @@ their entries is taken to be true, and tested once the entries are there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,12 +24,44 @@ _State = TypeVar("_State")
 class Traced:
     """An array, or a number, whose value is not known while the operations on it are noted."""
 
+    def added(self, places: Any, numbers: Any) -> Any:
+        """Do what `added` does."""
+        raise NotImplementedError
+
+    def placed(self, places: Any, values: Any) -> Any:
+        """Do what `placed` does."""
+        raise NotImplementedError
+
     def loop(self, advance: Callable[[Any], Any], state: Any) -> Any:
         """Do what `repeat` does, with a state of which this is an array."""
         raise NotImplementedError
 
 
 _ARRAYS: tuple[Any, ...] = (np.ndarray, Traced)  # Any: not looked into by type
+
+
+def added(x: Any, places: Any, numbers: Any) -> Any:
+    """Return an array with numbers added in some places: itself, or of one that is traced another.
+
+    >>> added(np.zeros(3), np.array([2, 0]), 1.0)
+    array([1., 0., 1.])
+    """
+    if isinstance(x, Traced):
+        return x.added(places, numbers)
+    x[places] += numbers
+    return x
+
+
+def placed(x: Any, places: Any, values: Any) -> Any:
+    """Return an array with values put in some places: itself, or of one that is traced another.
+
+    >>> placed(np.zeros(3), np.array([2, 0]), 1.0)
+    array([1., 0., 1.])
+    """
+    if isinstance(x, Traced):
+        return x.placed(places, values)
+    x[places] = values
+    return x
 
 
 def known(value: object) -> bool:
@@ -57,26 +89,6 @@ def in_order(x: Any) -> Any:
     True
     """
     return np.ascontiguousarray(x) if known(x) else x
-
-
-def of_type(x: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a number as one of a type.
-
-    >>> of_type(0.5, np.dtype(np.float32)).dtype
-    dtype('float32')
-    """
-    return dtype.type(x) if known(x) else x.astype(dtype)
-
-
-def vector(numbers: Sequence[Any], dtype: np.dtype[Any]) -> Any:
-    """Return numbers as an array.
-
-    >>> vector([0.5, 2], np.dtype(float))
-    array([0.5, 2. ])
-    """
-    if all(map(known, numbers)):
-        return np.array(numbers, dtype)
-    return np.stack([of_type(x, dtype) for x in numbers])
 
 
 def as_column(numbers: Any, axes: int, dtype: Any) -> Any:

@@ -29,7 +29,7 @@ class FrankWolfeClient(FedConClient[State]):
         at_once &= (own.atom, own.pulled_gradient) == (base.atom, base.pulled_gradient)
         at_once &= own.gradient is FedConClient.gradient
         self._magnitude = self.constraint.coordinate_magnitude if at_once else None
-        self._adds = hasattr(self.objective, "add_gradient")
+        self._adds = getattr(self.objective, "add_gradient", None) is not None
         self._pulls = self._adds and hasattr(self.objective, "pulled_gradient")
         self._share = 1.0 / run.num_clients
 
@@ -37,16 +37,14 @@ class FrankWolfeClient(FedConClient[State]):
         """Return (1/N) grad f_i(x) + pull (x - center), of all rows, in the fewest passes."""
         if self._pulls:
             return self.objective.pulled_gradient(x, self._share, center, pull)  # type: ignore[no-any-return]
-        g: Array = pull * (x - center)
-        self.add_gradient(x, g)
-        return g
+        return self.with_gradient(x, pull * (x - center))
 
-    def add_gradient(self, x: Array, out: Array) -> None:
-        """Add (1/N) grad f_i(x), of all rows, to `out` in place."""
+    def with_gradient(self, x: Array, g: Array) -> Array:
+        """Return g plus (1/N) grad f_i(x), of all rows; g itself, changed, where that is sooner."""
         if self._adds:  # no array of its own: it may be 0 nearly everywhere
-            self.objective.add_gradient(x, out, self._share)
-        else:
-            out += self.objective.gradient(x) / self.num_clients
+            self.objective.add_gradient(x, g, self._share)
+            return g
+        return g + self.objective.gradient(x) / self.num_clients  # type: ignore[no-any-return]
 
     def frank_wolfe_step(
         self, x: Array, d: Array | None, down: Payload
@@ -62,32 +60,30 @@ class FrankWolfeClient(FedConClient[State]):
                 codes, moved = taken
                 return CoordinateAtom(codes, self._magnitude, x.shape, x.dtype), moved, None
         if self.stochastic:
-            g = pull * (x - center)
-            d = self.add_own_gradient(x, d, down, g)
+            g, d = self.with_own_gradient(x, d, down, pull * (x - center))
         else:
             g = self.pulled_gradient(x, center, pull)
         atom = self.atom(g, step_size)
         return atom, atom.mix(x, step_size), d
 
-    def add_own_gradient(
-        self, x: Array, d: Array | None, down: Payload, out: Array
-    ) -> Array | None:
-        """Add (1/N) grad f_i(x_i), or its running average, to `out` in place.
+    def with_own_gradient(
+        self, x: Array, d: Array | None, down: Payload, g: Array
+    ) -> tuple[Array, Array | None]:
+        """Return g plus (1/N) grad f_i(x_i), or plus its running average; g may change.
 
         Returns
         -------
-        array or None
+        g : array
+        d : array or None
             The average d_i, to keep for the next round; None with full gradients.
         """
         if not self.stochastic:
-            self.add_gradient(x, out)
-            return None
+            return self.with_gradient(x, g), None
         own: Array = self.gradient(x) / self.num_clients
         if d is not None:  # no d yet: as if rho = 1
             rho: float = down["averaging"]
             own = (1.0 - rho) * d + rho * own
-        out += own
-        return own
+        return g + own, own
 
     def atom(self, g: Array, step_size: float) -> Atom:
         """Return lmo(g), no more exact than the step deserves where the oracle is iterative.

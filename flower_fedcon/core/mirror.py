@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from flower_fedcon.arrays import added, placed
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -41,19 +42,15 @@ class Mirror(NamedTuple):
         """Replace the values of one client, or of some, stacked."""
         for name, value in values.items():
             rows = self.own(name)
-            if not isinstance(clients, int) and len(clients) == len(rows):
-                rows[:] = value
-            else:
-                rows[clients] = value
+            everyone = not isinstance(clients, int) and len(clients) == len(rows)
+            self.rows[name] = placed(rows, slice(None) if everyone else clients, value)
 
     def add(self, clients: Sequence[int], **changes: Array) -> None:
         """Add to values of some clients: for each name, a change for each of them, stacked."""
         for name, change in changes.items():
             rows = self.own(name)
-            if len(clients) == len(rows):
-                rows += change
-            else:
-                rows[clients] += change
+            everyone = len(clients) == len(rows)
+            self.rows[name] = added(rows, slice(None) if everyone else clients, change)
 
     def take(self, **rows: Array) -> None:
         """Take the arrays of all clients' states as they are: from now on both only read them.

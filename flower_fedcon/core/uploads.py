@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.aggregation import Aggregation
+from flower_fedcon.arrays import is_array
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
@@ -92,7 +93,7 @@ class Uploads:
         values: list[Any] = []
         for reply in self._replies:
             column = reply.payload[name]
-            if isinstance(column, list | np.ndarray):
+            if isinstance(column, list) or is_array(column):
                 values += list(column)
             else:
                 values += [column.part(i) for i in range(len(reply.clients))]
@@ -137,7 +138,7 @@ class Uploads:
         """
         if len(self._replies) == 1:
             column = self._replies[0].payload.get(name)
-            if isinstance(column, np.ndarray) or isinstance(column, Atom):  # noqa: SIM101  (faster)
+            if is_array(column) or isinstance(column, Atom):
                 return column
         values = self[name]
         if isinstance(values[0], Atom):
@@ -187,7 +188,7 @@ class Uploads:
         if isinstance(columns[0], Summed):
             total = self._sum(name)
             return total if about is None else total - len(self.clients) * about
-        if self.unweighted and all(isinstance(column, np.ndarray) for column in columns):
+        if self.unweighted and all(map(is_array, columns)):
             return _add([(c if about is None else c - about).sum(axis=0) for c in columns])
         shares = (self.share(c, v if about is None else v - about) for c, v in self.items(name))
         total = np.array(next(shares))
@@ -230,7 +231,7 @@ class Uploads:
             return np.asarray(total / self._denominator, dtype=total.dtype)
         if self._aggregation is None:
             return self._sum(name) / len(self.clients)
-        values = np.stack([v if isinstance(v, np.ndarray) else v.dense() for v in self[name]])
+        values = np.stack([v if is_array(v) else v.dense() for v in self[name]])
         if about is None:
             return self._aggregation.combine(values)
         return about + self._aggregation.combine(values - about)
@@ -240,16 +241,16 @@ def _total(column: Any) -> Array:
     """Return the sum of a column's values."""
     if isinstance(column, list):
         return _add(column)
-    total: Array = column.sum(axis=0) if isinstance(column, np.ndarray) else column.total()
+    total: Array = column.sum(axis=0) if is_array(column) else column.total()
     return total
 
 
 def _add(values: Sequence[Any]) -> Array:
     """Return the sum of arrays and compact values, one after another, as a new array."""
     first, *others = values
-    total: Array = first.copy() if isinstance(first, np.ndarray) else first.dense().copy()
+    total: Array = first.copy() if is_array(first) else first.dense().copy()
     for value in others:
-        if isinstance(value, np.ndarray):
+        if is_array(value):
             total += value
         else:
             value.add_to(total)

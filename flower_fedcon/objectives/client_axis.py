@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
+from flower_fedcon.arrays import is_array
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
@@ -48,7 +49,7 @@ def chosen(constant: Any, which: Which) -> Any:
     >>> chosen(2.0, slice(0, 1)), chosen(np.array([[1.0], [2.0]]), slice(1, 2))
     (2.0, array([[2.]]))
     """
-    return constant[which] if isinstance(constant, np.ndarray) else constant
+    return constant[which] if is_array(constant) else constant
 
 
 def scaled_together(arrays: Sequence[Array], factors: Sequence[float]) -> Array:
@@ -255,10 +256,7 @@ class Stack(ABC):
         self, x: Array, scale: float, center: Array, pull: float, which: Which
     ) -> Array:
         """Return scale times the gradients of some clients, plus pull * (x - center)."""
-        gradient = x - center
-        gradient *= pull
-        self.add_gradient(x, gradient, scale, which)
-        return gradient
+        return pull * (x - center) + scale * self.gradient(x, which)
 
     def vertex_step(self, step: VertexStep, which: Which) -> tuple[Array, Array] | None:
         """Return the vertices and where the step of some clients leads, as `StepTaker` does."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import is_array, known, number
+from flower_fedcon.arrays import is_array, known
 from flower_fedcon.compiled import loops
 from flower_fedcon.compiled.links import LINEAR, LOGISTIC, PRODUCT
 from flower_fedcon.objectives.client_axis import VertexStep, Which
@@ -96,7 +96,7 @@ class CompiledRows:
             scale,
             LOGISTIC if self.logistic else LINEAR,
             module.read_only(np.empty(0, x.dtype) if center is None else center.reshape(-1)),
-            number(pull),
+            float(pull),
         )
 
     def vertex_step(self, step: VertexStep, clients: Array) -> tuple[Array, Array] | None:
@@ -112,11 +112,11 @@ class CompiledRows:
             step.scale,
             LOGISTIC if self.logistic else LINEAR,
             module.read_only(step.center.reshape(-1)),
-            number(step.pull),
+            float(step.pull),
             step.step,
             step.radius,
         )
-        if np.count_nonzero(np.isfinite(tops)) == tops.size:  # a trace takes conditions for true
+        if np.count_nonzero(np.isfinite(tops)) == tops.size:
             # States are kept as they are if they are no views of other arrays.
             return codes, moved if moved.shape == x.shape else moved.reshape(x.shape)
         return None

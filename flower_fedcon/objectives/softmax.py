@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import wide
+from flower_fedcon.arrays import in_order, wide
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, count
@@ -157,7 +157,7 @@ class SoftmaxRegression(LinearModel):
                 return self.ridged(self._pull(changes, self.rows), v)
             # Twice as fast as the transpose of the rows times that of the changes.
             sums = np.matmul(changes, self.rows).swapaxes(-1, -2)
-            return self.ridged(np.ascontiguousarray(sums), v)
+            return self.ridged(in_order(sums), v)
 
         return product
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import of_type, vector
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.validation import Array
 
@@ -48,4 +47,4 @@ def numbers_of(steps: LocalPass) -> tuple[Any, ...]:
     """
     dtype, each = steps.start.dtype, zip(*steps.points, strict=True)
     singles = (steps.shift, steps.rate, *steps.onward)
-    return *(of_type(x, dtype) for x in singles), *(vector(numbers, dtype) for numbers in each)
+    return *(dtype.type(x) for x in singles), *(np.array(numbers, dtype) for numbers in each)

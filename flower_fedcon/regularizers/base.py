@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 
@@ -119,11 +118,8 @@ def norm(x: Array) -> float:
 
 def soft(v: Array, level: float | Array) -> Array:
     """Return sign(v) max(|v| - level, 0), in the dtype of `v` for a Python float."""
-    clipped: Any = np.maximum(v, -level)
-    if not isinstance(clipped, np.ndarray):
-        clipped = np.asarray(clipped)
-    np.minimum(clipped, level, out=clipped)
-    return np.subtract(v, clipped, out=clipped)  # type: ignore[no-any-return]
+    found: Array = v - np.minimum(np.maximum(v, -level), level)
+    return found if v.ndim else np.asarray(found)
 
 
 def weight_or_weights(name: str, value: object) -> float | Array:

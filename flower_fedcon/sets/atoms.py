@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.arrays import known
+from flower_fedcon.arrays import added, is_array, known
 from flower_fedcon.layout import array_bytes
 from flower_fedcon.validation import Array
 
@@ -140,7 +140,7 @@ class CoordinateAtom(Atom):
     def dense(self) -> Array:
         """Return s."""
         out = np.zeros(self.shape, dtype=self.dtype)
-        self._add(out, 1.0)
+        self._added(out, 1.0)
         return out
 
     def arrays(self) -> dict[str, Array]:
@@ -150,8 +150,9 @@ class CoordinateAtom(Atom):
     @property
     def nbytes(self) -> int:
         """Bytes on the wire."""
-        if isinstance(self.code, np.ndarray):
-            return array_bytes(self.code.shape, _CODE)
+        code: Any = self.code
+        if is_array(code):
+            return array_bytes(code.shape, _CODE)
         return _CODE_BYTES
 
     @property
@@ -186,8 +187,8 @@ class CoordinateAtom(Atom):
 
     def part(self, index: int) -> Atom:
         """Return the atom of one client."""
-        assert isinstance(self.code, np.ndarray)  # noqa: S101  (a stack)
-        return CoordinateAtom(int(self.code[index]), self.magnitude, self.shape[1:], self.dtype)
+        codes: Any = self.code  # of a stack
+        return CoordinateAtom(int(codes[index]), self.magnitude, self.shape[1:], self.dtype)
 
     def total(self) -> Array:
         """Return the sum over the clients, from one signed count for each entry."""
@@ -204,29 +205,32 @@ class CoordinateAtom(Atom):
             amount = step * self.magnitude
             mixed[abs(code) - 1] += amount if code > 0 else -amount
             return mixed
-        out: Array = (1.0 - step) * x
-        self._add(out, step)
-        return out
+        rest: Array = (1.0 - step) * x
+        return self._added(rest, step)
 
     def add_to(self, out: Array) -> None:
         """Add s to `out`, touching one entry only."""
-        self._add(out, 1.0)
+        self._added(out, 1.0)
 
-    def _add(self, out: Array, step: float) -> None:
-        code = self.code
+    def _added(self, out: Array, step: float) -> Array:
+        """Return `out` with step s added, in place where its entries are known."""
+        code: Any = self.code
         # In the dtype of `out`, as the dense form would be; `flat` works for every memory layout.
         number = out.dtype.type
         amount: Any = step if not known(step) else number(step)
         amount = amount * number(self.magnitude)
-        if isinstance(code, np.ndarray):
+        if is_array(code):
             codes = code.reshape(-1)
             index = np.arange(codes.size) * (out.size // codes.size) + np.abs(codes) - 1
-            entries = out.reshape(-1) if out.flags.c_contiguous else out.flat
-            entries[index] += np.where(codes > 0, amount, -amount)
-        elif code > 0:
+            numbers = np.where(codes > 0, amount, -amount)
+            entries: Any = out.reshape(-1) if out.flags.c_contiguous else out.flat
+            entries = added(entries, index, numbers)
+            return out if known(out) else entries.reshape(out.shape)
+        if code > 0:
             out.flat[code - 1] += amount
         else:
             out.flat[-code - 1] -= amount
+        return out
 
 
 class CornerAtom(Atom):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flower_fedcon.arrays import known
+from flower_fedcon.arrays import known, placed
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom, CornerAtom, DenseAtom
 from flower_fedcon.sets.base import ConstraintSet
@@ -65,9 +65,8 @@ class L1Ball(ConstraintSet):
         outside = total > self.radius
         if known(outside) and not outside.any():
             return x.copy()
-        shrunk = simplex_projection(magnitude, self.radius)
-        np.copysign(shrunk, flat, out=shrunk)
-        shrunk += 0.0  # turns -0 into 0
+        # The sum turns -0 into 0.
+        shrunk = np.copysign(simplex_projection(magnitude, self.radius), flat) + 0.0
         if not (known(outside) and outside.all()):
             shrunk = np.where(outside, shrunk, flat)
         return shrunk.reshape(x.shape)
@@ -155,7 +154,8 @@ class L2Ball(ConstraintSet):
         largest = np.abs(flat).max(axis=-1, keepdims=True)
         # Scaled first, so that the norm of a tiny or huge gradient does not under- or overflow.
         direction = flat / np.where(largest > 0, largest, 1)
-        direction[..., 0] = np.where(largest[..., 0] > 0, direction[..., 0], -1)
+        first = np.where(largest[..., 0] > 0, direction[..., 0], -1)
+        direction = placed(direction, (..., 0), first)
         norm = np.linalg.norm(direction, axis=-1, keepdims=True)
         return DenseAtom((-self.radius * (direction / norm)).astype(g.dtype).reshape(g.shape))
 

@@ -47,8 +47,7 @@ def simplex_projection(v: Array, radius: float) -> Array:
     else:
         levels = [_filtered_level(row, radius) for row in below.reshape(-1, v.shape[-1])]
         level = np.reshape(levels, (*v.shape[:-1], 1))
-    np.subtract(below, level.astype(v.dtype, copy=False), out=below)
-    projected: Array = np.maximum(below, 0, out=below)
+    projected: Array = np.maximum(below - level.astype(v.dtype, copy=False), 0)
     return projected
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrays import as_column, number, root
+from flower_fedcon.arrays import as_column, number, placed, root
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.solvers.extrapolation import catch_up, extrapolate, move
@@ -95,8 +95,8 @@ class AcceleratedState(NamedTuple):
         now = round_numbers(self.t, known.p, known.q, known.ratio)
         mean = uploads.sum("delta") / uploads.num_clients
         z, e = move(self.z, self.e, mean, now.a, now.b, now.k)
-        drift, left = self.drift + now.a * self.left, now.b * self.left
-        drift[uploads.clients], left[uploads.clients] = 0.0, 1.0
+        drift = placed(self.drift + now.a * self.left, uploads.clients, 0.0)
+        left = placed(now.b * self.left, uploads.clients, 1.0)
         if self.mirror is not None:
             self._follow(self.mirror, now, uploads)
         t = next_t(self.t, known.p, known.q)

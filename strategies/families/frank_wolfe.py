@@ -122,9 +122,7 @@ class FrankWolfe(Mirrored[State]):
         """Step 5, in its full or its sampled form: return x_bar, and move the mirror's x_i."""
         eta, n = self.scalars(t)["step_size"], uploads.num_clients
         if mirror is None:
-            mean: Array = uploads.sum("atom")
-            mean *= eta / n
-            mean += (1.0 - eta) * x_bar
+            mean: Array = (eta / n) * uploads.sum("atom") + (1.0 - eta) * x_bar
             return mean
         x = mirror.some("x", uploads.clients)
         moved = uploads.sum("atom") - x.sum(axis=0)

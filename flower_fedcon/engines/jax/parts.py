@@ -27,7 +27,7 @@ def parts(tree: Any) -> tuple[list[Any], Rebuild]:
     """
     if tree is None or isinstance(tree, bool | str):
         return [], lambda _: tree
-    if isinstance(tree, np.ndarray | float | int | np.number):
+    if isinstance(tree, np.ndarray | TracedArray | float | int | np.number):
         return [tree], next
     if isinstance(tree, tuple | list):
         each = [parts(value) for value in tree]

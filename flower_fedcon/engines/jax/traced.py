@@ -1,9 +1,8 @@
 """Arrays of JAX that the package's mathematics takes for NumPy's.
 
 NumPy hands every function of a `TracedArray` to it (`__array_ufunc__`, `__array_function__`), which
-calls JAX's function of the same name. JAX's arrays never change; what NumPy changes in place, such
-as `x *= 2` or `np.tanh(x, out=x)`, gives this object another array to hold, and what it is a view
-of too. A condition is taken to be true, and noted: it is part of what a round returns.
+calls JAX's function of the same name. JAX's arrays never change, and mathematics that changes one
+in place is refused. A condition is taken to be true, and noted: it is part of what a round returns.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from jax import lax
 
 from flower_fedcon.arrays import Traced
 from flower_fedcon.errors import FedConError
+from flower_fedcon.layout import array_bytes
+from flower_fedcon.wire.payloads import SCALAR_BYTES
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _tracing = threading.RLock()  # what is assumed, and who calls the kernels, are one trace's
@@ -56,21 +57,12 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     Parameters
     ----------
     value : jax.Array
-    write : callable, optional
-        Where this is a view: takes the new value into what it is a view of.
     """
 
-    def __init__(self, value: Any, write: Callable[[Any], None] | None = None) -> None:
-        self.value, self._write = value, write
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     # --- what it is --------------------------------------------------------------------------
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type[Any]:
-        """An array to who asks by isinstance; without axes the number that NumPy would return."""
-        if self.value.ndim:
-            return np.ndarray
-        return float if self.value.dtype.kind == "f" else int
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,6 +94,16 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     def flags(self) -> SimpleNamespace:
         """Those of a new array."""
         return SimpleNamespace(c_contiguous=True, carray=True, writeable=True)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes on the wire, as compact values say them; of a number, too."""
+        return array_bytes(self.shape, self.dtype) if self.ndim else SCALAR_BYTES
+
+    @property
+    def stack_bytes(self) -> int:
+        """The same of a stack of values."""
+        return len(self) * array_bytes(self.shape[1:], self.dtype)
 
     base = None
 
@@ -154,31 +156,26 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     # --- entries -------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> TracedArray:
-        index = _index(index)
-
-        def write(value: Any) -> None:
-            self.hold(self.value.at[index].set(value))
-
-        return TracedArray(self.value[index], write)
+        return TracedArray(self.value[_index(index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        entries = jnp.asarray(plain(value)).astype(self.value.dtype)
-        self.hold(self.value.at[_index(index)].set(entries))
+        raise NotTraceableError("the mathematics changes an array in place")
 
-    def hold(self, value: Any) -> None:
-        """Hold another value of the same shape and type, as an array changed in place does."""
-        self.value = value
-        if self._write is not None:
-            self._write(value)
+    def added(self, places: Any, numbers: Any) -> TracedArray:
+        """Return it with numbers added in some places."""
+        return TracedArray(self.value.at[_index(places)].add(plain(numbers)))
+
+    def placed(self, places: Any, values: Any) -> TracedArray:
+        """Return it with values put in some places."""
+        entries = jnp.asarray(plain(values)).astype(self.value.dtype)
+        return TracedArray(self.value.at[_index(places)].set(entries))
 
     def reshape(self, *shape: Any, **kwargs: Any) -> TracedArray:
-        """Return a view of another shape."""
-        new = shape[0] if len(shape) == 1 else shape
-        own = self.value.shape
-        return TracedArray(self.value.reshape(new), lambda value: self.hold(value.reshape(own)))
+        """Return it in another shape."""
+        return TracedArray(self.value.reshape(shape[0] if len(shape) == 1 else shape))
 
     def ravel(self) -> TracedArray:
-        """Return a view with one axis."""
+        """Return it with one axis."""
         return self.reshape(-1)
 
     def swapaxes(self, first: int, second: int) -> TracedArray:
@@ -198,6 +195,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
     # --- NumPy's functions ---------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        _expect_no(kwargs.get("out"))
         kept = {k: plain(v) for k, v in kwargs.items() if k in ("axis", "keepdims", "dtype")}
         if method == "__call__":
             result = _of_jax(ufunc)(*map(plain, inputs), **kept)
@@ -206,7 +204,7 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
             result = getattr(jnp, _REDUCTIONS[ufunc.__name__])(plain(inputs[0]), **kept)
         else:
             raise NotTraceableError(f"np.{ufunc.__name__}.{method} has no counterpart in JAX")
-        return _into(kwargs.get("out"), result)
+        return wrapped(result)
 
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -214,18 +212,18 @@ class TracedArray(np.lib.mixins.NDArrayOperatorsMixin, Traced):
         own = _OWN.get(function)
         if own is not None:
             return own(*args, **kwargs)
-        out = kwargs.get("out")
+        _expect_no(kwargs.get("out"))
         ignored = ("out", "casting", "subok", "order", "copy")
         options = {k: plain(v) for k, v in kwargs.items() if k not in ignored}
         result = _of_jax(function)(*map(plain, args), **options)
-        return _into(out if out is None or isinstance(out, tuple) else (out,), result)
+        return wrapped(result)
 
 
 def _method(name: str) -> Callable[..., Any]:
     def call(self: TracedArray, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        _expect_no(out)
         options = {k: plain(v) for k, v in kwargs.items()}
-        found = getattr(jnp, name)(self.value, *map(plain, args), **options)
-        return _into(None if out is None else (out,), found)
+        return wrapped(getattr(jnp, name)(self.value, *map(plain, args), **options))
 
     call.__name__ = name
     call.__doc__ = f"Return what NumPy's method `{name}` does."
@@ -272,18 +270,10 @@ def wrapped(result: Any) -> Any:
     return result
 
 
-def _into(out: Any, result: Any) -> Any:
-    """Return a result; where NumPy would write it into an array, that array then holds it."""
-    if out is None:
-        return wrapped(result)
-    (target,) = out
-    if type(target) is not TracedArray:
-        raise NotTraceableError("the mathematics writes into an array that is not traced")
-    if not target.ndim:  # a number, which does not change
-        return wrapped(result)
-    result = jnp.broadcast_to(result, target.shape)
-    target.hold(result.astype(target.value.dtype))
-    return target
+def _expect_no(out: Any) -> None:
+    """Raise if NumPy would write a result into an array that there is."""
+    if out is not None:
+        raise NotTraceableError("the mathematics changes an array in place")
 
 
 def _of_jax(function: Any) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from flower_fedcon.arrays import as_column
+from flower_fedcon.arrays import as_column, is_array
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import Reply
@@ -40,6 +40,7 @@ class GivenRows(Selected):
     rows: TracedArray | None = None
     asked = 0  # how many batches a round takes
     size = 0
+    add_gradient: Any = None  # in place
 
     @property
     def served(self) -> TracedClients:
@@ -238,13 +239,13 @@ class RoundTracer:
 
     def _own_bytes(self, value: Any, count: int) -> int:
         """Return the bytes of a value that each client is sent, its own."""
-        if isinstance(value, np.ndarray) and value.ndim > self._axes:
+        if is_array(value) and value.ndim > self._axes:
             return count * payload_bytes({"": value[0]})
         return count * payload_bytes({"": value})
 
     def _spread(self, value: Any, count: int) -> Any:
         """Return a value of one model's shape repeated for each client."""
-        if isinstance(value, np.ndarray) and value.ndim == self._axes:
+        if is_array(value) and value.ndim == self._axes:
             return np.broadcast_to(value, (count, *value.shape))
         return value
 
@@ -279,7 +280,7 @@ class RoundTracer:
 
 def _map(state: Any, function: Callable[[Any], Any]) -> Any:
     """Return a NamedTuple with a function of each array."""
-    return state._make([function(v) if isinstance(v, np.ndarray) else v for v in state])
+    return state._make([function(v) if is_array(v) else v for v in state])
 
 
 def _total(value: Any, count: int) -> Any:
