@@ -80,7 +80,8 @@ class Measured:
 def pytest_collection_modifyitems(config, items):
     """Mark tests, leave out the nightly ones unless ``-m`` names them, and sort files.
 
-    The longest files come first, so that two workers end together.
+    The longest files come first, so that two workers end together; Ray's come last, since they
+    would wait for the deployment's.
     """
     seconds, kept, nightly = durations(), [], []
     for item in items:
@@ -96,7 +97,12 @@ def pytest_collection_modifyitems(config, items):
         left_out = "nightly" in marks and "nightly" not in config.option.markexpr
         (nightly if left_out else kept).append(item)
     config.hook.pytest_deselected(items=nightly)
-    items[:] = sorted(kept, key=lambda item: -seconds.get(file_of(item.nodeid), 0.0))
+
+    def order(item):
+        ray = item.get_closest_marker("ray") is not None
+        return ray, -seconds.get(file_of(item.nodeid), 0.0)
+
+    items[:] = sorted(kept, key=order)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ NODES = "test_deploying.py::"
 CONTRIBUTING = "test_contributing.py::"
 APP = f"{NODES}test_app_and_deployment"
 EXAMPLE = f"{CONTRIBUTING}test_the_example_passes_the_contract"
+LOSS = f"{CONTRIBUTING}test_the_loss_passes_the_tests_of_losses"
 
 # Each page's blocks in their order: the language, and who pastes it.
 PASTED = {
@@ -27,6 +28,7 @@ PASTED = {
         *[("python", EXAMPLE)] * 4,
         ("bash", EXAMPLE),  # but for the other tables' tests, which its second line selects, too
         ("toml", f"{CONTRIBUTING}test_an_entry_point_is_all_it_takes"),
+        *[("python", LOSS)] * 3,
     ],
     "docs/compression.md": [
         ("python", "algorithms/test_compression.py::test_the_page_s_blocks"),

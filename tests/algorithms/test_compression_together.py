@@ -95,7 +95,10 @@ def test_a_norm_bound_measures_what_is_sent_and_not_what_is_read():
     run = OpenRun(made, points).play()
     assert run.server.counts["dropped"] == 1  # (40 - 0)/2 is too long
     assert run.x.tolist() == [1.5]
-    assert [run.server.received.snapshot()["delta"][j].tolist() for j in (0, 1)] == [[1.5], [0]]
+    assert [run.server.received.snapshot().rows["delta"][j].tolist() for j in (0, 1)] == [
+        [1.5],
+        [0],
+    ]
     assert latest(run, 1) is None
     mild = FederatedProblem([Quadratic(np.eye(1), np.array([b])) for b in (0.0, 9.0)])
     # Changes 0 and 4.5, then -1.125 and 3.375: the second client sends 4.5, then -1.125.
@@ -116,7 +119,7 @@ def test_many_short_uploads_add_up_to_a_long_one():
     zeros = FederatedProblem([Quadratic(np.eye(1), np.zeros(1)) for _ in range(2)])
     run = OpenRun(made, zeros, alter=alter).play(3)
     assert run.server.counts == {}
-    assert run.server.received.snapshot()["delta"][1].tolist() == [15.0]
+    assert run.server.received.snapshot().rows["delta"][1].tolist() == [15.0]
 
 
 def test_train_loops_of_one_s_own_are_refused():

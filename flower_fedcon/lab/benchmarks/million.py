@@ -45,8 +45,8 @@ def million(quick: bool = False) -> Iterator[Result]:
     local steps.
     """
     clients, sampled, d, rounds = (600, 20, 8, 2) if quick else (10**6, 1000, 64, 20)
-    given = many_clients(clients=clients, columns=d).objectives
-    A, y = (np.asarray(given.column(name)) for name in ("rows", "targets"))  # type: ignore[attr-defined]
+    given: Any = many_clients(clients=clients, columns=d).objectives
+    A, y = given.whole.rows, given.whole.targets
     for title, made in _METHODS.items():
         for rule in (Sample(count=sampled), Full()):
             strategy, term = made(participation=rule)
