@@ -45,7 +45,7 @@ def test_the_page_s_table_is_what_the_classes_accept():
     table = {row[0]: row[1:] for row in rows("Methods")}
     known = algorithms().values()
     stepping = {k.__name__: k for k in known if "server_optimizer" in parameters(k)}
-    assert table.keys() == stepping.keys()
+    assert table.keys() == stepping.keys(), "docs/server_steps.md has a row for each of them"
     found = parts()
     for name, kind in stepping.items():
         optimizers = [accepts(kind, server_optimizer=found[n]()) for n in ("Momentum", "Adam")]
