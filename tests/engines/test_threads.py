@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from row_clients import clients
 
@@ -10,7 +11,8 @@ from flower_fedcon import compiled as door
 from flower_fedcon.compiled import threads
 from flower_fedcon.engines import workers
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.strategies import FedAvg
+from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.strategies import FedAvg, Scaffold
 
 numba = pytest.importorskip("numba", reason="the extra `fast` is not installed")
 compiled = pytest.importorskip("flower_fedcon.compiled.calls")
@@ -109,3 +111,32 @@ def test_the_number_reaches_the_loops_of_a_stacked_run(monkeypatch):
     found = [simulate(strategy, problem, 3, engine="stacked", threads=n).x for n in (1, 2, None)]
     assert used == [1] * 3 + [0] * 6
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+def wide_problem(data):
+    return FederatedProblem([LeastSquares(A, b) for A, b in data])
+
+
+def tables(rng):
+    return [(rng.standard_normal((4, 900)), rng.standard_normal(4)) for _ in range(40)]
+
+
+@pytest.mark.parametrize("method", [FedAvg, Scaffold], ids=["fedavg", "scaffold"])
+def test_a_run_of_many_clients_is_that_of_any_number_of_threads(method):
+    """Nor does it differ from the local engine's by more than rounding."""
+    problem = wide_problem(tables(np.random.default_rng(0)))
+    strategy = method(client_lr=1e-3, local_steps=3)
+    one, all_ = (simulate(strategy, problem, 8, engine="stacked", threads=k).x for k in (1, None))
+    assert one.tobytes() == all_.tobytes()
+    np.testing.assert_allclose(one, simulate(strategy, problem, 8).x, rtol=0, atol=1e-13)
+
+
+def test_a_client_with_a_nonfinite_model_is_dropped_by_name(caplog):
+    """The gate sees it in the pass over all, and tells whose it is."""
+    data = tables(np.random.default_rng(0))
+    data[7] = np.full((4, 900), 1e45), np.ones(4)  # which overflows in the sixth step
+    strategy = FedAvg(client_lr=1e-3, local_steps=8, min_replies=39)
+    history = simulate(strategy, wide_problem(data), 1, engine="stacked")
+    assert "dropped the reply of client 7: 'delta' holds non-finite values" in caplog.text
+    assert history["dropped"][-1] == caplog.text.count("dropped the reply")
+    assert np.isfinite(history.x).all()
