@@ -141,7 +141,12 @@ def draw(method: str, number: int) -> Drawn:
     if method in BATCHES and kind not in ("quadratic", "network") and rng.random() < 0.3:
         options["batch_size"] = int(rng.integers(1, 4))
     if method in SOLVES:
-        solvers = ["exact", AOGM(tolerance=1e-8), GradientDescent(steps=5, lr=0.1), LBFGS()]
+        solvers = [
+            "exact",
+            AOGM(tolerance=1e-8),
+            GradientDescent(steps=5, lr=0.1),
+            LBFGS(tolerance=1e-12),
+        ]
         if method == "DualFL":  # its local problems must be solved
             del solvers[2]
         options["local_solver"] = solvers[rng.integers(0, len(solvers))]
