@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from flower_fedcon.arrays import some
-from flower_fedcon.clients.families.compressing import CompressingClient
+from flower_fedcon.clients.families.compression import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
 from flower_fedcon.core.compressing import SETTING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flower_fedcon.clients.families.dual_averaging import DualAveragingClient
 from flower_fedcon.objectives.local_pass import Done, LocalPass
-from flower_fedcon.solvers.dual_averaging import step_weight
+from flower_fedcon.solvers.dual_model import step_weight
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.solvers import LocalSolver
 from flower_fedcon.wire.payloads import Payload

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.validation import Array

@@ -5,7 +5,7 @@ See `flower_fedcon.strategies.TAMUNA`.
 
 from __future__ import annotations
 
-from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.compressors.stripes import Stripes
 from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.objectives.local_pass import Done, LocalPass

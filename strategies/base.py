@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-from flower_fedcon.aggregation import Aggregation, as_aggregation
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
@@ -20,6 +19,7 @@ from flower_fedcon.errors import ConfigError, ParticipationError
 from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
+from flower_fedcon.server.aggregation import Aggregation, as_aggregation
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
 from flower_fedcon.validation import Array, count, optional, parameters, positive

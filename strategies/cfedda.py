@@ -44,7 +44,7 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.regularizers.constrained import norm_ball
-from flower_fedcon.solvers.dual_averaging import model_minimizer
+from flower_fedcon.solvers.dual_model import model_minimizer
 from flower_fedcon.strategies.families.dual_averaging import Damping, DampingOptions, DualAveraging
 from flower_fedcon.validation import Array, optional, positive
 from flower_fedcon.wire.payloads import Payload

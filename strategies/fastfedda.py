@@ -52,7 +52,7 @@ import numpy as np
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.solvers.dual_averaging import model_minimizer, step_weight
+from flower_fedcon.solvers.dual_model import model_minimizer, step_weight
 from flower_fedcon.strategies.families.dual_averaging import DampingOptions, DualAveraging
 from flower_fedcon.validation import Array, choice, nonnegative, optional
 from flower_fedcon.wire.payloads import Payload

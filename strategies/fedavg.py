@@ -34,8 +34,8 @@ from typing import Any, NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.optimizers import OptimizerState
 from flower_fedcon.regularizers import as_regularizer
+from flower_fedcon.server.optimizers import OptimizerState
 from flower_fedcon.strategies.families.local_steps import LocalSteps, StepOptions
 from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.payloads import Payload

@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.optimizers import OptimizerState
-from flower_fedcon.schedules import longest
+from flower_fedcon.server.optimizers import OptimizerState
+from flower_fedcon.server.schedules import longest
 from flower_fedcon.strategies.families.local_steps import LocalProxSteps
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload

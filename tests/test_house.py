@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -67,7 +68,25 @@ def test_a_pair_has_two_files_of_one_name():
 
 
 def test_the_root_is_small():
-    assert len(list(PACKAGE.glob("*.py"))) <= 8
+    """Rooms, modules, and three names by which users know the modules of `server/`."""
+    rooms = [path for path in PACKAGE.glob("*/__init__.py") if not path.parent.is_symlink()]
+    assert len(rooms) <= 22
+    modules = {path.name for path in PACKAGE.glob("*.py")}
+    assert len(modules - {path.name for path in (PACKAGE / "server").glob("[a-z]*.py")}) <= 8
+
+
+def test_names_stand_once():
+    """But for `base.py`, what the others of a room derive from; for an algorithm's two files, and
+    the families of both; and for the names by which users know the modules of `server/`."""
+    on_purpose = {"__init__.py", "base.py"} | {p.name for p in (PACKAGE / "server").glob("*.py")}
+    names = Counter(path.name for path in PACKAGE.rglob("*.py"))
+    for folder in ("", "families/"):
+        both = [
+            {path.name for path in (ROOT / room / folder).glob("*.py")}
+            for room in ("strategies", "clients")
+        ]
+        names.subtract(set.intersection(*both))
+    assert {name for name, times in names.items() if times > 1} <= on_purpose
 
 
 def test_the_map_has_every_room():

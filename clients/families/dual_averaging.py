@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
 from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.solvers.dual_averaging import model_curvature, model_minimizer
+from flower_fedcon.solvers.dual_model import model_curvature, model_minimizer
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

@@ -40,9 +40,9 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
     ({'server_optimizer': ['FedAvg', 'Scaffold']}, {'client_lr': ['FedAvg', 'FedMiD', 'Scaffold']})
     """
     from flower_fedcon.compressors import EF21
-    from flower_fedcon.optimizers import ServerOptimizer
     from flower_fedcon.registry import algorithms
-    from flower_fedcon.schedules import Schedule
+    from flower_fedcon.server.optimizers import ServerOptimizer
+    from flower_fedcon.server.schedules import Schedule
     from flower_fedcon.validation import parameters
 
     found: dict[str, list[str]] = {}

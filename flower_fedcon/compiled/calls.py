@@ -17,7 +17,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from flower_fedcon.compiled import rows, steps, threads, vertices
+from flower_fedcon.compiled import gradients, steps, threads, vertices
 from flower_fedcon.compiled.jit import jit, renamed
 from flower_fedcon.validation import Array
 
@@ -26,7 +26,7 @@ ALL_ROWS, ALL_STEPS = np.empty((0, 0), np.intp), np.empty((0, 0, 0), np.intp)
 
 
 _PARALLEL = (
-    rows.add_gradients, rows.find_losses, steps.take_steps, steps.take_steps_by_scores,
+    gradients.add_gradients, gradients.find_losses, steps.take_steps, steps.take_steps_by_scores,
     steps.take_softmax_steps, vertices.take_vertex_steps,
 )  # fmt: skip
 forms: dict[str, tuple[Any, Any]] = {}  # of each loop: for all threads, and for one
@@ -70,7 +70,7 @@ def call(loop: str, work: int, *arguments: Any) -> None:
 
 
 def add_gradients(*arguments: Any) -> None:
-    """Call `rows.add_gradients`, which describes the arguments."""
+    """Call `gradients.add_gradients`, which describes the arguments."""
     tables, places = arguments[0], arguments[2]
     call("add_gradients", len(places) * tables[0].size, *arguments)
 
@@ -105,7 +105,7 @@ def take_steps_by_scores(rate: float | None, *given: Any) -> Moved:
 
 
 def find_losses(*arguments: Any) -> None:
-    """Call `rows.find_losses`, which describes the arguments."""
+    """Call `gradients.find_losses`, which describes the arguments."""
     call("find_losses", arguments[0].size, *arguments)
 
 

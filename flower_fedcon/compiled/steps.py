@@ -10,9 +10,9 @@ from typing import Any
 import numba
 import numpy as np
 
+from flower_fedcon.compiled.gradients import add_mean, add_rows, find_both_scores, find_scores
 from flower_fedcon.compiled.jit import jit
 from flower_fedcon.compiled.links import LINEAR, LOGISTIC
-from flower_fedcon.compiled.rows import add_mean, add_rows, find_both_scores, find_scores
 from flower_fedcon.validation import Array
 
 

@@ -8,8 +8,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
+from flower_fedcon.compiled.gradients import add_mean
 from flower_fedcon.compiled.jit import jit
-from flower_fedcon.compiled.rows import add_mean
 from flower_fedcon.validation import Array
 
 _BLOCK = 64  # entries among which the largest is found again, one by one

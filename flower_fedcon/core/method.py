@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.core.protocol import Setup
@@ -22,6 +21,7 @@ from flower_fedcon.errors import StateLostError
 from flower_fedcon.layout import Layout
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
+from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.arrays import is_array
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError
+from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.sets.atoms import Atom, StackedAtom
 from flower_fedcon.validation import Array
 

@@ -23,8 +23,8 @@ from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Stackable
+from flower_fedcon.objectives.cohorts import Stack, alike, stacks, why_not_one_stack
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.stacked import Stack, alike, stacks, why_not_one_stack
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record

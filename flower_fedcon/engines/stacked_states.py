@@ -14,7 +14,7 @@ import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions, are_in_one_round, confirms, stands
 from flower_fedcon.core.state_columns import ARRAY, StateColumns
-from flower_fedcon.objectives.stacked import Which
+from flower_fedcon.objectives.cohorts import Which
 from flower_fedcon.sets.atoms import Atom, CoordinateAtom
 from flower_fedcon.validation import Array
 

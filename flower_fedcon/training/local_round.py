@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.local_pass import Done, LocalPass

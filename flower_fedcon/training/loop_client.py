@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from flower_fedcon.clients.families.local_pass import LocalPassClient
+from flower_fedcon.clients.families.declared import LocalPassClient
 from flower_fedcon.core.protocol import ClientInfo
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import client_class, names

@@ -7,12 +7,12 @@ from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from flower_fedcon.aggregation import Aggregation
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers.base import LONGEST
+from flower_fedcon.server.aggregation import Aggregation
 from flower_fedcon.validation import parameters
 
 if TYPE_CHECKING:

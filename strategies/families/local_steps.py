@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Self, TypeVar, Unpack
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.optimizers import OptimizerState, ServerOptimizer, as_optimizer
 from flower_fedcon.regularizers import as_regularizer
-from flower_fedcon.schedules import Schedule, at, rate_or_schedule
+from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_optimizer
+from flower_fedcon.server.schedules import Schedule, at, rate_or_schedule
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array, count, positive
 

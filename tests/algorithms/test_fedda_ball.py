@@ -168,7 +168,7 @@ def test_a_projection_after_the_prox_is_another_point(monkeypatch):
     def projected(psi, v, step, center, radius):
         return center + L1Ball(radius).project(psi.prox(v, step) - center)
 
-    monkeypatch.setattr("flower_fedcon.solvers.dual_averaging.constrained_prox", projected)
+    monkeypatch.setattr("flower_fedcon.solvers.dual_model.constrained_prox", projected)
     wrong = simulate(strategy, problem, 500, evaluate_every=0).x
     assert problem.objective(wrong) > problem.objective(right) + 1e-3
 

@@ -31,7 +31,7 @@ from flower_fedcon.strategies import (
 )
 
 jax = pytest.importorskip("jax")
-from flower_fedcon.engines.jax.engine import JaxEngine  # noqa: E402
+from flower_fedcon.engines.jax.program import JaxEngine  # noqa: E402
 from flower_fedcon.engines.jax.traceable import why_not_traceable  # noqa: E402
 
 COMPILED = [

@@ -21,7 +21,7 @@ from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.strategies import FedMiD
 
 pytest.importorskip("jax")
-from flower_fedcon.engines.jax.engine import JaxEngine
+from flower_fedcon.engines.jax.program import JaxEngine
 
 
 @pytest.mark.parametrize(("first", "then"), [("jax", "local"), ("local", "jax"), ("jax", "jax")])

@@ -12,8 +12,8 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon import compiled as door
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives import SoftmaxRegression
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
-from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.problems import digits
 from flower_fedcon.registry import algorithms

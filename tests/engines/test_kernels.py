@@ -15,7 +15,7 @@ from flower_fedcon import compiled as door
 from flower_fedcon.compiled.threads import cores
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LogisticRegression
-from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.strategies import FedFW
 

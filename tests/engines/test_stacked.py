@@ -27,7 +27,7 @@ from flower_fedcon.objectives import (
     SoftmaxRegression,
 )
 from flower_fedcon.objectives.client_axis import Stack, together
-from flower_fedcon.objectives.stacked import key, stack
+from flower_fedcon.objectives.cohorts import key, stack
 from flower_fedcon.problems import chr12a
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm

@@ -14,7 +14,7 @@ from flower_fedcon import compiled as door
 from flower_fedcon.clients.fedfw import FedFWClient
 from flower_fedcon.errors import RoundError
 from flower_fedcon.objectives.client_axis import VertexStep
-from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.sets import L1Ball, L2Ball
 from flower_fedcon.strategies import FedFW
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from flower_fedcon.aggregation import (
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.server.aggregation import (
     CoordinateMedian,
     GeometricMedian,
     NormClipping,
     TrimmedMean,
     as_aggregation,
 )
-from flower_fedcon.errors import ConfigError
 
 RULES = [TrimmedMean(0.3), CoordinateMedian(), GeometricMedian(), NormClipping(2.0)]
 EACH = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)

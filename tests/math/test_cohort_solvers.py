@@ -13,7 +13,7 @@ from flower_fedcon.objectives import (
     Scaled,
     SoftmaxRegression,
 )
-from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso
 from flower_fedcon.solvers import (
     AOGM,

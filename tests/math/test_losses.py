@@ -17,7 +17,7 @@ from flower_fedcon.objectives import (
     PoissonRegression,
     Scaled,
 )
-from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import L1, Each, ElasticNet, GroupLasso, Separable, WithIntercept
 from flower_fedcon.sets import L2Ball

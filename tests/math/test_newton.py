@@ -8,7 +8,7 @@ from solver_cases import Plain
 
 from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives import LogisticRegression, Scaled, SoftmaxRegression
-from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.solvers import AOGM, Exact, LocalProblem
 from flower_fedcon.solvers.newton import conjugate_gradients, newton
 

@@ -8,7 +8,7 @@ from scipy.optimize import nnls
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LogisticRegression
-from flower_fedcon.objectives.stacked import stack
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.regularizers import MCP, SCAD, SLOPE, Indicator, TotalVariation2D
 from flower_fedcon.schedules import Inverse, InverseSqrt
 from flower_fedcon.sets import AffineSubspace, ConvexHull, L2Ball, Polyhedron

@@ -9,8 +9,8 @@ from row_clients import clients
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon import compiled as door
 from flower_fedcon.objectives import HuberRegression, LeastSquares, PoissonRegression
+from flower_fedcon.objectives.cohorts import stack
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
-from flower_fedcon.objectives.stacked import stack
 from flower_fedcon.regularizers import L1
 from flower_fedcon.schedules import InverseSqrt
 from flower_fedcon.solvers import GradientDescent

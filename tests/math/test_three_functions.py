@@ -18,7 +18,7 @@ from flower_fedcon.objectives import (
     Quadratic,
     Scaled,
 )
-from flower_fedcon.objectives.stacked import key, stack
+from flower_fedcon.objectives.cohorts import key, stack
 from flower_fedcon.strategies import FedAvg
 
 N, ROWS = 5, 7

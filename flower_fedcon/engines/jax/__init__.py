@@ -22,6 +22,6 @@ def jax_engine() -> Any:
             'engine="jax" needs JAX: pip install "flower-fedcon[jax]", or take engine="stacked", '
             "which finds the same iterates"
         ) from None
-    from flower_fedcon.engines.jax.engine import JaxEngine
+    from flower_fedcon.engines.jax.program import JaxEngine
 
     return JaxEngine

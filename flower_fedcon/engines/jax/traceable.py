@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.objectives.client_axis import Stackable
+from flower_fedcon.objectives.cohorts import key, unscaled
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.stacked import key, unscaled
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
@@ -30,7 +30,7 @@ _forked = False  # from a process where JAX had threads, which a fork leaves beh
 
 def _after_fork() -> None:
     global _forked
-    _forked = f"{__package__}.engine" in sys.modules
+    _forked = f"{__package__}.program" in sys.modules
 
 
 if hasattr(os, "register_at_fork"):

@@ -26,7 +26,7 @@ from flower_fedcon.engines.jax.traced import (
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.local_pass import LocalPass
-from flower_fedcon.schedules import Schedule
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.sets.atoms import Atom
 from flower_fedcon.wire.payloads import payload_bytes
 
@@ -77,7 +77,7 @@ class GivenRate(Schedule):
         raise NotTraceableError("the mathematics asks for the longest step of a schedule")
 
 
-class Round(NamedTuple):
+class TracedRound(NamedTuple):
     """What tracing a round has shown.
 
     Attributes
@@ -172,7 +172,7 @@ class RoundTracer:
         cohort: Any,
         rows: Any,
         rate: Any,
-    ) -> Round:
+    ) -> TracedRound:
         """Trace a round from a state of traced arrays.
 
         Parameters
@@ -235,7 +235,7 @@ class RoundTracer:
         holds = jnp.stack([jnp.asarray(True), *conditions()]).all()
         state_parts = [v.value if type(v) is TracedArray else v for v in found]
         work = {name: _total(value, len(clients)) for name, value in client.work.items()}
-        return Round(state_parts, kept, holds, up, sent, work)
+        return TracedRound(state_parts, kept, holds, up, sent, work)
 
     def _own_bytes(self, value: Any, count: int) -> int:
         """Return the bytes of a value that each client is sent, its own."""

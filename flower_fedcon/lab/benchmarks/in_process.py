@@ -70,7 +70,7 @@ def rounds_of(
 
 def _engine(problem: FederatedProblem, kind: str) -> InProcess:
     if kind == "jax":
-        from flower_fedcon.engines.jax.engine import JaxEngine
+        from flower_fedcon.engines.jax.program import JaxEngine
 
         return JaxEngine(problem)
     return (StackedEngine if kind == "stacked" else LocalEngine)(problem)

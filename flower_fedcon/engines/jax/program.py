@@ -35,7 +35,7 @@ from flower_fedcon.engines.jax.traced import TracedArray
 from flower_fedcon.engines.jax.tracer import GivenRows, RoundTracer
 from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.stacked import StackedEngine
-from flower_fedcon.schedules import Schedule
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from flower_fedcon.clients.base import FedConClient
 from flower_fedcon.objectives.local_pass import Done, LocalPass
-from flower_fedcon.schedules import Schedule
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")

@@ -1,0 +1,3 @@
+from flower_fedcon.server.schedules import *
+from flower_fedcon.server.schedules import __all__ as __all__
+from flower_fedcon.server.schedules import __doc__ as __doc__
