@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flower_fedcon.cli.options import File, Rounds, Seed, Set
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.console import console, say, table
 
 if TYPE_CHECKING:
+    from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import CrossValidation, RegularizationPath
+    from flower_fedcon.regularizers import Regularizer
 
 _SHOWN = 12  # points of a path that the table has
 
@@ -44,13 +47,14 @@ def path(
 ) -> None:
     """Solve an experiment's problem for many weights of its regularizer.
 
-    Weights are multiples of the problem's regularizer. For each there are at most as many rounds as
-    the file's table "run" says, by the cohorts of its algorithm.
+    Of tables the weight is lambda, whatever l1 is in the file; of other problems weights are
+    multiples of the problem's regularizer. For each there are at most as many rounds as the file's
+    table "run" says, by the cohorts of its algorithm.
     """
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
     from flower_fedcon.paths.path import default_strategy
-    from flower_fedcon.paths.path_report import coefficients, names_of, to_csv
+    from flower_fedcon.paths.path_report import coefficients, names_of, ratio_of, to_csv
     from flower_fedcon.wire.whole_files import write_text
 
     experiment = Experiment.load(file, set_ or ())
@@ -64,30 +68,47 @@ def path(
     if not own:
         strategy = default_strategy(problem, strategy.participation)
     chosen: CrossValidation | None = None
+    psi = _for_lambda(experiment)
+    weight = "weight" if psi is None else "lambda"
     if folds:
-        chosen = cross_validate(problem, None, strategy, folds=folds, **options)  # type: ignore[arg-type]
+        chosen = cross_validate(problem, psi, strategy, folds=folds, **options)  # type: ignore[arg-type]
         solved = chosen.path
     else:
-        solved = regularization_path(problem, None, strategy, **options)  # type: ignore[arg-type]
+        solved = regularization_path(problem, psi, strategy, **options)  # type: ignore[arg-type]
     names = names_of(problem)
-    _show(solved, chosen)
+    _show(solved, chosen, weight.capitalize())
     if chosen is not None:
-        place = chosen.one_standard_error
-        say(f"weight {chosen.values[place]:.4g}, the largest within a standard error:")
-        rows = table("Coefficient", "Value", "exp(Value)", "In folds", right_from=1)
-        for cells in coefficients(names, chosen, place):
+        place, ratio = chosen.one_standard_error, ratio_of(problem)
+        say(f"{weight} {chosen.values[place]:.4g}, the largest within a standard error:")
+        value = "Value" if problem.preparation is None else "Per sd"
+        titles = [value, *([ratio.capitalize()] if ratio else []), "In folds"]
+        rows = table("Coefficient", *titles, right_from=1)
+        for cells in coefficients(names, chosen, place, ratio=bool(ratio)):
             rows.add_row(*cells)
         console().print(rows)
     say(repr(solved if chosen is None else chosen))
     if output is not None:
-        write_text(output, to_csv(names, solved, chosen))
+        write_text(output, to_csv(names, solved, chosen, weight=weight))
         say(f"path: {output}")
 
 
-def _show(solved: RegularizationPath, chosen: CrossValidation | None) -> None:
+def _for_lambda(experiment: Experiment) -> Regularizer | None:
+    """Return tables' penalty for lambda = 1, so that a path's weights are lambda; else None."""
+    problem, l1 = experiment.problem(), experiment.all_problem_arguments.get("l1")
+    if problem.preparation is None or problem.regularizer is None or l1 is None:
+        return None
+    if not l1:
+        raise ConfigError(
+            "l1 = 0 in the file: a path goes from the largest lambda down, whatever l1 > 0 is: "
+            "--set problem.l1=1"
+        )
+    return problem.regularizer.scaled(1.0 / l1)
+
+
+def _show(solved: RegularizationPath, chosen: CrossValidation | None, weight: str) -> None:
     """Show some points of a path, the first, the last and the chosen ones among them."""
     extra = () if chosen is None else ("Held-out loss", "")
-    rows = table("Weight", "Active", "KKT", "Rounds", "Bytes up", *extra, right_from=0)
+    rows = table(weight, "Active", "KKT", "Rounds", "Bytes up", *extra, right_from=0)
     last = len(solved) - 1
     places = {round(i * last / max(1, min(_SHOWN, last))) for i in range(_SHOWN + 1)}
     marks: dict[int, str] = {}

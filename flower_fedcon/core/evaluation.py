@@ -146,23 +146,27 @@ def pooled(
 ) -> dict[str, float]:
     """Return what all clients have measured, pooled, in client order.
 
-    A number is averaged, all clients alike. Of pairs (value, weight) the mean by weight is taken,
-    and each client's own value stands beside it under "metric/client". With `each`, "constraint" is
-    the largest one, of the clients that have any.
+    A number that all have is averaged, all clients alike. Of pairs (value, weight) the mean by
+    weight is taken, of the clients that have one with a weight above 0, and each client's own value
+    stands beside it under "metric/client". With `each`, "constraint" is the largest one, of the
+    clients that have any.
 
     >>> pooled([{"mae": (0.5, 1.0)}, {"mae": (1.0, 3.0)}], ["a", "b"])
     {'mae': 0.875, 'mae/a': 0.5, 'mae/b': 1.0}
+    >>> pooled([{}, {"mae": (1.0, 3.0)}, {"mae": (0.0, 0.0)}], ["a", "b", "c"])
+    {'mae': 1.0, 'mae/b': 1.0}
     >>> pooled([{"constraint": -1.0}, {"constraint": 2.0}, {}], ["a", "b", "c"], each=True)
     {'constraint': 2.0}
     """
-    shared = [name for name in answers[0] if all(name in answer for answer in answers)]
     found: dict[str, float] = {}
-    for name in shared:
-        values = [answer[name] for answer in answers]
+    for name in dict.fromkeys(name for answer in answers for name in answer):
+        values = [answer.get(name) for answer in answers]
         if not any(isinstance(value, tuple) for value in values):
-            found[name] = math.fsum(map(float, values)) / len(values)
+            if None not in values:
+                found[name] = math.fsum(map(float, values)) / len(values)  # type: ignore[arg-type]
             continue
-        pairs = [v if isinstance(v, tuple) else (v, 1.0) for v in values]
+        none = (0.0, 0.0)
+        pairs = [none if v is None else v if isinstance(v, tuple) else (v, 1.0) for v in values]
         total = math.fsum(weight for _, weight in pairs)
         if total:
             found[name] = math.fsum(value * weight for value, weight in pairs) / total

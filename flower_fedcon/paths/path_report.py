@@ -11,38 +11,53 @@ import numpy as np
 from flower_fedcon.paths.folds import CrossValidation
 from flower_fedcon.paths.path import RegularizationPath
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.runs.table_report import RATIOS
+from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
 
 def names_of(problem: FederatedProblem) -> list[str]:
     """Return the names of a flattened model's entries: of a table's columns, else their places."""
     size, prepared = problem.layout.size, problem.preparation
-    if prepared is not None and size == len(prepared.names) + 1:
-        return [*prepared.names, "(intercept)"]
+    if prepared is not None:
+        return prepared.entries(problem.layout.shape)
     if problem.layout.layered or len(problem.layout.shape) == 1:
         return [f"x[{i}]" for i in range(size)]
     return [f"x{list(place)}" for place in np.ndindex(problem.layout.shape)]
 
 
+def ratio_of(problem: FederatedProblem) -> str:
+    """Return what the exponential of a coefficient is, such as "odds ratio"; "" for nothing."""
+    return "" if problem.preparation is None else RATIOS.get(problem.preparation.loss, "")
+
+
 def coefficients(
-    names: Sequence[str], chosen: CrossValidation, place: int
-) -> Iterator[tuple[str, str, str, str]]:
-    """Yield name, value, exp(value) and the share of the folds, of all that are not 0."""
+    names: Sequence[str], chosen: CrossValidation, place: int, *, ratio: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """Yield name, value, its exponential if it is a `ratio`, and the share of the folds.
+
+    Of all coefficients that are not 0; an intercept's exponential is the ratio of nothing.
+    """
     x, stable = _flat(chosen.path, place), chosen.stability
     for i in np.flatnonzero(x).tolist():
         share = f"{stable[place, i]:.0%}" if i in chosen.path.active[place] else ""
-        yield names[i], f"{x[i]:.4f}", f"{np.exp(x[i]):.4f}", share
+        exponential = "" if names[i] == INTERCEPT else f"{np.exp(x[i]):.4f}"
+        yield (names[i], f"{x[i]:.4f}", *([exponential] if ratio else []), share)
 
 
 def to_csv(
-    names: Sequence[str], path: RegularizationPath, chosen: CrossValidation | None = None
+    names: Sequence[str],
+    path: RegularizationPath,
+    chosen: CrossValidation | None = None,
+    *,
+    weight: str = "weight",
 ) -> str:
-    """Return a path as CSV, a row for each weight."""
+    """Return a path as CSV, a row for each weight, whose column is called as `weight` says."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     held = () if chosen is None else ("held_out_loss", "standard_error")
     rows.writerow(
-        ["weight", "kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes", *held, *names]
+        [weight, "kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes", *held, *names]
     )
     for i in range(len(path)):
         x = _flat(path, i)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from flower_fedcon.errors import listed
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
     from flower_fedcon.core.server import Server
 
 NAME, COEFFICIENTS = "report.txt", "coefficients.csv"
-_RATIOS = {
-    "logistic": "odds ratio",
-    "multinomial": "odds ratio",
-    "poisson": "rate ratio",
-    "cox": "hazard ratio",
-}
-INTERCEPT = "(intercept)"
+RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
+"""What the exponential of a coefficient is, by loss; of others it is nothing. Of a multinomial
+model only differences between two classes have one."""
+_SHOWN = 100  # columns, of which the text has a row; the file has all
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Report:
     ----------
     rows : list of tuple
         (column, coefficient of the standardised column, coefficient in the column's own unit, its
-        exponential). The intercept is last.
+        exponential). The intercept is last, and has no exponential: NaN. In a multinomial model
+        the column's name is followed by the class, such as "age [setosa]".
     ratio : str
         What the exponential is: the odds ratio of one unit more, say; "" where it is nothing.
     lines : list of str
@@ -55,25 +56,31 @@ class Report:
             return None
         columns = len(preparation.names)
         classes = x.shape[1] if x.ndim == 2 else 1
+        names = np.array(preparation.entries(x.shape), dtype=object).reshape(-1, classes)
         table, rows = x.reshape(-1, classes), []
         for k in range(classes):
-            mark = f" [{k}]" if classes > 1 else ""
             scaled = table[:columns, k]
             own = scaled / preparation.scales
-            for name, value, unit in zip(preparation.names, scaled, own, strict=True):
-                rows.append((name + mark, float(value), float(unit), _exp(float(unit))))
+            for name, value, unit in zip(names[:columns, k], scaled, own, strict=True):
+                rows.append((name, float(value), float(unit), _exp(float(unit))))
             if len(table) > columns:
                 at_mean = float(table[columns, k])
                 zero = at_mean - math.fsum((own * preparation.centers).tolist())
-                rows.append((INTERCEPT + mark, at_mean, zero, _exp(zero)))
-        return cls(rows, _lines(server, record), _RATIOS.get(preparation.loss, ""))
+                rows.append((names[columns, k], at_mean, zero, math.nan))
+        return cls(rows, _lines(server, record), RATIOS.get(preparation.loss, ""))
 
     @property
     def text(self) -> str:
         """The report for people; columns that are not used are left out of the table."""
         used = [row for row in self.rows if row[1] or row[0].startswith(INTERCEPT)]
+        notes = []
+        if len(used) > _SHOWN:
+            least = sorted((abs(row[1]) for row in used), reverse=True)[_SHOWN - 1]
+            all_used, used = used, [row for row in used if abs(row[1]) >= least][:_SHOWN]
+            more = len(all_used) - len(used)
+            notes.append(f"and {more} smaller ones ({COEFFICIENTS} of a run's folder has all)")
         cells = [["column", "per sd", "per unit", self.ratio]]
-        cells += [[name, *(f"{v:.5g}" for v in values)] for name, *values in used]
+        cells += [[name, *(_digits(v) for v in values)] for name, *values in used]
         cells = [row if self.ratio else row[:3] for row in cells]
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         table = [
@@ -81,8 +88,10 @@ class Report:
             for row in cells
         ]
         unused = [row[0] for row in self.rows if not row[1]]
-        note = [f"coefficient 0: {', '.join(unused)}"] if unused else []
-        return "\n".join([*table, *note, *self.lines]) + "\n"
+        if unused:
+            others = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
+            notes.append(f"coefficient 0: {', '.join(unused[:_SHOWN])}{others}")
+        return "\n".join([*map(str.rstrip, table), *notes, *self.lines]) + "\n"
 
     def write(self, folder: Path) -> None:
         """Write the text, and the coefficients to the last digit, into a run's folder."""
@@ -92,7 +101,9 @@ class Report:
         header = ["column", "coefficient", "per_unit", self.ratio.replace(" ", "_")]
         shown = len(header) if self.ratio else 3
         writer.writerow(header[:shown])
-        writer.writerows([name, *map(repr, values)][:shown] for name, *values in self.rows)
+        cells = ([name, *("" if math.isnan(v) else repr(v) for v in values)]
+                 for name, *values in self.rows)  # fmt: skip
+        writer.writerows(row[:shown] for row in cells)
         write_text(folder / COEFFICIENTS, out.getvalue())
 
 
@@ -106,10 +117,8 @@ def _lines(server: Server, record: Record) -> list[str]:
         lines.append(f"objective: {record['objective']:.12g}")
     if "kkt" in record:
         lines.append(f"KKT residual: {record['kkt']:.3g}")
-    for name in (name for name in record if name.startswith("test_") and "/" not in name):
-        each = f"{name}/"
-        own = [f"{k[len(each) :]} {value:.4f}" for k, value in record.items() if k.startswith(each)]
-        lines.append(f"{name}: {', '.join(own)}; pooled {record[name]:.4f}")
+    if record:
+        lines += [_metric(name, record, setup.names) for name in preparation.held_out]
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
     lines.append(f"{server.strategy.title}, {server.round} rounds: {up:.3f} MB up, {down:.3f} down")
     used = server.acknowledgements.rounds.tolist()
@@ -124,5 +133,26 @@ def _lines(server: Server, record: Record) -> list[str]:
     return lines
 
 
+def _metric(name: str, record: Record, clients: Sequence[str]) -> str:
+    """Return a metric on rows held out: each client's, the pooled one, and where there is none."""
+    start = f"{name}/"
+    each = {k.removeprefix(start): v for k, v in record.items() if k.startswith(start)}
+    parts = [", ".join(f"{client} {value:.4f}" for client, value in each.items())] if each else []
+    if name in record:
+        parts.append(f"pooled {record[name]:.4f}")
+    if len(each) < len(clients) and (each or name not in record):  # of many only the mean is known
+        without = [client for client in clients if client not in each]
+        named = each and len(without) + len(each) == len(clients)  # as the run calls them
+        where = listed(without) if named else "some clients" if each else "any client"
+        parts.append(
+            f"not known at {where} (too few rows held out, no two to compare, or not told)"
+        )
+    return f"{name}: {'; '.join(parts)}"
+
+
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
+
+
+def _digits(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.5g}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flower_fedcon.errors import nearest
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.schema import Feature, Schema, canonical
 from flower_fedcon.tables.table import Table
@@ -51,13 +50,8 @@ class Columns:
         """
         schema = self._schema
         lacking = [name for name in schema.columns if name not in self._cells]
-        for name in lacking:
-            hint = nearest(name, self._cells)
-            found = f"no such column ({hint})"
-            remedy = "rename the column, correct the schema, or see whether commas separate cells"
-            self.misfits.append(Misfit(name, 0, found, "it", remedy))
         if lacking:
-            raise DataError.of(self._path, self.misfits)
+            raise DataError.lacking(self._path, lacking, list(self._cells))
         rows = len(self._cells[schema.target])
         if rows == 0:
             raise DataError(
@@ -69,7 +63,7 @@ class Columns:
         categories = [self._categories(feature) for feature in schema.categorical]
         if self.misfits:
             raise DataError.of(self._path, self.misfits)
-        return Table(
+        table = Table(
             file=str(self._path),
             schema=schema,
             targets=targets,
@@ -78,6 +72,12 @@ class Columns:
             categories=np.stack(categories, axis=1) if categories else np.empty((rows, 0), "U1"),
             sparse=sparse,
         )
+        if weights is not None and not weights[table.training_rows].any():
+            found = f"the weight 0 in each of the {table.num_examples} rows that are trained on"
+            remedy = "correct the weights, or leave this client out of the data"
+            misfit = Misfit(schema.weight, 0, found, "a weight above 0 in one of them", remedy)
+            raise DataError.of(self._path, [misfit])
+        return table
 
     # --- the outcome ---------------------------------------------------------------------------
 

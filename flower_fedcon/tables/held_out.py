@@ -21,11 +21,15 @@ class HeldOut:
     among all pairs of rows *of one node*. The AUC of all rows together also compares rows of
     different nodes, for which their scores would have to leave them.
 
+    What a node cannot compute (of no rows, or without a pair to compare), or must not tell, has
+    weight 0: the pooled value is that of the others.
+
     Parameters
     ----------
     loss : str
         As in `Schema`.
     A : array, shape (m, columns)
+        m may be 0.
     y : array, shape (m,), or (m, 2)
     least : int
         With fewer rows, or rows of either class, nothing is told: the weight is 0.
@@ -39,6 +43,8 @@ class HeldOut:
     def __call__(self, x: Array) -> dict[str, tuple[float, float]]:
         """Return the metrics of a model x: one entry (or row) a column, and the intercept."""
         y, n = self.y, float(len(self.y))
+        if not n:
+            return dict.fromkeys(names(self.loss), (0.0, 0.0))
         if self.loss == "cox":
             scores = self.A @ x
             return {"test_concordance": self._told(*concordance(scores, y[:, 0], y[:, 1]), n)}
@@ -67,6 +73,21 @@ class HeldOut:
 
     def _told(self, value: float, weight: float, rows: float) -> tuple[float, float]:
         return (value, weight) if rows >= self.least and weight else (0.0, 0.0)
+
+
+def names(loss: str) -> tuple[str, ...]:
+    """Return the names of a loss's metrics.
+
+    >>> names("logistic")
+    ('test_auc', 'test_accuracy', 'test_loss')
+    """
+    known = {
+        "cox": ("concordance",),
+        "logistic": ("auc", "accuracy", "loss"),
+        "multinomial": ("accuracy", "loss"),
+        "poisson": ("deviance",),
+    }
+    return tuple(f"test_{name}" for name in known.get(loss, ("mse", "mae")))
 
 
 def auc(scores: Array, positive: Any) -> tuple[float, float]:

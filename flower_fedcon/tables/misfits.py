@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flower_fedcon.errors import ConfigError, printable
+from flower_fedcon.errors import ConfigError, nearest, printable
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,16 @@ class DataError(ConfigError):
     ----------
     text : str
     misfits : sequence of Misfit
+    columns : sequence of str, optional
+        The columns of the schema that do not fit; by default those of the misfits.
     """
 
-    def __init__(self, text: str, misfits: Sequence[Misfit] = ()) -> None:
+    def __init__(
+        self, text: str, misfits: Sequence[Misfit] = (), columns: Sequence[str] = ()
+    ) -> None:
         super().__init__(text)
         self.misfits = tuple(misfits)
+        self.columns = list(columns or dict.fromkeys(misfit.column for misfit in misfits))
 
     @classmethod
     def of(cls, file: str | Path, misfits: Sequence[Misfit]) -> DataError:
@@ -61,10 +66,20 @@ class DataError(ConfigError):
         others = f" ({more} more; `fedcon data check {file}` names them all)" if more else ""
         return cls(f"{file}: {misfits[0]}{others}", misfits)
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns of the schema that do not fit."""
-        return list(dict.fromkeys(misfit.column for misfit in self.misfits))
+    @classmethod
+    def lacking(cls, file: str | Path, names: Sequence[str], known: Sequence[str]) -> DataError:
+        """Return the error of a file without these columns, in one line however many they are."""
+        found = []
+        for name in names:
+            near = nearest(name, known)
+            hint = near.partition("? ")[0] if near.startswith("did you mean") else ""
+            found.append(f"{name!r} ({hint}?)" if hint else repr(name))
+        has = printable(", ".join(known), 200)
+        return cls(
+            f"{file}: no column{'s'[: len(names) - 1]} {', '.join(found)}: it has {has}. Correct "
+            "the schema or the header",
+            columns=names,
+        )
 
     @property
     def told(self) -> str:

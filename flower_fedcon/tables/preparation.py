@@ -35,10 +35,12 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
+INTERCEPT = "(intercept)"
 _TEXT = 10**7  # bytes of categories that are taken from one node
 
 
@@ -69,6 +71,10 @@ class Preparation:
     standardized : bool
     loss : str
         The schema's.
+    classes : tuple of str
+        The schema's, of a multinomial loss.
+    held_out : tuple of str
+        The names of the metrics on rows held out; none where there are no such rows.
     uplink_bytes, downlink_bytes : int
         Of the two exchanges, all clients together.
     """
@@ -85,6 +91,8 @@ class Preparation:
     width: int = 0
     standardized: bool = True
     loss: str = ""
+    classes: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
     uplink_bytes: int = 0
     downlink_bytes: int = 0
 
@@ -92,6 +100,13 @@ class Preparation:
     def centers(self) -> Array:
         """What is taken from each column: its mean, or 0 where columns stay as they are."""
         return self.means if self.standardized else np.zeros_like(self.means)
+
+    def entries(self, shape: tuple[int, ...]) -> list[str]:
+        """Return the names of a model's entries, flattened: its columns, and the intercept."""
+        rows = [*self.names, INTERCEPT][: shape[0]]
+        if len(shape) == 1:
+            return rows
+        return [f"{row} [{mark}]" for row in rows for mark in self.classes]
 
     def dummies(self, feature: Feature) -> list[str]:
         """Return the categories of a feature that have a column."""
@@ -231,6 +246,13 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
     """Return the preparation that follows from both exchanges."""
     total = float(sum(first.rows))
     squares = _total(answers, "squares")
+    said: dict[str, Any] = {
+        "rows": first.rows,
+        "standardized": schema.standardize,
+        "loss": schema.loss,
+        "classes": schema.classes,
+        "held_out": metric_names(schema.loss) if schema.test_fraction else (),
+    }
     if schema.sparse:
         scales = np.sqrt(squares / total)
         scales[(scales == 0) | (not schema.standardize)] = 1.0
@@ -239,9 +261,8 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         zeros = np.zeros(first.width)
         groups = tuple(range(first.width))
         return Preparation(
-            schema.digest, names, groups, zeros, scales, kept, {}, {}, first.rows, first.width,
-            standardized=schema.standardize, loss=schema.loss,
-        )  # fmt: skip
+            schema.digest, names, groups, zeros, scales, kept, {}, {}, width=first.width, **said
+        )
     names_, groups_, means, variances, observed = [], [], [], [], []
     for j, feature in enumerate(schema.numeric):
         names_.append(feature.name)
@@ -281,9 +302,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         kept=kept,
         categories=first.categories,
         left_out=why,
-        rows=first.rows,
-        standardized=schema.standardize,
-        loss=schema.loss,
+        **said,
     )
 
 

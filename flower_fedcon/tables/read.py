@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.errors import FedConError
 from flower_fedcon.tables.columns import Columns
-from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.misfits import DataError
 from flower_fedcon.tables.schema import Schema, canonical
 from flower_fedcon.tables.table import Table
 
@@ -118,9 +118,7 @@ def owners_of(path: Path, frame: pd.DataFrame, column: str) -> np.ndarray[Any, A
     DataError
     """
     if column not in frame.columns:
-        found = f"the columns {', '.join(map(str, frame.columns))}"
-        remedy = "name the column that says whose row it is"
-        raise DataError.of(path, [Misfit(column, 0, found, "this column", remedy)])
+        raise DataError.lacking(path, [column], list(map(str, frame.columns)))
     return np.array([canonical(value) for value in frame[column]], dtype=object)
 
 

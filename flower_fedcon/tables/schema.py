@@ -119,7 +119,8 @@ class Schema:
     standardize : bool (default: True)
         Whether columns have mean 0 and variance 1, over the rows of all nodes.
     test_fraction : float (default: 0)
-        In [0, 1): the part of each node's rows that is held out, and only evaluated on.
+        In [0, 1): the part of each node's rows that is held out, and only evaluated on; one row at
+        least is trained on.
     split_seed : int (default: 0)
         With the number of a node's rows it says which.
 

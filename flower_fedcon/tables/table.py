@@ -59,12 +59,7 @@ class Table:
         m, fraction = len(self.targets), self.schema.test_fraction
         held = np.zeros(m, dtype=bool)
         rng = np.random.default_rng([self.schema.split_seed, m])
-        held[rng.permutation(m)[: round(fraction * m)]] = True
-        if held.all():
-            raise DataError(
-                f"{self.file}: it has {m} rows, and test_fraction = {fraction:g} leaves none to "
-                "train on: take a smaller test_fraction"
-            )
+        held[rng.permutation(m)[: min(round(fraction * m), m - 1)]] = True
         return np.flatnonzero(~held), np.flatnonzero(held)
 
     @cached_property
@@ -178,7 +173,7 @@ class Table:
         A = self.matrix(preparation)
         train, test = self._split
         objective = self._loss(A[train], self.targets[train], train)
-        if len(test):
+        if self.schema.test_fraction:
             kind = self.schema.loss
             objective.metrics = HeldOut(kind, A[test], self.targets[test], least)  # type: ignore[attr-defined]
         return objective

@@ -302,12 +302,14 @@ def test_from_the_shell(tmp_path, capsys):
     given = ["path", str(file), "--num", "6", "--min-ratio", "0.02", "--output", str(table)]
     assert main([*given, "--folds", "3"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"weight 0\.\d+, the largest within a standard error:", out)
+    assert re.search(r"lambda 0\.\d+, the largest within a standard error:", out)
     assert re.search(r"oldpeak +0\.\d{4} +1\.\d{4} +100%", out)
+    assert "Odds ratio" in out
+    assert re.search(r"\(intercept\) +0\.\d{4} *\n", out)  # its exponential is no ratio
     assert "CrossValidation(3 folds, 6 weights" in out
     rows = list(csv.DictReader(table.open()))
     path = regularization_path(heart(), FREE, num=6, min_ratio=0.02)
-    assert [float(row["weight"]) for row in rows] == path.values.tolist()
+    assert [float(row["lambda"]) for row in rows] == path.values.tolist()
     assert [float(row["cp=4"]) for row in rows] == path.coefs[
         :, list(rows[0]).index("cp=4") - list(rows[0]).index("age")
     ].tolist()

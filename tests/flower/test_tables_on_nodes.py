@@ -140,7 +140,7 @@ BAD = {
     "a number": ("age,ill\n4711,1\n", "row 1, column 'age': found '4711', expected a number from"),
     "a label": ("age,ill\n51,4711\n", "row 1, column 'ill': found '4711', expected one of 1, 0"),
     "no target": ("age,ill\n51,\n", "row 1, column 'ill': found '', expected a value in every row"),
-    "no header": ("4711,SECRET\n51,1\n", "column 'ill': found no such column"),
+    "no header": ("4711,SECRET\n51,1\n", "no columns 'ill', 'age': it has 4711"),
     "a long row": ("age,ill\n51,1\n52,1,SECRET\n", "it cannot be read"),
     "semicolons": ("age;ill\n51;1\n", "found semicolons between its columns, expected commas"),
     "no rows": ("age,ill\n", "it has no rows"),

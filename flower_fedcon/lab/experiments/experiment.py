@@ -233,7 +233,7 @@ class Experiment:
         lines = [f"{key} = {write_value(self._tables[key])}" for key in ("title", "paper")
                  if key in self._tables]  # fmt: skip
         name = self._tables["problem"]["name"]
-        problem = defaults(parameters(builder(name))) | self.problem_arguments
+        problem = self.all_problem_arguments
         lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
         options = asdict(self.run_options).items()
         run = {key: value for key, value in options if value is not None and value is not False}
@@ -262,6 +262,12 @@ class Experiment:
         """The arguments of the problem's builder, as the file states them."""
         extra = ("name", "reference")
         return {k: v for k, v in self._tables["problem"].items() if k not in extra}
+
+    @property
+    def all_problem_arguments(self) -> Table:
+        """The same with the defaults of those that the file leaves out."""
+        name = self._tables["problem"]["name"]
+        return defaults(parameters(builder(name))) | self.problem_arguments
 
     def _check(self) -> None:
         tables = self._tables
