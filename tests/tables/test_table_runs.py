@@ -145,7 +145,8 @@ def test_multinomial_coefficients_bear_class_and_column(tmp_path):
     file, table = tmp_path / "s.toml", tmp_path / "path.csv"
     file.write_text(
         f'[problem]\nname = "tables"\ndata = "{tmp_path}/*.csv"\nl1 = 0.02\n'
-        f'schema = "{tmp_path}/schema.toml"\nreference = false\n[run]\nrounds = 8\n[algorithm]\nname = "FedNewton"\n'
+        f'schema = "{tmp_path}/schema.toml"\nreference = false\n[run]\nrounds = 8\n'
+        '[algorithm]\nname = "FedNewton"\n'
     )
     assert main(["run", str(file), "--run-dir", str(tmp_path / "run")]) == 0
     with (tmp_path / "run" / "coefficients.csv").open() as lines:
