@@ -134,6 +134,15 @@ class LocalPass(NamedTuple):
     stop: Any = None
     objective: Any = None
 
+    def only(self, places: Any) -> LocalPass:
+        """Return the pass of some clients of a cohort, where the arrays have an axis of clients."""
+        arrays = {
+            name: array[places]
+            for name in ("start", "linear", "center", "less")
+            if (array := getattr(self, name)) is not None
+        }
+        return self._replace(**arrays)
+
     # --- one step -------------------------------------------------------------------------------
 
     def at(self, z: Array, k: int) -> Array:

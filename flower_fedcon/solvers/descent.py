@@ -228,13 +228,11 @@ def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | No
     plain = not (rules.backtracking or rules.momentum or rules.need_values)
     if not (counted and plain) or rules.step is None or rules.max_iterations < 2:
         return None
-    steps = LocalPass(problem.start, steps=rules.max_iterations - 1, rate=rules.step)
-    found: Array | None
+    most = {"start": problem.start, "steps": rules.max_iterations - 1, "rate": rules.step}
     if problem.many:
-        added = steps._replace(linear=problem.linear, shift=problem.shift, center=problem.center)
-        found = problem.objective.gradient_steps(added)
+        found: Array | None = problem.objective.gradient_steps(problem.added._replace(**most))
     else:
-        found = steps.play(problem.gradient)
+        found = LocalPass(**most).play(problem.gradient)
     if found is None or not np.isfinite(found).all():
         return None  # one by one: so it shows when a solve diverges
     return found

@@ -59,8 +59,7 @@ class LocalProblem:
     """
 
     __slots__ = (
-        "_added", "_both", "axes", "center", "eps", "linear", "many", "objective", "regularizer",
-        "shift", "start",
+        "_both", "added", "axes", "eps", "many", "objective", "regularizer", "start",
     )  # fmt: skip
 
     def __init__(
@@ -88,17 +87,20 @@ class LocalProblem:
                 )
         self.objective: Any = objective
         self.start = start
-        self.linear = linear
-        self.shift = nonnegative("LocalProblem(shift)", shift) if known(shift) else shift
-        self.center = center
+        shift = nonnegative("LocalProblem(shift)", shift) if known(shift) else shift
+        self.added = LocalPass(start, linear, shift, center)
         psi: Any = regularizer
         if isinstance(psi, BatchedRegularizer):
             psi = psi.inner
         self.regularizer = None if isinstance(psi, Zero) else psi
         self.axes = start.ndim - self.many
         self.eps = float(np.finfo(start.dtype).eps)
-        self._added = LocalPass(start, linear, self.shift, center)
         self._both = getattr(objective, "value_and_gradient", None)
+
+    @property
+    def shift(self) -> Any:
+        """The curvature that is added to f's."""
+        return self.added.shift
 
     def value(self, x: Array) -> Any:
         """Return h(x), without psi."""
@@ -175,9 +177,7 @@ class LocalProblem:
         other = copy(self)
         other.objective = self.objective.only(places)
         other.start = self.start[places]
-        other.linear = None if self.linear is None else self.linear[places]
-        other.center = None if self.center is None else self.center[places]
-        other._added = LocalPass(other.start, other.linear, self.shift, other.center)
+        other.added = self.added.only(places)
         other._both = other.objective.value_and_gradient
         return other
 
@@ -188,25 +188,27 @@ class LocalProblem:
     def rounding(self, x: Array) -> Any:
         """Return the norm below which a gradient of h is mere rounding error of its terms."""
         # This matters where the gradient is small; f's gradient is then as large as the others.
-        total = 0.0 if self.linear is None else length(self.linear, self.axes)
-        if self.shift:
-            away = 0.0 if self.center is None else length(self.center, self.axes)
-            total = total + self.shift * (length(x, self.axes) + away)
+        _, linear, shift, center, *_ = self.added
+        total = 0.0 if linear is None else length(linear, self.axes)
+        if shift:
+            away = 0.0 if center is None else length(center, self.axes)
+            total = total + shift * (length(x, self.axes) + away)
         return 100 * self.eps * total
 
     def _terms(self, x: Array, value: Any) -> tuple[Any, Any, Any]:
         value = value if self.many else float(value)
-        linear = 0.0 if self.linear is None else dot(self.linear, x, self.axes)
-        if not self.shift:
-            return value, linear, 0.0
-        away = x if self.center is None else x - self.center
-        return value, linear, 0.5 * self.shift * dot(away, away, self.axes)
+        _, linear, shift, center, *_ = self.added
+        along = 0.0 if linear is None else dot(linear, x, self.axes)
+        if not shift:
+            return value, along, 0.0
+        away = x if center is None else x - center
+        return value, along, 0.5 * shift * dot(away, away, self.axes)
 
     def _add(self, x: Array, gradient: Array) -> Array:
         # Never in place: the array may be the objective's own.
         if not is_array(gradient):
             gradient = np.asarray(gradient)
-        added: Array = self._added.add_to(gradient, x)
+        added: Array = self.added.add_to(gradient, x)
         return added if added.dtype == x.dtype else added.astype(x.dtype)
 
     def _shifted(self, name: str) -> Any:

@@ -153,15 +153,9 @@ class GivenSolver(LocalSolver):
         found = []
         for known, (part, clients) in zip(self._kinds, stack.parts, strict=True):
             cohort = TracedClients(part, slice(0, len(clients)), len(clients))
-            linear, center = (
-                None if x is None else x[clients] for x in (problem.linear, problem.center)
-            )
+            _, linear, shift, center, *_ = problem.added.only(clients)
             own = LocalProblem(
-                cohort,
-                problem.start[clients],
-                linear=linear,
-                shift=problem.shift,
-                center=center,
+                cohort, problem.start[clients], linear=linear, shift=shift, center=center
             )
             found.append(self._solve(known, own, some_of(stop, clients)))
         return over(lambda *parts: np.concatenate(parts)[stack.order], *found)  # type: ignore[no-any-return]
