@@ -24,7 +24,8 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Replace an entry of the file, such as algorithm.client_lr=0.1; may be repeated.",
+        help="Replace an entry of the file, such as run.rounds=9; client_lr=0.1 of all algorithms, "
+        "FedAvg.client_lr=0.1 of one; may be repeated.",
     ),
 ]
 _Engine = Annotated[str | None, typer.Option(help="Where clients run: local, stacked, jax or ray.")]
@@ -94,6 +95,19 @@ class RunArguments:
             if entries:
                 overrides.append(f"run.{key}={_table(key, entries)}")
         return Experiment.load(self.file, [*(self.set_ or []), *overrides])
+
+    def say_whose_settings(self, experiment: Experiment) -> None:
+        """Say which changes are of the first of several algorithms alone."""
+        from flower_fedcon.lab.experiments.console import say
+
+        first, *others = experiment.labels
+        for text in self.set_ or []:
+            table, _, setting = text.partition(".")
+            if others and table == "algorithm":
+                say(
+                    f"--set {text} changes {first} alone; --set {setting} would change all that "
+                    f"take it, --set {others[0]}.{setting} one of the others"
+                )
 
     @property
     def tracking(self) -> Tracking:

@@ -31,20 +31,26 @@ def compare(
     arguments: RunArguments,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="0,1,2", help="Run each seed; the mean and the range are shown."),
+        typer.Option(
+            metavar="0,1,2",
+            help="Run each seed; the mean and the range are shown. problem:0,1,2 varies the seed "
+            "of the problem, both:0,1,2 that of run and problem.",
+        ),
     ] = None,
 ) -> None:
     """Run every algorithm of an experiment on the same problem."""
     from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
-    from flower_fedcon.lab.experiments.seed_statistics import parse
+    from flower_fedcon.lab.experiments.seed_statistics import parse_seeds
 
     experiment = arguments.experiment()
+    arguments.say_whose_settings(experiment)
     if seeds is None:
         run_all(experiment, arguments.plan(experiment), arguments.tracking)
         return
     if arguments.seed is not None:
         raise ConfigError("give --seed or --seeds, not both")
-    seeded = {seed: experiment.seeded(seed) for seed in parse(seeds)}
+    numbers, tables = parse_seeds(seeds)
+    seeded = {seed: experiment.seeded(seed, tables) for seed in numbers}
     run_seeds(seeded, arguments.plan(experiment), arguments.tracking)
 
 
@@ -80,8 +86,8 @@ def tune(
 ) -> None:  # fmt: skip
     """Run an algorithm with every combination of some settings, and write the best: best.toml.
 
-    With the file's grids, the exit code is 1 if a setting in the file is not the best of its grid,
-    or lies at an end of it.
+    The exit code is 1 if no run arrived at the level that the file asks for; with the file's grids
+    also if a setting in the file is not the best of its grid, or lies at an end of it.
     """
     from flower_fedcon.lab.experiments import tuning
     from flower_fedcon.lab.experiments.folders import label_slug
@@ -104,8 +110,15 @@ def tune(
     if grid:
         points = tuning.grid(grid)
         chosen = {label: experiment.only(label) for label in algorithm or experiment.labels[:1]}
-        for label, alone in chosen.items():
-            _tune(alone, points, home(label), options, workers, numbers)
+        arrived = [
+            any(
+                point.arrived
+                for point in _tune(alone, points, home(label), options, workers, numbers)
+            )
+            for label, alone in chosen.items()
+        ]
+        if not all(arrived):
+            raise typer.Exit(1)
         return
     labels = algorithm or [x for x in experiment.labels if experiment.grid(x)]
     if not labels:
@@ -141,9 +154,17 @@ def _tune(
         experiment, points, folder, options=options, seeds=seeds, workers=workers, say=say
     )
     rows = table(*points[0], options.title.replace("_", " ").capitalize(), right_from=0)
-    for point in sorted(found, key=lambda p: -p.score if options.largest else p.score):
+    for point in sorted(found, key=lambda point: point.rank(options)):
         rows.add_row(*point.settings.values(), str(point))
     console().print(rows)
+    if best is None:
+        first = tuning.best(found, options)[0]
+        say(
+            f"no best.toml: no run brought {options.metric} down to {options.level:g}; nearest was "
+            f"{tuning.describe(first.settings)}: more --rounds or a higher level may do"
+        )
+        (folder / "best.toml").unlink(missing_ok=True)  # of an earlier search
+        return found
     write_text(folder / "best.toml", best.to_toml(0))
     say(f"best:      {folder / 'best.toml'}")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -151,9 +152,13 @@ def test_reductions() -> None:
         [{"round": 1, "c": 1.0}, {"round": 2, "c": 2.0, "d": 1.0}],
         [{"round": 1, "c": 3.0}, {"round": 2, "c": 6.0}, {"round": 3, "c": 9.0}],
     ]
-    assert mean(runs) == [{"round": 1, "c": 2.0}, {"round": 2, "c": 4.0}]
-    assert [row["c"] for row in lowest(runs)] == [1.0, 2.0]
-    assert [row["c"] for row in highest(runs)] == [3.0, 6.0]
+    # The first run has ended after round 2, and keeps what it had then.
+    expected = [{"round": 1, "c": 2.0}, {"round": 2, "c": 4.0}, {"round": 3, "c": 5.5}]
+    assert mean(runs) == expected
+    assert [row["c"] for row in lowest(runs)] == [1.0, 2.0, 2.0]
+    assert [row["c"] for row in highest(runs)] == [3.0, 6.0, 9.0]
+    late = [[{"round": 5, "c": 0.0}, {"round": 7, "c": 4.0}], [{"round": 6, "c": 8.0}]]
+    assert mean(late) == [{"round": 6, "c": 4.0}, {"round": 7, "c": 6.0}]
     for text in ("", "a", "0,-1", "1,1"):
         with pytest.raises(ConfigError):
             parse(text)
@@ -185,6 +190,82 @@ def test_compare_over_seeds(fedcon: Command) -> None:
     assert fedcon(*command, "--run-dir", "many", "--resume")[0] == 0
     assert "not both" in refusal(fedcon, *command, "--seed", "1")
     assert "--seeds 0,x" in refusal(fedcon, "compare", "small.toml", "--seeds", "0,x")
+
+
+def test_each_seed_counts_at_its_own_end(fedcon: Command) -> None:
+    """Seeds that come to a level at different times are not cut to the shortest of them."""
+    level = ["--until", "residual=3.0", "--set", "FedFW.participation.sample=1"]
+    command = ["compare", "small.toml", "--rounds", "60", "--seeds", "0,1,2,3", *level]
+    code, out, error = fedcon(*command, "--run-dir", "many")
+    assert (code, error) == (0, "")
+    ends = [History.read_rows(f"many/fedfw/seed-{n}/history.csv")[-1] for n in range(4)]
+    assert len({row["round"] for row in ends}) > 1
+    rounds, residuals = ([row[name] for row in ends] for name in ("round", "residual"))
+    arrived = sum(value <= 3.0 for value in residuals)
+    words = " ".join(out[out.index("Algorithm") :].split())
+    assert f" {np.mean(residuals):.3g} " in words
+    assert f"{min(residuals):.3g} to {max(residuals):.3g}" in words
+    assert f"{np.mean(rounds):.4g} " in words
+    assert f"{min(rounds):.4g} to {max(rounds):.4g}" in words
+    assert f" {arrived} of 4 " in words
+    assert fedcon("plot", "many", "-o", "all.png")[0] == 0
+
+
+def test_seeds_that_change_nothing_are_said(fedcon: Command) -> None:
+    code, out, _ = fedcon("compare", "small.toml", "--rounds", "2", "--seeds", "0,1")
+    assert code == 0
+    for label in ("FedFWPlus", "Mirror, 2 steps"):
+        assert f"{label}: nothing depends on the seed: its 2 runs are one" in out
+    assert "FedFW: nothing" not in out
+
+
+def test_seeds_of_the_problem(fedcon: Command) -> None:
+    command = ["compare", "small.toml", "--rounds", "3", "--set", "participation=full"]
+    for whose, own in (("problem", 0), ("both", 4)):
+        folder = Path(whose)
+        code, out, error = fedcon(*command, "--seeds", f"{whose}:3,4", "--run-dir", whose)
+        assert (code, error) == (0, "")
+        assert out.count("reference optimum") == 2
+        assert "Relative" not in out  # to which F*?
+        config = tomllib.loads((folder / "fedfw/seed-4/config.toml").read_text())
+        assert (config["problem"]["seed"], config["run"]["seed"]) == (4, own)
+        ends = [History.read_rows(folder / f"fedfw/seed-{n}/history.csv")[-1] for n in (3, 4)]
+        assert ends[0]["objective"] != ends[1]["objective"]
+        assert f"{np.mean([row['residual'] for row in ends]):.3g}" in out
+    assert "did you mean 'problem'" in refusal(fedcon, *command, "--seeds", "problems:1")
+    text = Path("small.toml").read_text().replace('"lasso"\nclients = 4', '"heart"\nl1 = 0.1')
+    Path("heart.toml").write_text(re.sub("(rows|columns|nonzeros) = .*\n", "", text))
+    words = refusal(fedcon, "compare", "heart.toml", "--rounds", "1", "--seeds", "problem:0,1")
+    assert "unknown key 'seed'" in words
+
+
+def test_settings_of_all_algorithms_or_one(fedcon: Command) -> None:
+    def participation(*settings: str) -> list[object]:
+        options = [word for setting in settings for word in ("--set", setting)]
+        code, out, error = fedcon("compare", "small.toml", "--rounds", "1", *options)
+        assert (code, error) == (0, "")
+        said.append(out)
+        folder = Path(out.rpartition("directory: ")[2].strip())
+        parts = ("fedfw", "fedfwplus", "mirror-2-steps")
+        configs = [tomllib.loads((folder / part / "config.toml").read_text()) for part in parts]
+        return [config["algorithm"]["participation"] for config in configs]
+
+    said: list[str] = []
+    one, two, three = ({"sample": n} for n in (1, 2, 3))
+    assert participation() == [two, "full", "full"]
+    assert participation("participation.sample=3") == [three] * 3
+    assert participation("participation={sample=3}", "FedFWPlus.participation=full") == [
+        three, "full", three
+    ]  # fmt: skip
+    assert participation("Mirror, 2 steps.participation.sample=1") == [two, "full", one]
+    assert "alone" not in "".join(said)
+    assert participation("algorithm.participation.sample=3") == [three, "full", "full"]
+    assert "changes FedFW alone; --set participation.sample=3 would change all" in said[-1]
+    for words in ("sample 3", "full"):  # who takes part stands in the table
+        assert words in said[-1][said[-1].index("Participation") :]
+    assert "unknown table 'FedFWPlu'" in refusal(
+        fedcon, "compare", "small.toml", "--set", "FedFWPlu.penalty=1"
+    )
 
 
 def test_seeds_share_one_problem() -> None:

@@ -12,7 +12,7 @@ from harness import Command, refusal
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.run_tables import TuningOptions
 from flower_fedcon.lab.experiments.runner import Played
-from flower_fedcon.lab.experiments.tuning import _score, grid
+from flower_fedcon.lab.experiments.tuning import Point, Score, _score, best, grid
 from flower_fedcon.runs.history import History
 
 
@@ -178,7 +178,9 @@ def test_the_first_to_a_level_is_best(fedcon: Command) -> None:
         )
         for name, values in rows.items()
     }
-    assert scores == {"a": 2.0, "b": 1.0, "c": 10.0}
+    assert [scores["a"].value, scores["b"].value] == [2.0, 1.0]
+    assert not scores["c"].arrived
+    assert scores["c"].missed == 7.0
 
 
 def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
@@ -186,8 +188,10 @@ def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
     large = [{"round": 1, "residual": 0.5, "uplink_bytes": 90}]
     never = [{"round": 4, "residual": 2.0, "uplink_bytes": 4}]
     options = TuningOptions(level=1.0, of="uplink_bytes")
-    assert [_score(Played(rows), options) for rows in (small, large, never)] == [30, 90, math.inf]
-    assert [_score(Played(rows), TuningOptions(level=1.0)) for rows in (small, large)] == [3, 1]
+    assert [_score(Played(rows), options).value for rows in (small, large)] == [30, 90]
+    assert str(_score(Played(never), options)) == "never"
+    in_rounds = TuningOptions(level=1.0)
+    assert [_score(Played(rows), in_rounds).value for rows in (small, large)] == [3, 1]
 
     Path("grid.toml").write_text(with_grid(f'{GRID}level = 6.0\nof = "uplink_bytes"\n'))
     _, out, _ = fedcon("tune", "grid.toml", "--workers", "1")
@@ -196,11 +200,28 @@ def test_the_least_spent_to_a_level_is_best(fedcon: Command) -> None:
     assert f"{best['uplink_bytes']:.4g}" in out
     unreached = with_grid(f'{GRID}level = 1e-9\nof = "uplink_bytes"\n')
     Path("grid.toml").write_text(unreached)
-    words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
-    assert "every run failed; the first: no uplink_bytes with residual at most 1e-09" in words
+    code, out, error = fedcon("tune", "grid.toml", "--workers", "1", "--run-dir", "other")
+    assert (code, error) == (1, "")
+    assert out.count("never") == 8  # a line and a cell for each value
+    assert "no best.toml: no run brought residual down to 1e-09; nearest was penalty=0.05" in out
+    assert not Path("other/fedfw/best.toml").exists()
     Path("grid.toml").write_text(unreached.replace("uplink_bytes", "uplink_byte"))
     words = refusal(fedcon, "tune", "grid.toml", "--workers", "1", "--run-dir", "other")
     assert "unknown metric 'uplink_byte': did you mean 'uplink_bytes'" in words
+
+
+def test_a_level_that_some_seeds_reach() -> None:
+    """What was not reached is no round, and a mean over fewer seeds never wins."""
+    options = TuningOptions(level=1.0)
+    some = Point({"penalty": "1"}, [Score(4.0, 0.9), Score(math.nan, 3.0)], "")
+    all_ = Point({"penalty": "2"}, [Score(40.0, 0.9), Score(60.0, 1.0)], "")
+    none = Point({"penalty": "3"}, [Score(math.nan, 2.0), Score(math.nan, 4.0)], "")
+    worse = Point({"penalty": "4"}, [Score(math.nan, 9.0), Score(math.nan, 4.0)], "")
+    texts = [str(point) for point in (some, all_, none)]
+    assert texts == ["4, 1 of 2", "50 (40 to 60)", "never (0 of 2)"]
+    assert best([worse, none, some, all_], options) == [all_]
+    assert best([worse, none, some], options) == [some]
+    assert best([worse, none], options) == [none]
 
 
 def test_a_run_stops_at_the_level(fedcon: Command) -> None:

@@ -15,7 +15,7 @@ from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
 from flower_fedcon.lab.experiments.folders import label_slug, write
 from flower_fedcon.lab.experiments.runner import play
-from flower_fedcon.lab.experiments.seed_statistics import mean
+from flower_fedcon.lab.experiments.seed_statistics import mean, same
 from flower_fedcon.lab.experiments.toml_schema import context
 from flower_fedcon.lab.experiments.tracking import Tracking
 from flower_fedcon.runs.directory import CONFIG, FIGURE
@@ -67,20 +67,25 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Track
         Its seed is replaced.
     """
     first = next(iter(experiments.values()))
-    _find_optimum(first)
+    one_problem = len({id(experiment.problem()) for experiment in experiments.values()}) == 1
+    for experiment in [first] if one_problem else experiments.values():
+        _find_optimum(experiment)
     folder, labels = _folder(plan), first.labels
     runs: dict[str, list[Sequence[Record]]] = {label: [] for label in labels}
     for i, label in enumerate(labels):
         for seed, experiment in experiments.items():
             target = folder / label_slug(label, labels) / f"seed-{seed}"
             name = f"{label}, seed {seed}"
-            seeded = replace(plan, seed=seed)
+            seeded = replace(plan, seed=experiment.run_options.seed)
             rows = _play(experiment, i, name, target, seeded, tracking, named=True).rows
             runs[label].append(rows)
     if not (folder / CONFIG).exists():
         write(folder / CONFIG, first.to_toml())
     means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
-    _show(first, means, _figures(folder), runs)
+    _show(first, means, _figures(folder), runs, one_problem=one_problem)
+    for label, found in runs.items():
+        if len(found) > 1 and same(found):
+            say(f"{label}: nothing depends on the seed: its {len(found)} runs are one")
     say(f"directory: {folder}")
 
 
@@ -146,12 +151,27 @@ def _show(
     histories: Mapping[str, Sequence[Record]],
     figures: Sequence[Path],
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+    *,
+    one_problem: bool = True,
 ) -> None:
     """Print the table of the runs that recorded anything, and draw their figure."""
     rows = {label: records for label, records in histories.items() if records}
     if not rows:
         return
-    console().print(results(rows, experiment.problem(), seeds))
+    optimum = None
+    if one_problem and any("residual" in row for records in rows.values() for row in records[-1:]):
+        optimum = experiment.problem().optimum.value
+    rules = experiment.who_takes_part()
+    console().print(
+        results(
+            rows,
+            metrics=list(experiment.problem().metrics),
+            optimum=optimum,
+            seeds=seeds,
+            until=experiment.run_options.until,
+            participation=rules if set(rules.values()) != {"full"} else None,
+        )
+    )
     if seeds is None:
         for label, records in rows.items():
             if dropped := records[-1]["dropped"]:

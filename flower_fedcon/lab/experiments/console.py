@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.runs.history import Record
     from flower_fedcon.runs.limits import End
 
@@ -115,20 +114,41 @@ def left(end: End) -> str:
 
 def results(
     histories: Mapping[str, Sequence[Record]],
-    problem: FederatedProblem,
+    *,
+    metrics: Sequence[str],
+    optimum: float | None,
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+    until: Mapping[str, float] | None = None,
+    participation: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return the table at the end of a run; with `seeds`, also the range over each label's runs."""
-    from flower_fedcon.lab.experiments.seed_statistics import highest, lowest
+    """Return the table at the end of a run.
+
+    Parameters
+    ----------
+    histories : dict
+        Label -> rows; over seeds the mean.
+    metrics : sequence of str
+        The problem's.
+    optimum : float, optional
+        F*, where it is known and one for all.
+    seeds : dict, optional
+        Label -> the rows of each seed: the range over them is shown, too.
+    until : dict, optional
+        Column -> the level at which a run ends: how many arrived is shown.
+    participation : dict, optional
+        Label -> who takes part.
+    """
+    from flower_fedcon.lab.experiments.seed_statistics import at_ends
 
     last = {label: rows[-1] for label, rows in histories.items()}
-    metrics = [name for name in problem.metrics if all(name in row for row in last.values())]
-    known = any("residual" in row for row in last.values())
-    optimum = problem.optimum.value if known else 0.0
-    columns = {"Algorithm": None, "Objective": "{objective:.6g}"}
-    if known:
+    metrics = [name for name in metrics if all(name in row for row in last.values())]
+    columns: dict[str, str | None] = {"Algorithm": None}
+    if participation is not None:
+        columns["Participation"] = None
+    columns["Objective"] = "{objective:.6g}"
+    if any("residual" in row for row in last.values()):
         columns["F - F*"] = "{residual:.3g}"
-        if abs(optimum) > 1e-12:
+        if optimum is not None and abs(optimum) > 1e-12:
             columns["Relative"] = "{relative:.3g}"
     for name, title in (("fw_gap", "FW gap"), ("kkt", "KKT"), ("epsilon", "Epsilon")):
         if all(name in row for row in last.values()):
@@ -136,27 +156,37 @@ def results(
     columns |= {name.replace("_", " ").capitalize(): f"{{{name}:.4g}}" for name in metrics}
     if any(row.get("violation", 0.0) > 1e-9 for row in last.values()):
         columns["Violation"] = "{violation:.3g}"
+    if until:
+        columns["Rounds"] = "{round:.4g}"
     columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
-    made = table(*columns, right_from=1)
+    if until:
+        columns["Arrived"] = None
+    made = table(*columns, right_from=1 if participation is None else 2)
     forms = [form for form in columns.values() if form]
 
     def texts(row: Record) -> list[str]:
         numbers = {
             **row,
-            "relative": row.get("residual", 0.0) / (abs(optimum) or 1.0),
+            "relative": row.get("residual", 0.0) / (abs(optimum or 0.0) or 1.0),
             "up": row["uplink_bytes"] / 1e6,
             "down": row["downlink_bytes"] / 1e6,
         }
         return [form.format(**numbers) for form in forms]
 
     for label, row in last.items():
+        runs = seeds[label] if seeds else [histories[label]]
         cells = texts(row)
-        if seeds and len(seeds[label]) > 1:
-            ends = [texts(reduce(seeds[label])[-1]) for reduce in (lowest, highest)]
+        if len(runs) > 1:
+            ends = zip(*map(texts, at_ends(runs)), strict=True)
             cells = [
-                text if low == high else f"{text}\n{low} to {high}"
-                for text, low, high in zip(cells, *ends, strict=True)
+                text if low == high else f"{text}\n{low} to {high}" for text, low, high in ends
             ]
+        if participation is not None:
+            cells.insert(0, participation[label])
+        if until:
+            levels = [{name: rows[-1].get(name, math.nan) for name in until} for rows in runs]
+            arrived = sum(any(each[name] <= until[name] for name in until) for each in levels)
+            cells.append(f"{arrived} of {len(runs)}")
         made.add_row(label, *cells)
     return made
 

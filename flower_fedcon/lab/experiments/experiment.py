@@ -126,8 +126,10 @@ class Experiment:
         path : path
         overrides : sequence of str
             Such as "run.rounds=10", "algorithm.client_lr=0.1", "compare.1.client_lr=0.1" (the
-            first of ``[[compare]]``), or a key that only one of the tables ``[problem]``,
-            ``[run]`` and ``[algorithm]`` can have, "rounds=10". The value is TOML, else a string.
+            first of ``[[compare]]``), "FedDR.step_size=10" (the algorithm of that name or label),
+            or a key alone: one that only ``[problem]`` or ``[run]`` can have, "rounds=10", or an
+            argument, "participation.sample=3", of all algorithms that take it. The value is TOML,
+            else a string.
 
         Raises
         ------
@@ -188,6 +190,17 @@ class Experiment:
         )
         return rule
 
+    def who_takes_part(self) -> dict[str, str]:
+        """Return the rule of each algorithm, by label, as the file states it."""
+        stated = [table.get("participation", "full") for table in self._algorithms()]
+        texts = [
+            ", ".join(f"{key} {value}" for key, value in rule.items())
+            if isinstance(rule, dict)
+            else str(rule)
+            for rule in stated
+        ]
+        return dict(zip(self.labels, texts, strict=True))
+
     def on_mismatch(self, index: int = 0) -> str:
         """Return what becomes of an algorithm that solves another problem: "error" or "warn"."""
         own = self._algorithms()[index].get("on_mismatch")
@@ -216,11 +229,14 @@ class Experiment:
         own = {**self._tables, "algorithm": first, "compare": others}
         return Experiment(own, self.source)
 
-    def seeded(self, seed: int) -> Experiment:
-        """Return the same experiment with another seed of its runs; the two share one problem."""
-        run = {**self._tables["run"], "seed": seed}
-        other = Experiment({**self._tables, "run": run}, self.source)
-        other._built = self._built
+    def seeded(self, seed: int, tables: Sequence[str] = ("run",)) -> Experiment:
+        """Return the same experiment with another seed, of its runs, its problem, or both.
+
+        Where only the runs' differs, the two share one problem.
+        """
+        own = {name: {**self._tables[name], "seed": seed} for name in tables}
+        other = Experiment({**self._tables, **own}, self.source)
+        other.share_problem(self)
         return other
 
     def share_problem(self, other: Experiment) -> None:

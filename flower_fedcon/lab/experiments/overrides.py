@@ -30,10 +30,13 @@ def apply(tables: Table, overrides: Sequence[str]) -> None:
 
     Examples
     --------
-    >>> tables = {"problem": {"name": "lasso"}, "run": {}, "algorithm": {"name": "FedFW"}}
-    >>> apply(tables, ["rounds=7", "algorithm.participation.sample=2"])
+    >>> tables = {"problem": {"name": "lasso"}, "run": {}, "algorithm": {"name": "FedFW"},
+    ...           "compare": [{"name": "FedFWPlus"}]}
+    >>> apply(tables, ["rounds=7", "participation.sample=2", "FedFWPlus.penalty=3.0"])
     >>> tables["run"], tables["algorithm"]
     ({'rounds': 7}, {'name': 'FedFW', 'participation': {'sample': 2}})
+    >>> tables["compare"]
+    [{'name': 'FedFWPlus', 'participation': {'sample': 2}, 'penalty': 3.0}]
     """
     for override in sorted(overrides, key=_after_names):
         with context(f"--set {override}"):
@@ -64,36 +67,63 @@ def _apply(tables: Table, override: str) -> None:
         raise ConfigError("write key=value, such as run.rounds=10")
     for name in _TABLES:
         check_table(tables.get(name), f"[{name}]")
-    if path[0] not in TOP and (
-        len(path) == 1 or any(path[0] in valid_keys(tables, table) for table in _TABLES)
-    ):
-        path = [_home(tables, path[0]), *path]
-    where: Any = tables
-    for i, part in enumerate(path[:-1]):
+    value = parse_value(text.strip())
+    for table, inside in _places(tables, path):
+        _put(table, inside, value)
+
+
+def _places(tables: Table, path: list[str]) -> list[tuple[Table, list[str]]]:
+    """Return the tables that a key changes, each with the path that leads on from there."""
+    if path[0] in TOP:
+        return [(tables, path)]
+    algorithms = [tables["algorithm"], *_compared(tables)]
+    named = [table for table in algorithms if path[0].lower() in _names(table)]
+    if len(path) > 1 and named:
+        return [(table, path[1:]) for table in named]
+    takers = [table for table in algorithms if path[0] in _arguments(table)]
+    homes = [name for name in _TABLES if path[0] in valid_keys(tables, name)]
+    if takers and "algorithm" not in homes:
+        homes.append("algorithm")
+    if len(homes) > 1:
+        choices = " or ".join(f"{name}.{path[0]}" for name in homes)
+        raise ConfigError(f"{path[0]!r} is a key of several tables: write {choices}")
+    if not homes:
+        what, valid = "table", [*TOP[2:], *(name for table in algorithms for name in _names(table))]
+        if len(path) == 1:
+            what, valid = "key", [key for name in _TABLES for key in valid_keys(tables, name)]
+        raise ConfigError(f"unknown {what} {path[0]!r}: {nearest(path[0], {*valid})}")
+    if homes == ["algorithm"] and takers:
+        return [(table, path) for table in takers]
+    return [(tables[homes[0]], path)]
+
+
+def _compared(tables: Table) -> list[Table]:
+    found = tables.get("compare", [])
+    return [table for table in found if isinstance(table, dict) and "name" in table]
+
+
+def _names(table: Table) -> set[str]:
+    """Return what a table's algorithm is called, in small letters."""
+    return {str(table[key]).lower() for key in ("name", "label") if key in table}
+
+
+def _arguments(table: Table) -> list[str]:
+    return [*parameters(registry.strategy_class(table["name"]))] if "name" in table else []
+
+
+def _put(table: Table, path: Sequence[str], value: Any) -> None:
+    """Put a value where a path leads from a table."""
+    where: Any = table
+    for part in path[:-1]:
         if isinstance(where, list):
             numbers = [str(n) for n in range(1, len(where) + 1)]
             if part not in numbers:
                 raise ConfigError(f"unknown number {part!r}: {nearest(part, numbers)}")
             where = where[int(part) - 1]
             continue
-        if i == 0 and part not in TOP:
-            raise ConfigError(f"unknown table {part!r}: {nearest(part, TOP[2:])}")
         if not isinstance(where.get(part), dict | list):
             where[part] = {}
         where = where[part]
     if not isinstance(where, dict):
         raise ConfigError("write compare.1.key=value for the first of [[compare]]")
-    where[path[-1]] = parse_value(text.strip())
-
-
-def _home(tables: Table, key: str) -> str:
-    """Return the one table that can have the key."""
-    keys = {table: valid_keys(tables, table) for table in _TABLES}
-    homes = [table for table, valid in keys.items() if key in valid]
-    if len(homes) > 1:
-        choices = " or ".join(f"{table}.{key}" for table in homes)
-        raise ConfigError(f"{key!r} is a key of several tables: write {choices}")
-    if not homes:
-        everything = {k for valid in keys.values() for k in valid}
-        raise ConfigError(f"unknown key {key!r}: {nearest(key, everything)}")
-    return homes[0]
+    where[path[-1]] = value

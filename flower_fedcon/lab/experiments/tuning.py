@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
@@ -24,6 +25,35 @@ from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import count
 
 
+class Score(NamedTuple):
+    """How good a run is, as `TuningOptions` says.
+
+    Attributes
+    ----------
+    value : float
+        The metric after the last round, or what was spent until it came to the level; NaN if it
+        did not, or the run failed.
+    missed : float
+        By what factor the metric missed the level in the end; inf of a run that failed.
+    """
+
+    value: float
+    missed: float = math.inf
+
+    @property
+    def arrived(self) -> bool:
+        """Whether there is a value."""
+        return not math.isnan(self.value)
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing can be said of the metric."""
+        return not self.arrived and self.missed == math.inf
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g}" if self.arrived else "not a number" if self.failed else "never"
+
+
 @dataclass(frozen=True)
 class Point:
     """A combination of values, and its result.
@@ -32,28 +62,41 @@ class Point:
     ----------
     settings : dict
         Key -> value, as text.
-    scores : sequence of float
-        As `TuningOptions` says, of each seed's run; inf if it failed (-inf if the largest is
-        sought).
+    scores : sequence of Score
+        Of each seed's run.
     error : str
         Why the first that failed did, or "".
     """
 
     settings: Mapping[str, str]
-    scores: Sequence[float]
+    scores: Sequence[Score]
     error: str
 
     @property
-    def score(self) -> float:
-        """The mean over the seeds."""
-        return math.fsum(self.scores) / len(self.scores)
+    def arrived(self) -> list[float]:
+        """What the runs that arrived at the level have spent; without a level, all values."""
+        return [score.value for score in self.scores if score.arrived]
+
+    def rank(self, options: TuningOptions) -> tuple[int, float]:
+        """Return what the best combination has the least of: runs that failed, then the mean.
+
+        Where no run arrived, by how much they missed the level counts.
+        """
+        arrived = self.arrived
+        counted = arrived or [score.missed for score in self.scores]
+        mean = math.fsum(counted) / len(counted)
+        return len(self.scores) - len(arrived), -mean if options.largest and arrived else mean
 
     def __str__(self) -> str:
+        arrived, total = self.arrived, len(self.scores)
         if self.error:
             return "failed"
-        low, high = min(self.scores), max(self.scores)
+        if not arrived:
+            return "never" if total == 1 else f"never (0 of {total})"
+        low, high = min(arrived), max(arrived)
         ends = "" if low == high else f" ({low:.4g} to {high:.4g})"
-        return f"{self.score:.4g}{ends}"
+        some = "" if len(arrived) == total else f", {len(arrived)} of {total}"
+        return f"{math.fsum(arrived) / len(arrived):.4g}{ends}{some}"
 
 
 def grid(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -132,7 +175,9 @@ def faults(
         wrong.append(str(error))
     chosen = {key: write_value(experiment.settings(label)[key]) for key in found[0].settings}
     winners = best(found, options)
-    if chosen not in [point.settings for point in winners]:
+    if not winners[0].arrived:
+        wrong.append(f"{experiment.source}: {label}: no value of the grid arrived")
+    elif chosen not in [point.settings for point in winners]:
         wrong.append(
             f"{experiment.source}: {label}: {describe(chosen)} is not the best of the grid: "
             f"{describe(winners[0].settings)} is"
@@ -149,7 +194,7 @@ def tune(
     seeds: Sequence[int] | None = None,
     workers: int = 2,
     say: Callable[[str], object] = lambda _: None,
-) -> tuple[list[Point], Experiment]:
+) -> tuple[list[Point], Experiment | None]:
     """Run an experiment's main algorithm with each combination, and return the best experiment.
 
     Each run has a folder of its own in `folder`; one that holds a finished run is not repeated,
@@ -175,13 +220,13 @@ def tune(
     -------
     list of Point
         In the order of `points`.
-    Experiment
-        With the best settings.
+    Experiment, optional
+        With the best settings; None if no run arrived at the level.
 
     Raises
     ------
     ConfigError
-        If a setting cannot be used, a folder holds another run, or no run succeeded.
+        If a setting cannot be used, a folder holds another run, or every run failed.
     """
     count("workers", workers)
     base = experiment.to_toml(0)
@@ -196,51 +241,44 @@ def tune(
             seeded = tried if seed is None else tried.seeded(seed)
             jobs.append(Job(str(own), seeded.to_toml(0), folder=own, until=until))
             owners.append((i, "" if seed is None else f", seed {seed}"))
-    scores: list[list[float]] = [[] for _ in points]
+    scores: list[list[Score]] = [[] for _ in points]
     errors = [""] * len(points)
     for done, (number, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
         i, seed_text = owners[number]
         score = _score(played, options)
         scores[i].append(score)
         errors[i] = errors[i] or played.error
-        state = played.error or f"{options.title} {score:.4g}{', found' if played.found else ''}"
+        state = played.error or f"{options.title} {score}{', found' if played.found else ''}"
         say(f"{done}/{len(jobs)}: {describe(points[i])}{seed_text}: {state}")
     results = [Point(*parts) for parts in zip(points, scores, errors, strict=True)]
-    if not any(math.isfinite(point.score) for point in results):
-        why = results[0].error or f"no {options.title}"
+    if all(score.failed for each in scores for score in each):
+        why = results[0].error or f"{options.metric} is not a number"
         raise ConfigError(f"every run failed; the first: {why}")
     chosen = best(results, options)[0]
-    return results, _experiment(base, experiment.source, chosen.settings)
+    found = _experiment(base, experiment.source, chosen.settings) if chosen.arrived else None
+    return results, found
 
 
 def best(points: Sequence[Point], options: TuningOptions) -> list[Point]:
-    """Return the points with the best score: one, or several that are as good."""
-    scores = [point.score for point in points if math.isfinite(point.score)]
-    score = max(scores) if options.largest else min(scores)
-    return [point for point in points if point.score == score]
+    """Return the points with the best rank: one, or several that are as good."""
+    rank = min(point.rank(options) for point in points)
+    return [point for point in points if point.rank(options) == rank]
 
 
-def _score(played: Played, options: TuningOptions) -> float:
-    """Return a run's value of the metric, or what it spends until it comes to the level.
-
-    A run that does not reach the level is worse than all that do: in rounds, by how far it is off.
-    In another column, where it may have spent less than a run that reaches it, it counts as failed.
-    """
-    worst = -math.inf if options.largest else math.inf
+def _score(played: Played, options: TuningOptions) -> Score:
+    """Return a run's value of the metric, or what it spends until it comes to the level."""
     if played.error:
-        return worst
+        return Score(math.nan)
     rows = played.rows
     for name in (options.metric, options.of):
         if name not in rows[-1]:
             hint = why_not_recorded(name, rows[-1])
             raise ConfigError(f"unknown metric {name!r}: {hint}")
-    score = float(rows[-1][options.metric])
-    if options.level is not None:
-        level = options.level
-        reached = (row[options.of] for row in rows if row[options.metric] <= level)
-        missed = rows[-1]["round"] + score / level if options.of == "round" else worst
-        score = next(reached, missed)
-    return worst if math.isnan(score) else score
+    end, level = float(rows[-1][options.metric]), options.level
+    if level is None or math.isnan(end):
+        return Score(end)
+    spent = (float(row[options.of]) for row in rows if row[options.metric] <= level)
+    return Score(next(spent, math.nan), end / level)
 
 
 def describe(settings: Mapping[str, str]) -> str:
