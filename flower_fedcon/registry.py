@@ -239,6 +239,12 @@ def _entry_points() -> dict[str, EntryPoint]:
     return found
 
 
+def plugins() -> dict[str, str]:
+    """Return the installed packages that bring algorithms, with their versions."""
+    found = [point.dist for point in _entry_points().values() if point.dist is not None]
+    return {dist.name: dist.version for dist in found}
+
+
 def _find_own(key: str) -> Pair:
     """Return a pair that is registered, or that an installed package has."""
     if key not in _own or (_own[key][0] is None and key in _entry_points()):

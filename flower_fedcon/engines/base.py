@@ -11,7 +11,6 @@ from flower_fedcon.core.infos import ClientInfos
 from flower_fedcon.core.protocol import ClientInfo
 from flower_fedcon.objectives import ManyClients
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.digests import digest
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
@@ -40,13 +39,7 @@ class InProcess(Engine):
 
     def digests(self) -> dict[str, list[str]]:
         """Return those of the clients' objectives, and of D and psi."""
-        problem = self._problem
-        many = isinstance(problem.objectives, ManyClients)
-        each = [problem.objectives] if many else problem.objectives
-        return {
-            "data": [digest(objective) for objective in each],
-            "problem": [digest((problem.constraint, problem.regularizer))],
-        }
+        return self._problem.digests()
 
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""

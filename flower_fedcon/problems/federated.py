@@ -25,6 +25,7 @@ from flower_fedcon.runs.history import Record
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, choice, float_array
+from flower_fedcon.wire.digests import digest
 
 Metric = Callable[[Any], float | None]
 
@@ -256,6 +257,15 @@ class FederatedProblem:
             self._functional.gradients,
             self.start,
         )
+
+    def digests(self) -> dict[str, list[str]]:
+        """Return digests of the clients' data, and of D and psi: what a resumed run must find."""
+        many = isinstance(self.objectives, ManyClients)
+        each = [self.objectives] if many else self.objectives
+        return {
+            "data": [digest(objective) for objective in each],
+            "problem": [digest((self.constraint, self.regularizer))],
+        }
 
     def evaluate(self, packed: Array, values: Sequence[float] | None = None) -> Record:
         """Return the record of a packed model: objective, residual, violation and metrics.

@@ -19,7 +19,7 @@ from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.core.state_columns import StateColumns
 from flower_fedcon.errors import FedConError
 from flower_fedcon.registry import client_class
-from flower_fedcon.runs.directory import versions
+from flower_fedcon.runs.directory import own_code_of, versions
 from flower_fedcon.validation import Array
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.digests import digest, shown
@@ -60,6 +60,8 @@ def fingerprint(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
         "x0": x0,
         "states": "with the clients" if engine.clients_keep_states else "in the checkpoint",
     }
+    if code := own_code_of(strategy):
+        entries["code"] = code
     if setup.weighting != UNIFORM:
         entries["weighting"] = setup.weighting
     if strategy.uses_num_rounds:
@@ -198,6 +200,8 @@ def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) 
         ]
         which = f" ({len(other)} of {len(after)}, first {other[0]})" if len(after) > 1 else ""
         return f"{name} is not what it was{which}"
+    if name == "code":
+        return "the algorithm's code is not what it was"
     if then["text"] != now["text"]:
         return f"{name} was {then['text']}, is {now['text']}"
     return (

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 from functools import cache
 from importlib import metadata
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.registry import client_class, plugins
 from flower_fedcon.runs.history import History, HistoryFile, Record
 from flower_fedcon.runs.toml import section, tabled
+from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import FolderLock, atomic, storage, write_text
 
 if TYPE_CHECKING:
@@ -81,7 +85,12 @@ class RunDirectory:
             )
         if config is not None or not (folder / CONFIG).exists():
             write_text(folder / CONFIG, config or describe_run(server, num_rounds))
-        write_text(folder / ENVIRONMENT, json.dumps(environment(), indent=2) + "\n")
+        made_by = {
+            **environment(),
+            "own code": own_code_of(server.strategy),
+            "configuration": hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest(),
+        }
+        write_text(folder / ENVIRONMENT, json.dumps(made_by, indent=2) + "\n")
         self._history = HistoryFile(folder / HISTORY)
 
     def reopen(self, count: int) -> list[Record]:
@@ -152,14 +161,37 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "packages": {package: versions()[package] for package in others},
+        "plugins": plugins(),
+        "git": _revision(),
     }
+
+
+def own_code_of(strategy: Any) -> dict[str, str]:
+    """Return digests of the code of an algorithm's two classes, if they are the user's own."""
+    pair = type(strategy), client_class(strategy.name)
+    found = {f"{kind.__module__}:{kind.__qualname__}": own_code(kind) for kind in pair}
+    return {name: code for name, code in found.items() if code}
+
+
+def _revision() -> str:
+    """Return the commit of the working directory, "-dirty" if files were changed since; or ""."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        told = subprocess.run(  # noqa: S603  (nothing in it comes from outside)
+            command, capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip() if told.returncode == 0 else ""
 
 
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of what a run uses."""
     found = {"python": sys.version.split()[0]}
-    for package in ("flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba"):
+    for package in (
+        "flower-fedcon", "flwr", "ray", "numpy", "scipy", "scikit-learn", "numba", "torch", "jax",
+    ):  # fmt: skip
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.wire.own_code import own_code
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType)
@@ -26,7 +27,7 @@ def digest(value: Any) -> str:
     a text or a number that says all that matters of it; else by its class and what pickle would
     keep of it, without what `functools.cached_property` has added. A function counts by its name,
     its defaults and the variables that it closes over, and what cannot be pickled (a lock, a file)
-    by its class alone.
+    by its class alone. Classes and functions of the user's own count with their code (`own_code`).
 
     Raises
     ------
@@ -109,12 +110,12 @@ class Content:
         elif kind in (set, frozenset):
             self._add_all("set", sorted(digest(part) for part in value))
         elif isinstance(value, _CODE):
-            self._mark("code", _name(value))
+            self._mark("code", _name_and_code(value))
             if isinstance(value, types.FunctionType):
                 around = inspect.getclosurevars(value).nonlocals
                 self._add_all("function", [value.__defaults__, value.__kwdefaults__, around])
         elif dataclasses.is_dataclass(value):
-            self._mark("fields", _name(kind))
+            self._mark("fields", _name_and_code(kind))
             parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
             self.add(parts)
         else:
@@ -130,7 +131,7 @@ class Content:
 
     def _add_object(self, value: Any) -> None:
         """Add what pickle would keep of an object."""
-        self._mark("object", _name(type(value)))
+        self._mark("object", _name_and_code(type(value)))
         try:
             reduced = value.__reduce_ex__(4)
         except RecursionError:
@@ -169,3 +170,8 @@ def _cached(kind: type[Any]) -> frozenset[str]:
 
 def _name(code: Any) -> str:
     return f"{code.__module__}.{code.__qualname__}"
+
+
+def _name_and_code(code: Any) -> str:
+    own = own_code(code)
+    return f"{_name(code)} {own}" if own else _name(code)

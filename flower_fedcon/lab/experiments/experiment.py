@@ -45,7 +45,7 @@ that will receive it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -153,12 +153,17 @@ class Experiment:
         """Return the problem, the same object each time."""
         if not self._built:
             with context(self.source), context("[problem]"):
-                name = self._tables["problem"]["name"]
-                built = builder(name)(**self.problem_arguments)
+                built = self.builder(**self.problem_arguments)
                 if not isinstance(built, FederatedProblem):
+                    name = self._tables["problem"]["name"]
                     raise ConfigError(f"{name} returned {built!r}, expected a FederatedProblem")
                 self._built.append(built)
         return self._built[0]
+
+    @property
+    def builder(self) -> Callable[..., Any]:
+        """The function that makes the problem."""
+        return builder(self._tables["problem"]["name"])
 
     @property
     def reference(self) -> bool:

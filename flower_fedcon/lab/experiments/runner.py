@@ -20,10 +20,13 @@ from flower_fedcon.lab.experiments.console import InterruptedRunError, progress,
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.problems.mismatch import why_mismatched
+from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import Callback, History, Record
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.validation import count
+from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import read_bytes
 
 RESULT = "result.json"
@@ -232,7 +235,7 @@ def _play_job(job: Job) -> Played:
     if folder is not None:
         if not (folder / CONFIG).exists():  # it failed before it began
             write(folder / CONFIG, job.toml)
-        result = {"error": error, "optimum": optimum, "until": job.until}
+        result = {"error": error, "optimum": optimum, "until": job.until, **_made_of(job)}
         write(folder / RESULT, json.dumps(result) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
 
@@ -259,10 +262,35 @@ def _ended(folder: Path, job: Job) -> Played | None:
         optimum = None if optimum is None else float(optimum)
         if ended.get("until") not in (None, job.until and list(job.until)):
             return None
+        then = ended["made_of"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None  # none, or damaged: the run goes on from its checkpoint
+    for what, now in _made_of(job)["made_of"].items():
+        if then.get(what) != now:
+            raise ConfigError(
+                f"{folder} holds an earlier run, and {what}. Choose another --run-dir, or remove it"
+            )
     rows = [] if error else History.read_rows(folder / HISTORY)
     return Played(rows, optimum, error, found=True)
+
+
+def _made_of(job: Job) -> dict[str, dict[str, str]]:
+    """Return digests of the data of a job's problem, and of the user's own code in it.
+
+    They are empty where the problem cannot be made.
+    """
+    experiment = _experiment(job.source, job.toml)
+    try:
+        problem, strategy = experiment.problem(), experiment.strategy(job.index)
+    except FedConError:
+        return {"made_of": {}}
+    maker, pair = experiment.builder, (type(strategy), client_class(strategy.name))
+    found = {
+        "the problem's code is not what it was": own_code(maker),
+        "the algorithm's code is not what it was": "".join(map(own_code, pair)),
+        "the problem's data are not what they were": digest((problem.digests(), problem.weights)),
+    }
+    return {"made_of": found}
 
 
 def _content(path: Path) -> bytes | None:

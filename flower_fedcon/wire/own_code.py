@@ -1,0 +1,166 @@
+"""The code of a user's own classes and functions, as a text that changes when the code does.
+
+What counts is the source without comments and docstrings, of a class with that of its bases, and of
+all functions, classes and constants of the user's own that it names. Code of this package, and of
+what is installed, does not count: its versions say which it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import sys
+import sysconfig
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_PACKAGE = __name__.partition(".")[0]
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+
+
+def own_code(thing: Any) -> str:
+    """Return 16 hexadecimal digits that stand for the code of a class or a function.
+
+    They are "" for one that is not the user's own. Of what has no source, such as a function that
+    was made at run time, the compiled code counts.
+
+    >>> own_code(np.ndarray), own_code(own_code)
+    ('', '')
+    """
+    return _own_code(thing)
+
+
+@functools.cache
+def _own_code(thing: Any) -> str:
+    parts: dict[str, str] = {}
+    _collect(thing, parts)
+    if not parts:
+        return ""
+    content = "\0".join(f"{name}\0{text}" for name, text in sorted(parts.items()))
+    return hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _collect(thing: Any, parts: dict[str, str]) -> None:
+    """Add the text of a class or a function, and of all of the user's own that it names."""
+    if not isinstance(thing, type | types.FunctionType) or not _is_own(thing.__module__):
+        return
+    name = f"{thing.__module__}:{thing.__qualname__}"
+    if name in parts:
+        return
+    functions = [*_functions(thing)]
+    parts[name] = _text(thing, functions)
+    for base in thing.__mro__[1:] if isinstance(thing, type) else ():
+        _collect(base, parts)
+    for function in functions:
+        for where, key in _named(function.__code__, function.__globals__):
+            value = where[key]
+            if isinstance(value, type | types.FunctionType):
+                _collect(value, parts)
+            elif _is_constant(key, value):
+                parts[f"{where.get('__name__')}:{key}"] = _constant(value)
+
+
+def _functions(thing: Any) -> Iterator[types.FunctionType]:
+    """Return the functions that a class is made of, or the function itself."""
+    if isinstance(thing, types.FunctionType):
+        yield thing
+        return
+    for value in vars(thing).values():
+        members = (value, *(getattr(value, name, None) for name in ("__func__", "fget", "func")))
+        for member in members:
+            if isinstance(member, types.FunctionType):
+                yield member
+
+
+def _named(code: types.CodeType, around: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Return what code names of its module, and of those modules that it names: where, and key."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    for key in code.co_names:
+        value = around.get(key)
+        if isinstance(value, types.ModuleType) and _is_own(value.__name__):
+            yield from ((vars(value), name) for name in code.co_names if name in vars(value))
+        elif key in around:
+            yield around, key
+    for part in inner:
+        yield from _named(part, around)
+
+
+def _is_own(module_name: str) -> bool:
+    """Return whether a module is the user's own: neither this package's nor installed."""
+    if module_name.partition(".")[0] == _PACKAGE:
+        return False
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    if file is None:
+        return module_name == "__main__"
+    return not any(Path(file).resolve().is_relative_to(folder) for folder in _installed())
+
+
+@functools.cache
+def _installed() -> frozenset[Path]:
+    """Return the folders of installed packages and of the standard library."""
+    return frozenset(Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED)
+
+
+def _text(thing: Any, functions: list[types.FunctionType]) -> str:
+    """Return the source without comments, docstrings and layout."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    except (OSError, TypeError, SyntaxError):  # made at run time, or a part of a line
+        return " ".join(_compiled(function.__code__) for function in functions)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            body[0] = ast.Pass()
+    return ast.unparse(tree)
+
+
+def _is_text(node: Any) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _compiled(code: types.CodeType) -> str:
+    constants = [
+        _compiled(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
+    ]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _is_constant(name: str, value: Any) -> bool:
+    """Return whether a module's variable stays what it is: its name says so, or its kind."""
+    mutable = isinstance(value, list | dict | set)
+    return _is_plain(value) and (name.isupper() or not mutable)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(map(_is_plain, [*value, *value.values()]))
+    return type(value) in _PLAIN or isinstance(value, np.generic)
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, set | frozenset):
+        return repr(sorted(map(_constant, value)))
+    if isinstance(value, list | tuple):
+        return repr([_constant(part) for part in value])
+    if isinstance(value, dict):
+        return repr([(repr(key), _constant(part)) for key, part in value.items()])
+    return repr(value)

@@ -1,0 +1,158 @@
+"""Results know which code of one's own they are of."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon import FederatedProblem, register, simulate
+from flower_fedcon.errors import FedConError
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedAvg
+from flower_fedcon.wire.own_code import own_code
+
+HELPER = """
+FACTOR = 2.0
+def stretched(x):
+    return FACTOR * x
+"""
+OWN = """
+import numpy as np
+import own_helper
+from own_helper import stretched
+from flower_fedcon import FederatedProblem
+from flower_fedcon.clients.fedavg import FedAvgClient
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.strategies import FedAvg
+
+def make(*, seed: int = 0):
+    "Two clients."
+    shifts = stretched(np.array([0.0, 1.0]))  # of both
+    return FederatedProblem([Quadratic(np.eye(2), np.full(2, s)) for s in shifts])
+
+def by_module():
+    return own_helper.stretched(1.0)
+
+class Mine(FedAvg):
+    "FedAvg, drawn to 0."
+    name = "mine"
+    PULL = 0.9
+    def aggregate(self, state, uploads):
+        return super().aggregate(state, uploads)._replace()
+class MineClient(FedAvgClient):
+    algorithm = "mine"
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Return a function that writes the two modules with changes, and imports them afresh."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(*changes: tuple[str, str]) -> Any:
+        for name, text in (("own_helper", HELPER), ("own_module", OWN)):
+            for old, new in changes:
+                text = text.replace(old, new)
+            (tmp_path / f"{name}.py").write_text(text)
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        return importlib.import_module("own_module")
+
+    yield write
+    for name in ("own_helper", "own_module"):
+        sys.modules.pop(name, None)
+
+
+def test_code_counts_and_its_layout_does_not(written: Callable[..., Any]) -> None:
+    def codes(*changes: tuple[str, str]) -> list[str]:
+        module = written(*changes)
+        return [own_code(thing) for thing in (module.make, module.by_module, module.Mine)]
+
+    before = codes()
+    assert len(set(before)) == 3
+    assert "" not in before
+    layout = ("  # of both", ""), ("Two clients", "2 clients"), ("def make", "\n\ndef make")
+    assert codes(*layout) == before
+    for change, moved in (
+        (("0.0, 1.0", "0.0, 3.0"), [True, False, False]),
+        (("FACTOR * x", "FACTOR * x + 1"), [True, True, False]),
+        (("FACTOR = 2.0", "FACTOR = 3.0"), [True, True, False]),
+        (("PULL = 0.9", "PULL = 0.8"), [False, False, True]),
+        (("_replace()", "_replace(w=0.0)"), [False, False, True]),
+    ):
+        assert [a != b for a, b in zip(before, codes(change), strict=True)] == moved, change
+    assert [own_code(thing) for thing in (FedAvg, np.mean, re.compile)] == ["", "", ""]
+
+
+def test_what_has_no_source() -> None:
+    def made(number: int) -> Any:
+        names: dict[str, Any] = {"__name__": __name__}
+        exec(f"def f(x):\n    return x + {number}", names)
+        return names["f"]
+
+    assert own_code(made(1)) == own_code(made(1)) != own_code(made(2)) != ""
+
+
+SMALL = """
+[problem]
+name = "own_module:make"
+[run]
+rounds = 3
+[algorithm]
+name = "FedAvg"
+client_lr = 0.5
+local_steps = 1
+"""
+
+
+def test_finished_runs_of_other_code_are_not_taken(
+    fedcon: Command, written: Callable[..., Any]
+) -> None:
+    written()
+    Path("own.toml").write_text(SMALL)
+    tune = ["tune", "own.toml", "--grid", "client_lr=0.1,0.5", "--workers", "1"]
+    assert fedcon(*tune)[0] == 0
+    assert fedcon(*tune)[1].count(", found") == 2
+    written(("# of both", "# comment"))
+    assert fedcon(*tune)[1].count(", found") == 2
+    written(("FACTOR = 2.0", "FACTOR = 4.0"))
+    assert "the problem's code is not what it was" in refusal(fedcon, *tune)
+    written()
+    file = Path("runs/own-tune/fedavg/client_lr=0.1/result.json")
+    result = json.loads(file.read_text())
+    result["made_of"]["the problem's data are not what they were"] = "another"
+    file.write_text(json.dumps(result))
+    assert "the problem's data are not what they were" in refusal(fedcon, *tune)
+
+
+def test_a_run_does_not_go_on_with_other_code(written: Callable[..., Any], tmp_path: Path) -> None:
+    problem = FederatedProblem([Quadratic(np.eye(2), np.full(2, s)) for s in (0.0, 1.0)])
+
+    def run(rounds: int, *changes: tuple[str, str], **options: Any) -> None:
+        module = written(*changes)
+        register(module.Mine, module.MineClient)
+        strategy = module.Mine(client_lr=0.5, local_steps=1)
+        simulate(strategy, problem, rounds, run_dir=tmp_path / "run", **options)
+
+    run(2)
+    environment = json.loads((tmp_path / "run/environment.json").read_text())
+    assert list(environment["own code"]) == ["own_module:Mine", "own_module:MineClient"]
+    assert len(environment["configuration"]) == 64
+    assert environment["packages"].keys() >= {"torch", "jax"}
+    run(3, ("drawn to 0", "pulled to 0"), resume=True)
+    other = ("PULL = 0.9", "PULL = 0.8")
+    words = "the algorithm's code is not what it was.*--allow-change code"
+    with pytest.raises(FedConError, match=words):
+        run(4, other, resume=True)
+    run(4, other, resume=True, allow_changes=["code"])
