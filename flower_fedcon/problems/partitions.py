@@ -12,7 +12,8 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.tables import Schema, Table, read_table
-from flower_fedcon.tables.read import owners_of, read_frame
+from flower_fedcon.tables.cells import read_cells
+from flower_fedcon.tables.read import owners_of
 from flower_fedcon.validation import count
 
 _KEYS = {  # of each rule, besides "by"; those with a star are needed
@@ -58,7 +59,8 @@ def dealt_out(
     whole = read_table(path, schema)
     marks = [str(value) for value in whole.outcome.tolist()]
     if by == "natural":
-        marks = owners_of(Path(path), read_frame(Path(path)), str(partition["column"])).tolist()
+        column = str(partition["column"])
+        marks = owners_of(read_cells(Path(path), [column]), schema, column).tolist()
     parts = _rows(str(by), partition, marks)
     names = sorted(parts) if by == "natural" else list(parts)
     return [whole.of_rows(np.sort(parts[name])) for name in names], names

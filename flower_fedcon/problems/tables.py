@@ -17,7 +17,7 @@ from flower_fedcon.problems.files import natural
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
-from flower_fedcon.tables.read import owners_of, read_frame
+from flower_fedcon.tables.read import read_clients
 from flower_fedcon.validation import choice, count, nonnegative
 
 PENALTIES = L1_NORM, GROUP = "l1", "group"
@@ -113,10 +113,9 @@ def clients_of(
         names = _names(paths)
         read = [read_table(path, known) for path in paths]
     else:
-        path = Path(paths[0])
-        owners = owners_of(path, read_frame(path), client_column)
-        names = sorted(set(owners.tolist()), key=natural)
-        read = [read_table(path, known, column=client_column, client=name) for name in names]
+        found = read_clients(paths[0], known, client_column)
+        names = sorted(found, key=natural)
+        read = [found[name] for name in names]
     return read, names
 
 

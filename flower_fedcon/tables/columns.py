@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from flower_fedcon.tables.cells import Cells
 from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.schema import Feature, Schema, canonical
+from flower_fedcon.tables.schema import Feature, Schema, boolean_in, canonical, number_in
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+_EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
+_COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
     "log1p": (-1.0, "a number > -1"),
@@ -24,23 +26,33 @@ _DOMAINS = {  # of transforms
 
 
 class Columns:
-    """The columns of one file, and all that does not fit in them.
+    """The columns of one file, or of one client's rows in it, and all that does not fit in them.
 
     Parameters
     ----------
-    path : path
-    frame : pandas.DataFrame or dict
-        Cells by column: text, or numbers.
+    cells : Cells
     schema : Schema
+    sparse : scipy.sparse.csr_array, optional
+        The features of an SVMlight file.
+
+    Attributes
+    ----------
+    misfits : list of Misfit
+    notes : list of str
+        What fits, and is worth saying.
+    counts : dict of dict of int
+        By column of marks: how often each text occurs in it, as it stands in the file.
     """
 
-    def __init__(self, path: Path, frame: pd.DataFrame | Mapping[str, Any], schema: Schema) -> None:
-        self._path, self._schema = path, schema
-        self._cells = {str(name): np.asarray(frame[name]) for name in frame}
+    def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
+        self._sparse = sparse
+        self._path, self._schema, self._rows = cells.path, schema, cells.rows
+        self._names, self._cells = cells.names, cells.columns
         self.misfits: list[Misfit] = []
-        self.missing: dict[str, int] = {}
+        self.notes: list[str] = []
+        self.counts: dict[str, dict[str, int]] = {}
 
-    def table(self, sparse: Any = None) -> Table:
+    def table(self) -> Table:
         """Return the table.
 
         Raises
@@ -51,7 +63,7 @@ class Columns:
         schema = self._schema
         lacking = [name for name in schema.columns if name not in self._cells]
         if lacking:
-            raise DataError.lacking(self._path, lacking, list(self._cells))
+            raise DataError.lacking(self._path, lacking, self._names)
         rows = len(self._cells[schema.target])
         if rows == 0:
             raise DataError(
@@ -70,7 +82,7 @@ class Columns:
             weights=weights,
             numeric=np.stack(numeric, axis=1) if numeric else np.empty((rows, 0)),
             categories=np.stack(categories, axis=1) if categories else np.empty((rows, 0), "U1"),
-            sparse=sparse,
+            sparse=self._sparse,
         )
         if weights is not None and not weights[table.training_rows].any():
             found = f"the weight 0 in each of the {table.num_examples} rows that are trained on"
@@ -84,36 +96,56 @@ class Columns:
     def _targets(self) -> Array:
         schema, name = self._schema, self._schema.target
         if schema.loss == "logistic":
-            known = dict.fromkeys(schema.positive, 1.0)
-            known |= dict.fromkeys(schema.negative, -1.0)
-            return self._labels(name, known, None if schema.negative else -1.0)
+            known = dict.fromkeys(schema.positive, 1.0) | dict.fromkeys(schema.negative, -1.0)
+            remedy = "correct it, or list it in positive or negative in the schema"
+            return self._labels(name, known, remedy, others=not schema.negative)
         if schema.loss == "multinomial":
             known = {mark: float(place) for place, mark in enumerate(schema.classes)}
-            return self._labels(name, known, None)
+            return self._labels(name, known, "correct it, or add the value to the schema")
         if schema.loss == "cox":
             time = self._numbers(name, least=0.0)
-            seen = self._labels(schema.event, {"0": 0.0, "1": 1.0}, None)
-            return np.stack([time, seen], axis=1)
+            remedy = (
+                "correct it, or name in the schema the value for an event that was not seen and "
+                "the one for an event that was, such as event_values = [1, 2]"
+            )
+            known = dict(zip(schema.event_values, (0.0, 1.0), strict=True))
+            return np.stack([time, self._labels(schema.event, known, remedy)], axis=1)
         return self._numbers(name, least=0.0 if schema.loss == "poisson" else None)
 
-    def _labels(self, name: str, known: Mapping[str, float], other: float | None) -> Array:
-        """Return a number for each row, by its mark."""
+    def _labels(
+        self, name: str, known: Mapping[str, float], remedy: str, others: bool = False
+    ) -> Array:
+        """Return a number for each row, by its mark; with `others`, -1 for marks not known."""
         marks, missing = self._marks(name, ())
-        self._expect(~missing, name, marks, "a value in every row", "remove the row, or fill it in")
-        found = {mark: known.get(mark, other) for mark in np.unique(marks[~missing])}
-        wrong = np.array([found.get(mark, 0.0) is None for mark in marks])
+        self._expect(~missing, name, "a value in every row", "remove the row, or fill it in")
+        booleans = _truths(known)
+        found: dict[str, float | None] = {"": 0.0}
+        unknown = []
+        for mark in dict.fromkeys(marks[~missing].tolist()):
+            found[mark] = known.get(mark, booleans.get(boolean_in(mark)))
+            if found[mark] is None:
+                unknown.append(mark)
+        if others and not (booleans and any(number_in(mark) is None for mark in known)):
+            own = {folded(mark): mark for mark in known}
+            found |= dict.fromkeys([m for m in unknown if folded(m) not in own], -1.0)
+            if len(unknown) > 1:
+                said = _listed(unknown)
+                self.notes.append(
+                    f"column {name!r}: {said} count as 0, since the schema names no negative value"
+                )
         expected = f"one of {', '.join(known)}"
-        self._expect(~wrong, name, marks, expected, "correct it, or add the value to the schema")
-        return np.array([found.get(mark) or 0.0 for mark in marks])
+        if booleans:
+            expected += " (or another usual spelling of true or false)"
+        good = np.array([found[mark] is not None for mark in marks.tolist()], dtype=bool)
+        self._expect(good, name, expected, remedy)
+        return np.array([found[mark] or 0.0 for mark in marks.tolist()])
 
     def _numbers(self, name: str, least: float | None) -> Array:
         """Return numbers, none of them missing."""
         values = self._feature(Feature(name, range=() if least is None else (least, 1e300)))
-        self.missing.pop(name, None)
-        cells, bad = self._cells[name], {m.column for m in self.misfits}
-        if name not in bad:
+        if name not in {misfit.column for misfit in self.misfits}:
             remedy = "remove the row, or fill it in"
-            self._expect(~np.isnan(values), name, cells, "a number in every row", remedy)
+            self._expect(~np.isnan(values), name, "a number in every row", remedy)
         return values
 
     # --- features ------------------------------------------------------------------------------
@@ -122,75 +154,152 @@ class Columns:
         """Return a numeric column, NaN where it is missing."""
         name, cells = feature.name, self._cells[feature.name]
         marks = {*self._schema.missing, *feature.missing}
-        if cells.dtype.kind in "fiub":
+        if cells.dtype.kind in "fiu":
             values = cells.astype(np.float64)
-            finite = np.isfinite(values) | np.isnan(values)
+            good = np.isfinite(values) | np.isnan(values)
         else:
-            values, finite = _parsed(cells, marks)
+            values, good = _parsed(cells.tolist(), marks)
         said = ", ".join(repr(mark) for mark in sorted(marks)) or "none"
         expected = f"a finite number, or a mark of a missing value ({said})"
         remedy = "correct the cell, or add its text to missing in the schema"
-        self._expect(finite, name, cells, expected, remedy)
-        values[~finite] = np.nan
+        if any(_COMMA.fullmatch(str(cell).strip()) for cell in cells[~good][:100]):
+            remedy = "write decimals with a point, and thousands without a comma"
+        self._expect(good, name, expected, remedy)
+        values[~good] = np.nan
         for mark in marks:
-            try:
-                values[values == float(mark)] = np.nan
-            except ValueError:  # a word
-                continue
+            if (number := number_in(mark)) is not None:
+                values[values == number] = np.nan
         if feature.range:
             low, high = feature.range
             inside = np.isnan(values) | ((values >= low) & (values <= high))
             expected = f"a number from {low:g} to {high:g}"
-            self._expect(inside, name, cells, expected, "correct the cell, or the schema's range")
+            self._expect(inside, name, expected, "correct the cell, or the schema's range")
         if feature.transform in _DOMAINS:
             least, words = _DOMAINS[feature.transform]
             above = values >= least if feature.transform == "sqrt" else values > least
             inside = np.isnan(values) | above
             said = f"{words}, for transform = {feature.transform!r}"
-            self._expect(inside, name, cells, said, "correct the cell, or choose another transform")
+            self._expect(inside, name, said, "correct the cell, or choose another transform")
             values[~inside] = np.nan
-        self.missing[name] = int(np.isnan(values).sum())
         if feature.transform == "square":
-            return values * values
-        return values if feature.transform == "none" else getattr(np, feature.transform)(values)
+            values = values * values
+        elif feature.transform != "none":
+            values = getattr(np, feature.transform)(values)
+        transformed: Array = values
+        return transformed
 
     def _categories(self, feature: Feature) -> np.ndarray[Any, Any]:
         """Return a categorical column as text, "" where it is missing."""
         name = feature.name
-        marks, missing = self._marks(name, feature.missing)
-        self.missing[name] = int(missing.sum())
-        marks = np.where(missing, "", marks)
+        marks, _ = self._marks(name, feature.missing)
         if feature.categories:
             known = np.isin(marks, ["", *feature.categories])
             expected = f"one of {', '.join(feature.categories)}"
             remedy = "correct the cell, or add the category, or a mark of missing, to the schema"
-            self._expect(known, name, marks, expected, remedy)
+            self._expect(known, name, expected, remedy)
         return marks
 
     def _marks(self, name: str, also: Sequence[str]) -> tuple[np.ndarray[Any, Any], Any]:
-        """Return a column's cells as `canonical` text, and which are missing."""
-        cells = self._cells[name]
-        known = {cell: canonical(cell) for cell in dict.fromkeys(cells.tolist())}
-        marks = np.array([known[cell] for cell in cells.tolist()], dtype=str)
-        return marks, np.isin(marks, [*self._schema.missing, *also, "None", "<NA>"])
+        """Return a column's cells as `canonical` text, "" where it is missing; and where it is."""
+        cells = self._cells[name].tolist()
+        missing = {*self._schema.missing, *also}
+        counts: dict[str, int] = {}
+        known: dict[Any, str] = {}
+        wrong = {}
+        for cell, count in Counter(cells).items():
+            text = text_of(cell)
+            if text is None:
+                known[cell] = ""
+                continue
+            mark = canonical(text)
+            known[cell] = "" if mark in missing else mark
+            if known[cell]:
+                counts[text] = counts.get(text, 0) + count
+            if expected := unfit_mark(cell):
+                wrong[cell] = expected
+        for cell, expected in wrong.items():
+            good = np.array([other != cell for other in cells])
+            self._expect(good, name, expected, "write the column anew as text")
+        self.counts[name] = counts
+        marks = np.array([known[cell] for cell in cells], dtype=str)
+        return marks, marks == ""
 
-    def _expect(self, good: Any, name: str, cells: Any, expected: str, remedy: str) -> None:
+    def _expect(self, good: Any, name: str, expected: str, remedy: str) -> None:
         wrong = np.flatnonzero(~np.asarray(good))
         if wrong.size:
-            row = int(wrong[0])
-            found = repr(str(cells[row]))
-            self.misfits.append(Misfit(name, row + 1, found, expected, remedy, wrong.size - 1))
+            place = int(wrong[0])
+            cell = self._cells[name][place]
+            found = "nothing" if text_of(cell) is None else repr(str(cell))
+            row = int(self._rows[place])
+            self.misfits.append(Misfit(name, row, found, expected, remedy, wrong.size - 1))
 
 
-def _parsed(cells: Any, marks: set[str]) -> tuple[Array, Any]:
-    """Return texts as numbers, NaN for the missing; and which of them are one or the other."""
-    import pandas as pd
+def text_of(cell: object) -> str | None:
+    """Return a cell as text; None if it is missing by its kind, not by a mark.
 
-    texts = pd.Series(cells).astype(str).str.strip()
-    missing = texts.isin([*marks, "None", "<NA>"]).to_numpy()
-    texts = texts.where(~missing, "nan")
-    known = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64)
-    good = np.isfinite(known)
+    >>> text_of(" 01 "), text_of(7), text_of(True), text_of(None), text_of(float("nan"))
+    (' 01 ', '7', 'True', None, None)
+    """
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    return cell.decode() if isinstance(cell, bytes) else str(cell)
+
+
+def unfit_mark(cell: object) -> str:
+    """Return what is expected in place of a cell that cannot be a mark; "" if it can.
+
+    >>> unfit_mark(12345678901234567.0), unfit_mark(12345678901234567)
+    ('text, or a number below 2^53: a float has lost digits', '')
+    """
+    if isinstance(cell, float) and abs(cell) >= _EXACT:
+        return "text, or a number below 2^53: a float has lost digits"
+    return "text without a NUL character" if isinstance(cell, str) and "\0" in cell else ""
+
+
+def folded(mark: str) -> str:
+    """Return a mark without what is easily overlooked: case, blanks, signs between its letters.
+
+    >>> folded("North-East "), folded("northeast"), folded("01") == folded("1.0"), folded("-1")
+    ('northeast', 'northeast', True, '-1.0')
+    """
+    number = number_in(mark.strip())
+    if number is not None and math.isfinite(number):
+        return repr(number)
+    return re.sub(r"[\W_]+", "", mark.casefold()) or mark.strip()
+
+
+def _truths(known: Mapping[str, float]) -> dict[bool | None, float]:
+    """Return the number of true and of false, if all marks that are known say one or the other."""
+    if not all(boolean_in(mark) is (value > 0) for mark, value in known.items()):
+        return {}
+    false = [value for value in known.values() if value <= 0]
+    return {True: 1.0, False: false[0] if false else -1.0}
+
+
+def _listed(marks: Sequence[str], most: int = 10) -> str:
+    more = f" and {len(marks) - most} more" if len(marks) > most else ""
+    return ", ".join(map(repr, marks[:most])) + more
+
+
+def _parsed(cells: Sequence[Any], marks: set[str]) -> tuple[Array, Any]:
+    """Return cells as numbers, NaN for the missing; and which of them are one or the other.
+
+    Of a column that has no other values, true and false are 1 and 0.
+    """
     values = np.full(len(cells), np.nan)
-    values[good] = texts[good].to_numpy(dtype=object).astype(np.float64)  # the nearest double
-    return values, good | missing
+    odd: dict[int, str] = {}
+    for place, cell in enumerate(cells):
+        text = text_of(cell)
+        if text is None or (text := text.strip()) in marks:
+            continue
+        number = number_in(text)
+        if number is None:
+            odd[place] = text.lower()
+        else:
+            values[place] = number
+    if odd and set(odd.values()) <= {"true", "false"} and np.isnan(values).all():
+        values[list(odd)] = [text == "true" for text in odd.values()]
+        return values, np.ones(len(cells), dtype=bool)
+    good = ~np.isinf(values)
+    good[list(odd)] = False
+    return values, good

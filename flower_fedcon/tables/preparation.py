@@ -36,7 +36,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.held_out import names as metric_names
-from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.schema import Feature, Schema, number_in
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -338,7 +338,5 @@ def _is_constant(variance: float, mean: float, rows: float) -> bool:
 
 def _in_order(mark: str) -> tuple[bool, float, str]:
     """Return a key that sorts numbers before words, and as numbers."""
-    try:
-        return (False, float(mark), mark)
-    except ValueError:
-        return (True, 0.0, mark)
+    number = number_in(mark)
+    return (True, 0.0, mark) if number is None else (False, number, mark)

@@ -1,24 +1,23 @@
-"""Files of tables: CSV, Parquet, NPZ and SVMlight, read by pandas, NumPy and scikit-learn."""
+"""Files of tables, and whose rows are whose in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from flower_fedcon.errors import FedConError
-from flower_fedcon.tables.columns import Columns
-from flower_fedcon.tables.misfits import DataError
+from flower_fedcon.errors import FedConError, nearest
+from flower_fedcon.tables.cells import SPARSE, Cells, opened, read_cells, suffix_of
+from flower_fedcon.tables.columns import Columns, folded, text_of, unfit_mark
+from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.schema import Schema, canonical
 from flower_fedcon.tables.table import Table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SPARSE = (".svm", ".svmlight", ".libsvm")
-_EXTRA = "pip install 'flower-fedcon[tables]'"
+_log = logging.getLogger("flwr")
+Found = TypeVar("Found")
 
 
 def read_table(
@@ -44,121 +43,158 @@ def read_table(
         does not fit the schema.
     """
     path = Path(path)
+    if column is None:
+        return guarded(path, lambda: _told(columns_of(path, schema)))
+    parts, notes = guarded(path, lambda: columns_by_client(path, schema, column))
+    _say(path, notes)
+    name = canonical(client)
+    if name not in parts:
+        raise DataError(
+            f"{path}: no row has {name!r} in the column {column!r}: {nearest(name, parts)}"
+        )
+    return guarded(path, lambda: _told(parts[name]))
+
+
+def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Table]:
+    """Return the tables of all clients in a file, by what stands in this column.
+
+    Raises
+    ------
+    DataError
+        As `read_table` does, or if a row is nobody's.
+    """
+    path = Path(path)
+    parts, notes = guarded(path, lambda: columns_by_client(path, schema, column))
+    _say(path, notes)
+    return guarded(path, lambda: {name: _told(columns) for name, columns in parts.items()})
+
+
+def columns_of(path: Path, schema: Schema) -> Columns:
+    """Return a file's columns, unchecked.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read.
+    """
+    if suffix_of(path) in SPARSE:
+        return _sparse(path, schema)
+    return Columns(_dense(path, schema, ()), schema)
+
+
+def columns_by_client(
+    path: Path, schema: Schema, column: str
+) -> tuple[dict[str, Columns], list[str]]:
+    """Return each client's columns, unchecked; and what is worth saying of the clients' names.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or a row is nobody's.
+    """
+    if suffix_of(path) in SPARSE:
+        raise DataError(f"{path}: rows of an SVMlight file have no {column!r}: one each")
+    cells = _dense(path, schema, (column,))
+    owners = owners_of(cells, schema, column)
+    names, place = np.unique(owners.astype(str), return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    rows = np.split(order, np.cumsum(np.bincount(place, minlength=len(names)))[:-1])
+    parts = dict(zip(names.tolist(), rows, strict=True)) if len(owners) else {}
+    texts = (text_of(cell) for cell in cells.columns[column].tolist())
+    notes = _alike(column, dict.fromkeys(text for text in texts if text is not None))
+    return {name: Columns(cells.of_rows(own), schema) for name, own in parts.items()}, notes
+
+
+def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]:
+    """Return whose row each is, as text.
+
+    Raises
+    ------
+    DataError
+        If the column is not there, or says nothing in some row.
+    """
+    if column not in cells.columns:
+        raise DataError.lacking(cells.path, [column], cells.names)
+    found = cells.columns[column].tolist()
+    owners = [canonical(text_of(cell) or "") for cell in found]
+    misfits = []
+    for wrong, expected, remedy in (
+        ([o in ("", *schema.missing) for o in owners], "a client in every row",
+         "say whose row it is, or remove it"),
+        ([bool(unfit_mark(cell)) for cell in found], "the client as text",
+         "write the column anew as text"),
+    ):  # fmt: skip
+        places = np.flatnonzero(wrong)
+        if places.size:
+            row, cell = int(cells.rows[places[0]]), found[places[0]]
+            said = "nothing" if text_of(cell) is None else repr(str(cell))
+            misfits.append(Misfit(column, row, said, expected, remedy, len(places) - 1))
+    if misfits:
+        raise DataError.of(cells.path, misfits)
+    return np.fromiter(owners, dtype=object, count=len(owners))
+
+
+def guarded(path: Path, read: Callable[[], Found]) -> Found:
+    """Return what `read` finds in a file; whatever it raises names the file.
+
+    Raises
+    ------
+    DataError
+    """
     try:
-        return _read(path, schema, column, client)
+        return read()
     except FedConError:
         raise
     except Exception as error:  # a column of some kind that nobody has thought of
         raise DataError(f"{path}: it cannot be read as the schema says ({error!r})") from error
 
 
-def _read(path: Path, schema: Schema, column: str | None, client: object) -> Table:
-    """Return what `read_table` does, or raise anything."""
-    if _suffix(path) in SPARSE:
-        if column is not None:
-            raise DataError(f"{path}: rows of an SVMlight file have no {column!r}: one each")
-        return _read_sparse(path, schema)
+def _dense(path: Path, schema: Schema, also: tuple[str, ...]) -> Cells:
     if schema.sparse:
         raise DataError(
             f'{path}: features = "all" is for SVMlight files ({", ".join(SPARSE)}): name the '
             "columns in [features]"
         )
-    frame = read_frame(path)
-    if column is not None:
-        owners = owners_of(path, frame, column)
-        frame = frame[owners == canonical(client)].reset_index(drop=True)
-    return Columns(path, frame, schema).table()
+    return read_cells(path, [*schema.columns, *also])
 
 
-def read_frame(path: Path) -> pd.DataFrame:
-    """Return a file's columns, those of text files as text.
-
-    Raises
-    ------
-    DataError
-    """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise DataError(f"{path}: tables are read by pandas: {_EXTRA}") from None
-    suffix = _suffix(path)
-    if suffix == ".parquet":
-        return _opened(path, lambda: pd.read_parquet(path))
-    if suffix == ".npz":
-        return pd.DataFrame(_opened(path, lambda: _arrays(path)))
-    if suffix not in (".csv", ".tsv"):
-        known = ".csv, .tsv, .parquet, .npz, " + ", ".join(SPARSE)
-        raise DataError(f"{path}: found a file {suffix or 'without a suffix'}, expected {known}")
-    frame = _opened(
-        path,
-        lambda: pd.read_csv(
-            path,
-            sep="\t" if suffix == ".tsv" else ",",
-            dtype=str,
-            keep_default_na=False,
-            na_filter=False,
-            index_col=False,
-            encoding="utf-8-sig",
-        ),
-    )
-    if suffix == ".csv" and len(frame.columns) == 1 and ";" in frame.columns[0]:
-        raise DataError(
-            f"{path}: found semicolons between its columns, expected commas: save it with commas, "
-            "and with a point in decimal numbers"
-        )
-    frame.columns = [str(name).strip() for name in frame.columns]
-    return frame
-
-
-def owners_of(path: Path, frame: pd.DataFrame, column: str) -> np.ndarray[Any, Any]:
-    """Return whose row each is, as text.
-
-    Raises
-    ------
-    DataError
-    """
-    if column not in frame.columns:
-        raise DataError.lacking(path, [column], list(map(str, frame.columns)))
-    return np.array([canonical(value) for value in frame[column]], dtype=object)
-
-
-def _suffix(path: Path) -> str:
-    name = path.name.lower().removesuffix(".gz")
-    return Path(name).suffix
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as content:
-        arrays = {name: content[name] for name in content.files}
-    lengths = {len(array) for array in arrays.values() if array.ndim == 1}
-    if len(lengths) != 1 or any(array.ndim != 1 for array in arrays.values()):
-        raise ValueError("its arrays are not columns: one axis each, of one length")
-    return arrays
-
-
-def _read_sparse(path: Path, schema: Schema) -> Table:
+def _sparse(path: Path, schema: Schema) -> Columns:
     from sklearn.datasets import load_svmlight_file
 
     if not schema.sparse:
         raise DataError(f'{path}: an SVMlight file names no columns: write features = "all"')
-    A, y = _opened(path, lambda: load_svmlight_file(str(path)))
-    marks: Iterable[str] = (canonical(value) for value in y)
-    return Columns(path, {schema.target: np.array([*marks], dtype=object)}, schema).table(A)
+    A, y = opened(path, lambda: load_svmlight_file(str(path)))
+    cells = Cells(path, (schema.target,), {schema.target: y}, np.arange(1, len(y) + 1))
+    return Columns(cells, schema, sparse=A)
 
 
-def _opened(path: Path, read: Callable[[], Any]) -> Any:
-    """Return what a library reads; all that it raises is a fault of the file."""
-    try:
-        return read()
-    except ImportError:
-        raise DataError(f"{path}: reading it needs pyarrow: {_EXTRA}") from None
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
-    except OSError as error:
-        raise DataError(f"{path}: it cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # a damaged file: whatever the library raises
-        text = " ".join(str(error).split())
-        raise DataError(
-            f"{path}: it cannot be read ({text}): check that it is what its name says, in UTF-8, "
-            "with one header line, as many cells in each row, commas between them, decimal points"
-        ) from None
+def _told(columns: Columns) -> Table:
+    """Return the table of columns, and log what is worth saying."""
+    table = columns.table()
+    _say(Path(table.file), columns.notes)
+    return table
+
+
+def _say(path: Path, notes: list[str]) -> None:
+    for note in notes:
+        _log.warning("%s: %s", path, note)
+
+
+def _alike(column: str, texts: dict[str, None]) -> list[str]:
+    """Return what is said of clients whose names are easily confused."""
+    notes = []
+    names: dict[str, list[str]] = {}
+    for text in texts:
+        names.setdefault(canonical(text), []).append(text)
+    for spelled in names.values():
+        if len(spelled) > 1:
+            said = " and ".join(map(repr, spelled))
+            notes.append(f"column {column!r}: {said} are taken as one client")
+    near: dict[str, list[str]] = {}
+    for name in names:
+        near.setdefault(folded(name), []).append(name)
+    for group in near.values():
+        if len(group) > 1:
+            said = " and ".join(map(repr, group))
+            notes.append(f"column {column!r}: {said} are taken as {len(group)} clients")
+    return notes

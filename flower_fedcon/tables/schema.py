@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -20,20 +21,41 @@ LOSSES = ("squared", "huber", "logistic", "multinomial", "poisson", "cox")
 _MISSING = ("", "?", "NA", "NaN", "nan")
 
 
-def canonical(value: object) -> str:
-    """Return a category or mark as text: "1", "1.0" and 1 are the same.
+_WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_SPELLINGS = {"true": True, "t": True, "yes": True, "y": True, "1": True,
+              "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
 
-    >>> canonical(1), canonical("1.0"), canonical(" b "), canonical(True)
-    ('1', '1', 'b', '1')
+
+def canonical(value: object) -> str:
+    """Return a category, or another mark, as text without the blanks around it.
+
+    "1" and "1.0" are the same, since a column of whole numbers with a missing value is often saved
+    so; nothing else is: "01", "1.00" and "1e0" are what they are.
+
+    >>> [canonical(value) for value in (1, 1.0, "1.0", " b ", "01067", "1E2", True)]
+    ['1', '1', '1', 'b', '01067', '1E2', 'True']
     """
-    text = str(int(value)) if isinstance(value, bool) else str(value).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    if not math.isfinite(number):
-        return text
-    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+    text = str(value).strip()
+    return text[:-2] if _WHOLE.fullmatch(text) else text
+
+
+def number_in(text: str) -> float | None:
+    """Return the number that a text is, in ASCII digits and with a decimal point; or None.
+
+    >>> number_in("-1.5e3"), number_in("1,5"), number_in("nan"), number_in("1_000")
+    (-1500.0, None, None, None)
+    """
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def boolean_in(mark: str) -> bool | None:
+    """Return what a mark says, if it is a usual spelling of true or false; or None.
+
+    >>> boolean_in("TRUE"), boolean_in("No"), boolean_in("0"), boolean_in("2")
+    (True, False, False, None)
+    """
+    return _SPELLINGS.get(mark.lower())
 
 
 @dataclass(frozen=True)
@@ -46,7 +68,8 @@ class Feature:
     type : {"numeric", "categorical"}
     categories : sequence, optional
         In their order; by default those that the nodes have, sorted, on which they agree before
-        round 1.
+        round 1. They are text without blanks around it: "01067" is not "1067", and "M" is not "m";
+        "1" and "1.0" alone are one.
     reference : str, optional
         The category without a column of its own; by default the first.
     missing : sequence, optional
@@ -107,15 +130,20 @@ class Schema:
         "squared".
     positive, negative : sequence, optional
         The target's values that count as 1, and as 0, in a logistic regression; without `negative`
-        all others count as 0.
+        all others count as 0, but for those that differ from a positive one in case or signs
+        alone, which are refused. If the values that are given say true and false ("yes" and "no",
+        1 and 0, true and false, "T" and "F", ...), then any such spelling will do, in any case;
+        so it is for `event_values`.
     classes : sequence, optional
         The target's values in a multinomial regression, in their order.
     event : str, optional
-        The column, 0 or 1, that says whether the event was seen, for "cox".
+        The column that says whether the event was seen, for "cox".
+    event_values : [not seen, seen] (default: 0, 1)
+        Its two values, such as ``[1, 2]`` where 2 stands for the event.
     weight : str, optional
         The column of the rows' weights, >= 0.
     missing : sequence (default: "", "?", "NA", "NaN", "nan")
-        Marks of a missing value.
+        Marks of a missing value. What a Parquet file has as null is missing without a mark.
     standardize : bool (default: True)
         Whether columns have mean 0 and variance 1, over the rows of all nodes.
     test_fraction : float (default: 0)
@@ -143,6 +171,7 @@ class Schema:
     negative: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     event: str = ""
+    event_values: tuple[str, ...] = ("0", "1")
     weight: str = ""
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
@@ -150,7 +179,7 @@ class Schema:
     split_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("positive", "negative", "classes", "missing"):
+        for name in ("positive", "negative", "classes", "event_values", "missing"):
             marks = tuple(map(canonical, _listed(name, getattr(self, name))))
             object.__setattr__(self, name, marks)
         object.__setattr__(self, "features", _features(self.features))
@@ -163,6 +192,16 @@ class Schema:
                     f'loss = "{self.loss}" and {key} = {given[loss]!r} do not go together: {key} '
                     f'is for loss = "{loss}", which needs it'
                 )
+        both = set(self.positive) & set(self.negative)
+        if both:
+            raise ConfigError(f"positive and negative must differ, both hold {min(both)!r}")
+        if len(set(self.event_values)) != 2 or len(self.event_values) != 2:
+            raise ConfigError(
+                "event_values must be two values, for an event that was not seen and for one that "
+                f"was, such as [0, 1], got {list(self.event_values)!r}"
+            )
+        if self.event_values != ("0", "1") and not self.event:
+            raise ConfigError("event_values is for the column that event names: name it, too")
         if not isinstance(self.standardize, bool):
             raise ConfigError(f"standardize must be true or false, got {self.standardize!r}")
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:
@@ -174,6 +213,11 @@ class Schema:
                 raise ConfigError(f"{name} must be the name of a column, got {column!r}")
             if column in self.names:
                 raise ConfigError(f"{column!r} is the {name} and cannot be a feature too")
+        roles = [column for column in (self.target, self.event, self.weight) if column]
+        if len(set(roles)) != len(roles):
+            raise ConfigError(
+                f"target, event and weight must be different columns, got {', '.join(roles)}"
+            )
 
     @classmethod
     def load(cls, source: str | Path | Mapping[str, Any]) -> Schema:

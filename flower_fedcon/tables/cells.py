@@ -1,0 +1,254 @@
+"""The cells of a file, column by column, as they stand there: CSV, Parquet or NPZ.
+
+All kinds of files go by the same rules. A name is taken without the blanks around it, and a column
+that is asked for and named twice is refused. Only columns that are asked for are kept. A cell of a
+CSV file is its text; a row whose number of cells is not the header's is refused, and so is a NUL.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from flower_fedcon.tables.misfits import DataError, Misfit
+
+SPARSE = (".svm", ".svmlight", ".libsvm")
+_EXTRA = "pip install 'flower-fedcon[tables]'"
+_WHOLE = re.compile(r"[+-]?\d+")
+_FEWER = "a cell is lost: write an empty cell for a missing value"
+_MORE = (
+    "quote a text with a comma, write decimals with a point, and give a column of row names a name "
+    "(R: write.csv(..., row.names = FALSE))"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The columns of a file that were asked for.
+
+    Parameters
+    ----------
+    path : path
+    names : tuple of str
+        Of all of the file's columns.
+    columns : dict of array, shape (m,)
+        By name, those that were asked for and that the file has: numbers, or objects (text, None
+        where the file has nothing, and whatever else a Parquet file may hold).
+    rows : array of int, shape (m,)
+        The number of each row in the file, from 1, the first below the header.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    columns: dict[str, Any]
+    rows: Any
+
+    def of_rows(self, places: Any) -> Cells:
+        """Return some of the rows, by their place."""
+        columns = {name: column[places] for name, column in self.columns.items()}
+        return replace(self, columns=columns, rows=self.rows[places])
+
+
+def read_cells(path: Path, wanted: Sequence[str]) -> Cells:
+    """Return the wanted columns of a file; those that it lacks are not among them.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or has a wanted column twice.
+    """
+    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npz": _npz}
+    suffix = suffix_of(path)
+    if suffix not in readers:
+        found = f"a file {suffix}" if suffix else "a file without a suffix"
+        known = ", ".join([*readers, *SPARSE])
+        raise DataError(f"{path}: found {found}, expected {known}")
+    cells: Cells = opened(path, lambda: readers[suffix](path, wanted))
+    return cells
+
+
+def suffix_of(path: Path) -> str:
+    """Return what a file's name says that it is.
+
+    >>> suffix_of(Path("Ward.7.CSV.gz"))
+    '.csv'
+    """
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def opened(path: Path, read: Callable[[], Any]) -> Any:
+    """Return what `read` reads; all that it raises is a fault of the file.
+
+    Raises
+    ------
+    DataError
+    """
+    try:
+        return read()
+    except DataError:
+        raise
+    except ImportError:
+        raise DataError(f"{path}: reading it needs pandas and pyarrow: {_EXTRA}") from None
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
+    except OSError as error:
+        raise DataError(f"{path}: it cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # a damaged file: whatever the library raises
+        text = " ".join(str(error).split())
+        raise DataError(
+            f"{path}: it cannot be read ({text}): check that it is what its name says, in UTF-8, "
+            "with one header line, as many cells in each row, commas between them, decimal points"
+        ) from None
+
+
+def _places(path: Path, names: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+    """Return where the wanted columns are."""
+    found: dict[str, int] = {}
+    twice = []
+    for name in dict.fromkeys(wanted):
+        places = [j for j, known in enumerate(names) if known == name]
+        if len(places) > 1:
+            numbers = ", ".join(str(j + 1) for j in places)
+            said = f"{len(places)} columns of this name (numbers {numbers} of the file)"
+            twice.append(Misfit(name, 0, said, "one", "rename or remove the others"))
+        elif places:
+            found[name] = places[0]
+    if twice:
+        raise DataError.of(path, twice)
+    return found
+
+
+def _numbered(path: Path, names: Sequence[str], columns: dict[str, Any], rows: int) -> Cells:
+    return Cells(path, tuple(names), columns, np.arange(1, rows + 1))
+
+
+# --- text --------------------------------------------------------------------------------------
+
+
+def _csv(path: Path, wanted: Sequence[str]) -> Cells:
+    """Return the cells of a file of text."""
+    open_: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    tabs = suffix_of(path) == ".tsv"
+    with open_(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        reader = csv.reader(
+            _without_nul(path, stream),
+            delimiter="\t" if tabs else ",",
+            skipinitialspace=True,
+            strict=True,
+        )
+        try:
+            header = next((row for row in reader if not _is_blank(row)), None)
+            if header is None:
+                raise DataError(f"{path}: it cannot be read: it is empty, without a header line")
+            if len(header) == 1 and not tabs and (";" in header[0] or "\t" in header[0]):
+                found = "semicolons" if ";" in header[0] else "tabs"
+                raise DataError(
+                    f"{path}: found {found} between its columns, expected commas: save it with "
+                    "commas, and with a point in decimal numbers"
+                )
+            names = [name.strip() for name in header]
+            places = _places(path, names, wanted)
+            # Of one column alone, `itemgetter` would not return a tuple.
+            pick = itemgetter(*places.values(), *[0] * (2 - min(2, len(places))))
+            picked, misshapen = [], []
+            for number, row in enumerate((row for row in reader if not _is_blank(row)), 1):
+                if len(row) != len(header):
+                    misshapen.append((number, reader.line_num, row))
+                elif not misshapen:
+                    picked.append(pick(row))
+        except csv.Error as error:
+            raise DataError(
+                f"{path}: it cannot be read: line {reader.line_num}: {error}: close each quote, "
+                "and write a quote within a quoted text twice"
+            ) from None
+    if misshapen:
+        raise _misshapen(path, header, misshapen)
+    columns = {}
+    for name, cells in zip(places, zip(*picked, strict=True) if picked else [], strict=False):
+        columns[name] = _objects(cells)
+    if not picked:
+        columns = {name: _objects(()) for name in places}
+    return _numbered(path, names, columns, len(picked))
+
+
+def _without_nul(path: Path, stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a file that holds no NUL."""
+    for number, line in enumerate(stream, 1):
+        if "\0" in line:
+            raise DataError(
+                f"{path}: it cannot be read: line {number}: found a NUL character, expected text: "
+                "the file is damaged, or not UTF-8; write it anew, as UTF-8"
+            )
+        yield line
+
+
+def _is_blank(row: list[str]) -> bool:
+    return not row or (len(row) == 1 and not row[0].strip())
+
+
+def _misshapen(
+    path: Path, header: list[str], misshapen: list[tuple[int, int, list[str]]]
+) -> DataError:
+    """Return what is said of rows with more or fewer cells than the header."""
+    number, line, row = misshapen[0]
+    also = f" (and {len(misshapen) - 1} more rows like that)" if len(misshapen) > 1 else ""
+    remedy = _FEWER
+    if len(row) > len(header):
+        halves = any(_WHOLE.fullmatch(a.strip()) and b.strip().isdigit() for a, b in pairwise(row))
+        remedy = "is there a decimal comma? " * halves + _MORE
+    return DataError(
+        f"{path}: it cannot be read: row {number} (line {line}): found {len(row)} cells{also}, "
+        f"expected {len(header)} as in the header: {remedy}"
+    )
+
+
+# --- arrays ------------------------------------------------------------------------------------
+
+
+def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
+    """Return the cells of a Parquet file, an index that pandas has saved among its columns."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    names = [str(name).strip() for name in file.schema_arrow.names]
+    places = _places(path, names, wanted)
+    table = file.read(columns=[file.schema_arrow.names[j] for j in places.values()])
+    columns = {}
+    for name, column in zip(places, table.columns, strict=True):
+        plain = column.null_count == 0 and (
+            str(column.type) in ("float", "double") or "int" in str(column.type)
+        )
+        # Integers beside missing values would pass through floats, in which long ones merge.
+        columns[name] = column.to_numpy() if plain else _objects(column.to_pylist())
+    return _numbered(path, names, columns, file.metadata.num_rows)
+
+
+def _npz(path: Path, wanted: Sequence[str]) -> Cells:
+    """Return the arrays of one axis that are a file's columns."""
+    with np.load(path, allow_pickle=False) as content:
+        raw = list(content.files)
+        arrays = [content[name] for name in raw]
+    lengths = {len(array) for array in arrays if array.ndim == 1}
+    if len(lengths) != 1 or any(array.ndim != 1 for array in arrays):
+        raise ValueError("its arrays are not columns: one axis each, of one length")
+    names = [name.strip() for name in raw]
+    columns = {}
+    for name, j in _places(path, names, wanted).items():
+        array = arrays[j]
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+        columns[name] = array if array.dtype.kind in "fiu" else _objects(array.tolist())
+    return _numbered(path, names, columns, *lengths)
+
+
+def _objects(cells: Sequence[Any]) -> Any:
+    return np.fromiter(cells, dtype=object, count=len(cells))
