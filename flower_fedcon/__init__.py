@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flower_fedcon.core.participation import Bernoulli, Full, Only, Sample
+    from flower_fedcon.core.availability import Available, Cyclic, Markov
+    from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
     from flower_fedcon.engines.patience import Patience
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Available",
     "Bernoulli",
+    "Cyclic",
     "EarlyStopping",
     "FedConError",
     "FederatedProblem",
     "Full",
     "History",
+    "Markov",
     "Only",
+    "Participation",
     "Patience",
     "Plan",
     "Policy",
@@ -50,13 +55,17 @@ __all__ = [
 # Loaded when first asked for: a node needs the client app alone, and starts a new process for
 # every message.
 _HOMES = {
+    "Available": "core.availability",
     "Bernoulli": "core.participation",
+    "Cyclic": "core.availability",
     "EarlyStopping": "runs.history",
     "FedConError": "errors",
     "FederatedProblem": "problems.federated",
     "Full": "core.participation",
     "History": "runs.history",
+    "Markov": "core.availability",
     "Only": "core.participation",
+    "Participation": "core.participation",
     "Patience": "engines.patience",
     "Plan": "runs.plan",
     "Policy": "flower.policy",

@@ -39,7 +39,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
     ----------
     participation : Participation (default: Full())
         Who takes part in a round: `Full()`, `Sample(count=...)`, `Sample(fraction=...)`,
-        `Bernoulli(p)`, or one client alone, `Only(client)`.
+        `Bernoulli(p)`, one client alone, `Only(client)`, or as clients come and go: `Cyclic`,
+        `Markov`, `Available`.
     batch_size : int, optional (default: None)
         Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
         methods whose clients minimise.
@@ -83,8 +84,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
         self.participation = Full() if participation is None else participation
         if not isinstance(self.participation, Participation):
             raise ConfigError(
-                "participation must be Full(), Sample(...), Bernoulli(p) or Only(client), got "
-                f"{participation!r}"
+                "participation must be Full(), Sample(...), Bernoulli(p), Only(client), "
+                "Cyclic(groups), Markov(stay, back), Available(trace) or a Participation of your "
+                f"own, got {participation!r}"
             )
         if isinstance(participation, Only) and client_class(self.name).state_type is not None:
             raise ParticipationError(
@@ -141,7 +143,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
 
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
-        hidden = {"setup", "constants", "_grid_run", "uses_num_rounds", "queries"}
+        hidden = {"setup", "constants", "_draws", "_grid_run", "uses_num_rounds", "queries"}
         later = "privacy", "server_optimizer", "compression"  # older runs can be resumed
         hidden |= {k for k in later if getattr(self, k, None) is None}
         return {k: v for k, v in vars(self).items() if k not in hidden}
@@ -149,7 +151,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
     def bind(self, setup: Setup) -> Self:
         """Return a copy for one run."""
         bound = copy.copy(self)
-        bound.setup = setup
+        bound.setup, bound._draws = setup, None
         if self.min_replies is not None and self.min_replies > setup.num_clients:
             raise ConfigError(
                 f"min_replies is {self.min_replies}, but there are {setup.num_clients} clients"

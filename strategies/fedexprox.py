@@ -36,7 +36,6 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple, Unpack
 
-from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
@@ -146,8 +145,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
                     "the clients' smoothness L_i is unknown: give extrapolation a number, at most "
                     '1/(gamma L_gamma), or take "diversity"'
                 )
-            varies = self.setup.sampled and isinstance(self.participation, Bernoulli)
-            size = 1 if varies else round(self.setup.rate * len(known))
+            size = self.participation.size(len(known)) or 1
             alpha = constant_extrapolation(self.step_size, known, size)
         return FedExProxConstants(None if isinstance(alpha, str) else alpha, polyak)
 

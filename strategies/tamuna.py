@@ -40,7 +40,7 @@ import numpy as np
 
 from flower_fedcon.compressors.stripes import Stripe, Stripes
 from flower_fedcon.core.mirror import Mirror
-from flower_fedcon.core.participation import Bernoulli
+from flower_fedcon.core.participation import Sample
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COIN, COMPRESS
 from flower_fedcon.core.uploads import Uploads
@@ -126,8 +126,9 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     def derive(self) -> TAMUNAConstants:
         """Settle c, s, gamma, p and eta."""
         n, L, mu = self.setup.num_clients, self.setup.smoothness, self.setup.strong_convexity
-        c = round(self.setup.rate * n)
-        if c < 2 or (self.setup.sampled and isinstance(self.participation, Bernoulli)):
+        rule = self.participation
+        c = rule.size(n) or 0
+        if c < 2 or (self.setup.sampled and not isinstance(rule, Sample)):
             self.refuse_participation(
                 "needs cohorts of one size of at least 2", "Sample(count=2) or more, or Full()"
             )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from flower_fedcon.compressors import EF21, Compressor
-from flower_fedcon.core.participation import Participation
+from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.rng import COHORT, stream
@@ -67,6 +67,7 @@ class Method(ABC, Generic[State]):
     """Whether the iterates depend on how many rounds the run is to have."""
 
     setup: Setup
+    _draws: Draws | None = None
     """The run's; known once it is bound to one."""
     constants: Any = None
     """What `derive` has found."""
@@ -224,8 +225,15 @@ class Method(ABC, Generic[State]):
 
     def cohort(self, server_round: int) -> list[int]:
         """Return whom a round asks, in client order."""
-        draws = stream(self.setup.seed, COHORT, server_round)
-        return self.participation.draw(self.setup.num_clients, draws)
+        return self.draws.cohort(server_round)
+
+    @property
+    def draws(self) -> Draws:
+        """The cohorts of this run."""
+        if self._draws is None:
+            n, seed = self.setup.num_clients, self.setup.seed
+            self._draws = Draws(self.participation, n, lambda t: stream(seed, COHORT, t))
+        return self._draws
 
     def quorum(self, cohort_size: int) -> int:
         """Return the number of usable replies that a round of this cohort needs."""

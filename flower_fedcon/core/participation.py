@@ -1,26 +1,81 @@
-"""Who takes part in a round: everyone, a uniform sample, each by an independent draw, or one."""
+"""Who takes part in a round: everyone, a uniform sample, each by an independent draw, or one.
+
+`flower_fedcon.core.availability` has rules by which clients come and go.
+"""
 
 from __future__ import annotations
 
+import copy
+import logging
+import math
+import time
 from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import count, positive
+from flower_fedcon.errors import AlgorithmError, ConfigError
+from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.wire.digests import digest, shown
+
+_log = logging.getLogger("flwr")
+_KEPT = 512  # rounds that can be asked for again without going through those before
 
 
 class Participation(ABC):
-    """A rule that draws the cohort S of a round among N clients, without replacement."""
+    """A rule that draws the cohort S of a round among N clients, without replacement.
 
-    @abstractmethod
+    A rule of one's own defines `rate`, and `draw`; or `step` in its place, where a cohort depends
+    on the round, or on the cohorts before. What it has to remember for that it returns: a rule
+    itself does not change, so that a run that is repeated or resumed draws the same cohorts.
+
+    Examples
+    --------
+    Everyone by turns, from a client that is drawn before round 1:
+
+    >>> class InTurn(Participation):
+    ...     def begin(self, num_clients, rng):
+    ...         return int(rng.integers(num_clients))
+    ...     def step(self, memory, server_round, num_clients, rng):
+    ...         return [memory], (memory + 1) % num_clients
+    ...     def rate(self, num_clients):
+    ...         return 1 / num_clients
+    >>> draws = Draws(InTurn(), 3, lambda server_round: np.random.default_rng(server_round))
+    >>> [draws.cohort(server_round) for server_round in (1, 2, 3, 1)]
+    [[2], [0], [1], [2]]
+    """
+
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
         """Return the cohort: sorted indices into the list of client names."""
+        raise AlgorithmError(f"{type(self).__name__} defines neither draw nor step")
 
     @abstractmethod
     def rate(self, num_clients: int) -> float:
         """Return the expected fraction of clients in a cohort, in (0, 1]."""
+
+    def begin(self, num_clients: int, rng: np.random.Generator) -> Any:
+        """Return what `step` gets in round 1: arrays, numbers, texts, lists and dicts of these."""
+        return None
+
+    def step(
+        self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
+    ) -> tuple[list[int], Any]:
+        """Return the cohort of a round (1, 2, ...), and what the next round's `step` gets.
+
+        `memory` is not changed in place.
+        """
+        return self.draw(num_clients, rng), memory
+
+    def size(self, num_clients: int) -> int | None:
+        """Return the size of every cohort; None if it varies, or is not known."""
+        return None
+
+    def inclusion(self, num_clients: int) -> Array | None:
+        """Return the share of the rounds in which each client takes part; None if not known."""
+        return None
 
     def is_full(self, num_clients: int) -> bool:
         """Return whether every cohort is everyone."""
@@ -38,6 +93,10 @@ class Full(Participation):
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
         """Return everyone."""
         return list(range(num_clients))
+
+    def size(self, num_clients: int) -> int:
+        """Return N."""
+        return num_clients
 
     def rate(self, num_clients: int) -> float:
         """Return 1."""
@@ -142,6 +201,10 @@ class Only(Participation):
     def __post_init__(self) -> None:
         count("Only(client)", self.client, minimum=0)
 
+    def size(self, num_clients: int) -> int:
+        """Return 1."""
+        return 1
+
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
         """Return the client."""
         return [self.client]
@@ -153,3 +216,142 @@ class Only(Participation):
                 f"Only(client={self.client}): there are {num_clients} clients, counted from 0"
             )
         return 1.0 / num_clients
+
+
+class Draws:
+    """The cohorts of a run: those of a round are the same whenever they are asked for.
+
+    Parameters
+    ----------
+    rule : Participation
+    num_clients : int
+    rng : callable
+        Returns the generator of a round; 0 is before round 1.
+    """
+
+    def __init__(
+        self, rule: Participation, num_clients: int, rng: Callable[[int], np.random.Generator]
+    ) -> None:
+        self._rule, self._num_clients, self._rng = rule, num_clients, rng
+        self.remembers = _overrides(rule, "begin")
+        self._round = 0
+        self._memory: Any = rule.begin(num_clients, rng(0)) if self.remembers else None
+        self._known: OrderedDict[int, tuple[list[int], Any]] = OrderedDict()
+
+    def cohort(self, server_round: int) -> list[int]:
+        """Return whom a round asks, in client order."""
+        if not self.remembers:
+            return self._step(None, server_round)[0]
+        if server_round not in self._known:
+            if server_round <= self._round:
+                self._round, self._memory = 0, self._rule.begin(self._num_clients, self._rng(0))
+            while self._round < server_round:
+                self._round += 1
+                found = self._step(self._memory, self._round)
+                self._known[self._round], self._memory = found, found[1]
+                if len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+        return list(self._known[server_round][0])
+
+    def memory(self, server_round: int) -> Any:
+        """Return what the rule remembers after a round."""
+        if server_round == 0:
+            return self._rule.begin(self._num_clients, self._rng(0))
+        self.cohort(server_round)
+        return self._known[server_round][1]
+
+    def resume(self, server_round: int, memory: Any) -> None:
+        """Go on after a round with what the rule remembered then."""
+        self._round, self._memory = server_round, memory
+        self._known.clear()
+
+    def _step(self, memory: Any, server_round: int) -> tuple[list[int], Any]:
+        rng, n = self._rng(server_round), self._num_clients
+        cohort, memory = self._rule.step(memory, server_round, n, rng)
+        if not _is_of_package(self._rule):
+            cohort = _checked(self._rule, cohort, server_round, n)
+        return cohort, memory
+
+
+def check_rule(
+    rule: Participation, names: Sequence[str], rng: Callable[[int], np.random.Generator]
+) -> None:
+    """Refuse a rule that changes as it draws, and warn of one that prefers some clients.
+
+    Raises
+    ------
+    AlgorithmError
+        If a rule of the user's own remembers in itself, changes its memory in place, or draws
+        otherwise from the same generator.
+    """
+    n = len(names)
+    shares, error = rule.inclusion(n), 1e-9
+    if not _is_of_package(rule):
+        _check_pure(rule, n, rng)
+        if shares is None and not _overrides(rule, "step"):
+            shares, error = _measured(rule, n)
+    if shares is None or shares.max() - shares.min() <= error:
+        return
+    low, high = int(shares.argmin()), int(shares.argmax())
+    _log.warning(
+        "participation: clients take part unequally often, from %.3g of the rounds (%s) to %.3g "
+        "(%s): means over cohorts, and what a method finds by them, lean to those who take part "
+        "more often",
+        shares[low], names[low], shares[high], names[high],
+    )  # fmt: skip
+
+
+def _check_pure(
+    rule: Participation, num_clients: int, rng: Callable[[int], np.random.Generator]
+) -> None:
+    kind, tried = type(rule).__name__, copy.deepcopy(rule)
+    before = digest(tried)
+    memory = tried.begin(num_clients, rng(0))
+    for server_round in range(1, 6):
+        held = digest(memory)
+        cohort, following = tried.step(memory, server_round, num_clients, rng(server_round))
+        if digest(memory) != held:
+            raise AlgorithmError(f"{kind}.step changes its memory in place: return another one")
+        again, _ = tried.step(memory, server_round, num_clients, rng(server_round))
+        if digest(tried) != before:
+            raise AlgorithmError(
+                f"{kind} changes as it draws, so that a run that is repeated or resumed would draw "
+                "other cohorts: define begin and step, and return what is to be remembered"
+            )
+        if list(again) != list(cohort):
+            raise AlgorithmError(
+                f"{kind} draws other cohorts from the same generator: draw from rng alone"
+            )
+        memory = following
+
+
+def _measured(rule: Participation, num_clients: int) -> tuple[Array, float]:
+    """Return shares of the rounds as they were drawn for a moment, and what chance may make."""
+    rng, ends = np.random.default_rng(0), time.perf_counter() + 0.1
+    counts, rounds = np.zeros(num_clients), 0
+    while rounds < 100 or (rounds < 2000 and time.perf_counter() < ends):
+        counts[_checked(rule, rule.draw(num_clients, rng), rounds + 1, num_clients)] += 1
+        rounds += 1
+    shares = counts / rounds
+    p = float(shares.mean())
+    return shares, 8 * math.sqrt(p * (1 - p) / rounds)
+
+
+def _checked(rule: Participation, cohort: Any, server_round: int, num_clients: int) -> list[int]:
+    """Return a cohort as the user's own rule gives it, sorted, or refuse it."""
+    found = np.asarray(cohort)
+    usable = found.ndim == 1 and found.size and found.dtype.kind in "iu"
+    if not usable or found.min() < 0 or found.max() >= num_clients or len({*cohort}) < len(found):
+        raise AlgorithmError(
+            f"{type(rule).__name__}: the cohort of round {server_round} must be a list of "
+            f"different numbers from 0 to {num_clients - 1}, one at least, got {shown(cohort)}"
+        )
+    return sorted(map(int, cohort))
+
+
+def _overrides(rule: Participation, method: str) -> bool:
+    return getattr(type(rule), method) is not getattr(Participation, method)
+
+
+def _is_of_package(rule: Participation) -> bool:
+    return type(rule).__module__.partition(".")[0] == __name__.partition(".")[0]

@@ -277,9 +277,12 @@ class Server:
         """Return what a later start needs to continue from the last complete round."""
         private = {} if self.private is None else {"privacy": self.private.snapshot()}
         received = {} if self.received is None else {SETTING: self.received.snapshot()}
+        draws = self.strategy.draws
+        memory = {"participation": draws.memory(self.round)} if draws.remembers else {}
         return (
             private
             | received
+            | memory
             | {
                 "run_id": self.info.run_id,
                 "incarnation": self.info.incarnation,
@@ -302,6 +305,8 @@ class Server:
         self.uplink_bytes = snapshot["uplink_bytes"]
         self.downlink_bytes = snapshot["downlink_bytes"]
         self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])
+        if self.strategy.draws.remembers:
+            self.strategy.draws.resume(self.round, snapshot["participation"])
         if self.private is not None:
             self.private.resume(snapshot["privacy"])
         if self.received is not None:

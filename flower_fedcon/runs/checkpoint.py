@@ -45,6 +45,8 @@ _SERVER_FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
+_OPTIONAL = {"privacy", "compression", "participation"}
+
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """What must not change when a run is resumed: name -> its digest, and how it is shown."""
 
@@ -140,7 +142,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
     """Return whether a tree has the form of what `save` is given."""
     forms = (content, _FORM), (content and content.get("server"), _SERVER_FORM)
     for table, form in forms:
-        if not isinstance(table, dict) or table.keys() - {"privacy", "compression"} != form.keys():
+        if not isinstance(table, dict) or table.keys() - _OPTIONAL != form.keys():
             return False
         if not all(isinstance(table[name], kind) for name, kind in form.items()):
             return False

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.method import Method
+from flower_fedcon.core.participation import check_rule
 from flower_fedcon.core.protocol import Setup
+from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
@@ -61,6 +64,9 @@ class Run:
                 "certificates are made of the clients' gradients, which no noise covers: with "
                 "privacy=... leave certificates out"
             )
+        if setup.sampled:
+            rng = partial(stream, setup.seed, COHORT)
+            check_rule(strategy.participation, setup.names, rng)
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)

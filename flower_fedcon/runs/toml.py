@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.availability import Available, Cyclic, Markov
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.validation import parameters
 from flower_fedcon.wire import settings
 
 
@@ -110,6 +114,7 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
 
 
+_RULES = (Available, Bernoulli, Cyclic, Full, Markov, Only, Sample)
 _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
     "sample": lambda size: Sample(count=size),
     "fraction": lambda fraction: Sample(fraction=fraction),
@@ -143,15 +148,67 @@ def argument(name: str, value: Any) -> Any:
 def _participation(value: Any) -> Participation:
     if value == "full":
         return Full()
+    if isinstance(value, dict) and "type" in value:
+        return _typed_rule(str(value["type"]), {k: v for k, v in value.items() if k != "type"})
     if isinstance(value, dict) and len(value) == 1:
         (rule, number), *_ = value.items()
         if rule in _PARTICIPATION:
             return _PARTICIPATION[rule](number)
         raise ConfigError(f"unknown participation {rule!r}: {nearest(rule, _PARTICIPATION)}")
     raise ConfigError(
-        'participation must be "full", {sample = 3}, {fraction = 0.3}, {bernoulli = 0.5} or '
-        f"{{only = 0}}, got {value!r}"
+        'participation must be "full", {sample = 3}, {fraction = 0.3}, {bernoulli = 0.5}, '
+        '{only = 0}, {type = "Markov", stay = 0.9, back = 0.1}, {type = "Cyclic", groups = 4}, '
+        '{type = "Available", trace = "trace.csv"} or a rule of your own, {type = '
+        f'"module:Class", ...}}, got {value!r}'
     )
+
+
+def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
+    """Return a rule by its class: of this package, or of the user's own, "module:Class"."""
+    kind: Any = {rule.__name__: rule for rule in _RULES}.get(name)
+    if kind is None and ":" in name:
+        kind = own_object(name, "the participation rule")
+    if kind is None:
+        names = [rule.__name__ for rule in _RULES]
+        raise ConfigError(f"unknown participation {name!r}: {nearest(name, names)}")
+    known = parameters(kind)
+    for key in arguments:
+        if key not in known:
+            raise ConfigError(f"{name} takes no {key!r}: {nearest(key, known)}")
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in arguments:
+            raise ConfigError(f"participation of type {name} needs {key}: write {key} = ...")
+    found = kind(**arguments)
+    if not isinstance(found, Participation):
+        raise ConfigError(f"{name} is no Participation: derive it from flower_fedcon.Participation")
+    return found
+
+
+def own_object(name: str, what: str) -> Any:
+    """Return what "module:name" names, of a module that is installed or lies at hand.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a command's path does not hold it; worker processes inherit it
+        sys.path.append(here)
+    invalidate_caches()  # a module written a moment ago
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(
+            f"cannot import {module_name!r} for {what} {name!r} ({error!r}): write "
+            f'"module:name", of a module that is installed or lies in {here}'
+        ) from None
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        raise ConfigError(f"{module_name!r} has no {attribute!r}: {nearest(attribute, known)}")
+    return found
 
 
 def tabled(value: Any) -> Any:
@@ -174,6 +231,9 @@ def tabled(value: Any) -> Any:
         return {"only": value.client}
     if isinstance(value, Full):
         return "full"
+    if isinstance(value, Available):
+        stated = {"type": "Available", "trace": value.source or value.trace.astype(int).tolist()}
+        return stated if value.count is None else {**stated, "count": value.count}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):
@@ -182,7 +242,7 @@ def tabled(value: Any) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     kind = type(value).__name__
-    if settings.registered().get(kind) is not type(value):
+    if settings.registered().get(kind) is not type(value) and type(value) not in _RULES:
         raise ConfigError(f"{value!r} is no type of this package: a file cannot state it")
     stated = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
     return {"type": kind, **{k: tabled(v) for k, v in stated.items() if v is not None}}

@@ -6,7 +6,7 @@ import logging
 import math
 from typing import Any, NamedTuple, TypeVar, Unpack
 
-from flower_fedcon.core.participation import Bernoulli, Participation
+from flower_fedcon.core.participation import Bernoulli, Participation, Sample
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
@@ -98,7 +98,13 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
     def derive(self) -> DualConstants:
         """Settle the form, nu, rho and what goes with them."""
         setup, alpha, psi = self.setup, self.regularization, self.regularizer
+        n = setup.num_clients
         absent = setup.sampled or self.reply_rate < 1
+        rule, uniform = self.participation, Sample | Bernoulli
+        if setup.sampled and not isinstance(rule, uniform) and rule.inclusion(n) is not None:
+            self.refuse_participation(
+                "needs uniform cohorts", "Sample(...), Bernoulli(p) or Full()"
+            )
         form = self.form or ("accelerated" if absent or psi is not None else "paper")
         nu = choose_modulus(setup, self.strong_convexity, alpha)
         gamma = self.gap_gamma if self.stopping == "gap" else None

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.core.participation import Bernoulli
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.cohorts import key, unscaled
 from flower_fedcon.objectives.many import representatives
@@ -51,8 +50,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
         return f"{other} is of another package, whose lines may mean something else when traced"
-    if isinstance(strategy.participation, Bernoulli):
-        return "cohorts of Bernoulli(p) differ in size from round to round"
+    if strategy.participation.size(len(problem.objectives)) is None:
+        return f"cohorts of {strategy.participation!r} differ in size from round to round"
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
     standing = representatives(problem.objectives)

@@ -11,10 +11,7 @@ keys that ``[problem]`` then accepts. A file can also name a function of the use
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib import import_module, invalidate_caches
-from pathlib import Path
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
@@ -43,6 +40,7 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.tables import tables
+from flower_fedcon.runs.toml import own_object
 
 Builder: TypeAlias = Callable[..., FederatedProblem]
 
@@ -121,31 +119,11 @@ def builder(name: object) -> Builder:
     (True, True)
     """
     if isinstance(name, str) and ":" in name:
-        return _own(name)
+        own: Builder = own_object(name, "the problem")
+        return own
     if name not in BUILDERS:
         raise ConfigError(
             f"unknown problem {name!r}: {nearest(str(name), BUILDERS)}, or a function of your own "
             'as "module:function"'
         )
     return BUILDERS[str(name)]
-
-
-def _own(name: str) -> Builder:
-    module_name, _, function = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:  # a command's path does not hold it; worker processes inherit it
-        sys.path.append(here)
-    invalidate_caches()  # a module written a moment ago
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # whatever the user's module raises
-        raise ConfigError(
-            f"cannot import {module_name!r} for the problem {name!r} ({error!r}): write "
-            f'"module:function", of a module that is installed or lies in {here}'
-        ) from None
-    found = getattr(module, function, None)
-    if not callable(found):
-        known = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        hint = nearest(function, known)
-        raise ConfigError(f"{module_name!r} has no function {function!r}: {hint}")
-    return found  # type: ignore[no-any-return]

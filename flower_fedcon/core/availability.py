@@ -1,0 +1,251 @@
+"""Rules by which clients are not there when they are wanted: in turns, in chains, by a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.core.participation import Participation
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.validation import Array, count, optional
+
+
+def _some(available: Array, most: int | None, rng: np.random.Generator) -> list[int]:
+    """Return the clients that are available, or so many of them, drawn uniformly."""
+    if most is not None and len(available) > most:
+        available = np.sort(rng.choice(available, size=most, replace=False))
+    found: list[int] = available.tolist()
+    return found
+
+
+def _at_most(rate: float, most: int | None, num_clients: int) -> float:
+    return rate if most is None else min(rate, most / num_clients)
+
+
+@dataclass(frozen=True)
+class Cyclic(Participation):
+    """Groups of clients take turns: those of the first, then those of the next, and so on.
+
+    Cyclic client participation as in Cho, Sharma, Joshi, Xu, Kale, Zhang, "On the convergence of
+    federated averaging with cyclic client participation" (ICML 2023).
+
+    Parameters
+    ----------
+    groups : int
+        Number of groups, at least 1 and at most the number of clients; consecutive in the list of
+        names, and as even as they can be.
+    count : int, optional
+        So many of a group take part, drawn uniformly; by default all.
+
+    >>> rule, rng = Cyclic(groups=2), np.random.default_rng(0)
+    >>> [rule.step(None, t, 5, rng)[0] for t in (1, 2, 3)]
+    [[0, 1, 2], [3, 4], [0, 1, 2]]
+    """
+
+    groups: int
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        count("Cyclic(groups)", self.groups)
+        optional(count, "Cyclic(count)", self.count)
+
+    def step(
+        self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
+    ) -> tuple[list[int], Any]:
+        """Return the group whose turn it is, or some of it."""
+        turn = self._parts(num_clients)[(server_round - 1) % self.groups]
+        return _some(turn, self.count, rng), memory
+
+    def size(self, num_clients: int) -> int | None:
+        """Return the size of the groups, if they have one."""
+        sizes = {min(len(part), self.count or len(part)) for part in self._parts(num_clients)}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def inclusion(self, num_clients: int) -> Array:
+        """Return each client's share of the rounds."""
+        parts = self._parts(num_clients)
+        shares = [min(1.0, (self.count or len(part)) / len(part)) for part in parts]
+        return np.repeat(shares, [len(part) for part in parts]) / self.groups
+
+    def rate(self, num_clients: int) -> float:
+        """Return the mean size of a cohort, over N."""
+        return float(self.inclusion(num_clients).mean())
+
+    def _parts(self, num_clients: int) -> list[Array]:
+        if self.groups > num_clients:
+            raise ConfigError(
+                f"Cyclic(groups={self.groups}): there are only {num_clients} clients to share out"
+            )
+        return np.array_split(np.arange(num_clients), self.groups)
+
+
+@dataclass(frozen=True)
+class Markov(Participation):
+    """Each client comes and goes by a chain of its own; those who are there take part.
+
+    A client that takes part in a round is there in the next with probability `stay`; one that is
+    away comes back with probability `back`. Before round 1 the chains are in their long run. Where
+    nobody is there, time passes until somebody is.
+
+    Parameters
+    ----------
+    stay : float or sequence of float
+        In [0, 1]; of all clients, or of each.
+    back : float or sequence of float
+        In (0, 1]; of all clients, or of each.
+    count : int, optional
+        At most so many of those who are there take part, drawn uniformly.
+
+    >>> rule, rng = Markov(stay=0.75, back=0.25), np.random.default_rng(0)
+    >>> there = rule.begin(6, rng)
+    >>> cohort, there = rule.step(there, 1, 6, rng)
+    >>> cohort == np.flatnonzero(there).tolist(), rule.rate(6)
+    (True, 0.5)
+    """
+
+    stay: float | Sequence[float]
+    back: float | Sequence[float]
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("stay", "[0"), ("back", "(0")):
+            values = np.asarray(getattr(self, name), dtype=float)
+            low = values >= 0 if least == "[0" else values > 0
+            if values.ndim > 1 or not (low & (values <= 1)).all():
+                raise ConfigError(
+                    f"Markov({name}) must be in {least}, 1], a number or one for each client, got "
+                    f"{getattr(self, name)!r}"
+                )
+            if values.ndim:
+                object.__setattr__(self, name, tuple(values.tolist()))
+        optional(count, "Markov(count)", self.count)
+
+    def begin(self, num_clients: int, rng: np.random.Generator) -> Array:
+        """Return who is there before round 1, as booleans."""
+        return rng.random(num_clients) < self._there(num_clients)
+
+    def step(
+        self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
+    ) -> tuple[list[int], Any]:
+        """Return who is there now, and who takes part."""
+        stay, back = self._chains(num_clients)
+        there = memory
+        while True:
+            there = rng.random(num_clients) < np.where(there, stay, back)
+            if there.any():
+                return _some(np.flatnonzero(there), self.count, rng), there
+
+    def inclusion(self, num_clients: int) -> Array:
+        """Return the share of the time that each client is there, or takes part, about."""
+        there = self._there(num_clients)
+        return there * _at_most(1.0, self.count, max(1, round(float(there.sum()))))
+
+    def rate(self, num_clients: int) -> float:
+        """Return the expected share of the clients that take part (empty rounds not counted)."""
+        return _at_most(float(self._there(num_clients).mean()), self.count, num_clients)
+
+    def _chains(self, num_clients: int) -> tuple[Array, Array]:
+        found = []
+        for name in ("stay", "back"):
+            values = np.asarray(getattr(self, name), dtype=float)
+            if values.ndim and len(values) != num_clients:
+                raise ConfigError(
+                    f"Markov({name}) has {len(values)} values, one for each client, and there are "
+                    f"{num_clients} clients"
+                )
+            found.append(np.broadcast_to(values, num_clients))
+        return found[0], found[1]
+
+    def _there(self, num_clients: int) -> Array:
+        stay, back = self._chains(num_clients)
+        there: Array = back / (1 - stay + back)
+        return there
+
+
+class Available(Participation):
+    """Who is there in which round is given, as real traces give it.
+
+    Parameters
+    ----------
+    trace : array of shape (rounds, clients), or path
+        True, or 1, where a client is there; a path is that of a file with commas (CSV) of 0 and 1,
+        a row a round, or of a .npy file. Rounds after the last row begin again with the first.
+    count : int, optional
+        At most so many of those who are there take part, drawn uniformly.
+
+    >>> rule = Available([[1, 1, 0], [0, 0, 1]])
+    >>> [rule.step(None, t, 3, np.random.default_rng(0))[0] for t in (1, 2, 3)]
+    [[0, 1], [2], [0, 1]]
+    """
+
+    def __init__(self, trace: Any, count: int | None = None) -> None:
+        given = f"Available({trace})" if isinstance(trace, str | Path) else "Available(trace)"
+        values = _read(Path(trace)) if isinstance(trace, str | Path) else np.asarray(trace)
+        if values.ndim != 2 or not values.size or not np.isin(values, (0, 1)).all():
+            raise ConfigError(
+                f"{given} must have a row of zeros and ones for each round, one for each client, "
+                f"got an array of shape {values.shape}"
+            )
+        there = values.astype(bool)
+        empty = np.flatnonzero(~there.any(axis=1))
+        if len(empty):
+            raise ConfigError(
+                f"{given}: nobody is there in row {empty[0] + 1} ({len(empty)} such rows): leave "
+                "these out, since a round needs somebody"
+            )
+        self.trace, self.source = there, str(trace) if isinstance(trace, str | Path) else None
+        optional(_count, "Available(count)", count)
+        self.count = count
+
+    def __repr__(self) -> str:
+        rows, clients = self.trace.shape
+        most = "" if self.count is None else f", count={self.count}"
+        return f"Available({rows} rounds of {clients} clients{most})"
+
+    def step(
+        self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator
+    ) -> tuple[list[int], Any]:
+        """Return those who are there, or some of them."""
+        row = self._of(num_clients)[(server_round - 1) % len(self.trace)]
+        return _some(np.flatnonzero(row), self.count, rng), memory
+
+    def size(self, num_clients: int) -> int | None:
+        """Return how many take part in each round, if it is the same number."""
+        sizes = set(np.minimum(self.trace.sum(axis=1), self.count or num_clients).tolist())
+        return int(sizes.pop()) if len(sizes) == 1 else None
+
+    def inclusion(self, num_clients: int) -> Array:
+        """Return the share of the rounds in which each client takes part, on average."""
+        there = self._of(num_clients)
+        most = self.count or num_clients
+        shares: Array = (there * np.minimum(1.0, most / there.sum(axis=1, keepdims=True))).mean(0)
+        return shares
+
+    def rate(self, num_clients: int) -> float:
+        """Return the mean size of a cohort, over N."""
+        return float(self.inclusion(num_clients).mean())
+
+    def _of(self, num_clients: int) -> Array:
+        if self.trace.shape[1] != num_clients:
+            raise ConfigError(
+                f"{self!r}: a row must have a number for each client, and there are {num_clients}"
+            )
+        return self.trace
+
+
+_count = count
+
+
+def _read(path: Path) -> Array:
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+        return np.loadtxt(path, delimiter=",", ndmin=2)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"Available({path}): cannot read it as rows of zeros and ones: {error}"
+        ) from None
