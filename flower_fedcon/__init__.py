@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flower_fedcon.paths.path import regularization_path
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.registry import register
+    from flower_fedcon.runs.frames import read_runs
     from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.runs.plan import Plan
     from flower_fedcon.simulation import simulate
@@ -45,6 +46,7 @@ __all__ = [
     "client_app",
     "cross_validate",
     "keep_local",
+    "read_runs",
     "register",
     "regularization_path",
     "server_app",
@@ -74,6 +76,7 @@ _HOMES = {
     "client_app": "flower.apps",
     "cross_validate": "paths.folds",
     "keep_local": "flower.local_arrays",
+    "read_runs": "runs.frames",
     "register": "registry",
     "regularization_path": "paths.path",
     "server_app": "flower.apps",

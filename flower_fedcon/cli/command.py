@@ -85,6 +85,11 @@ _add(laboratory.reproduce, "fedcon reproduce --quick",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
 _add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",
      "fedcon plot runs/digits_l1 -o accuracy.pdf --x rounds --y test_accuracy")  # fmt: skip
+_add(
+    reports.table,
+    "fedcon table runs/digits_l1 --to residual=1e-3 --of rounds --of bytes",
+    "fedcon table runs/* --to residual=1e-3 --to residual=1e-6 --middle median -o table.tex",
+)
 _add(reports.report, "fedcon report runs/digits_l1 --open",
      "fedcon report runs/lasso runs/lasso-2 -o both.html")  # fmt: skip
 _add(reports.watch, "fedcon watch runs/lasso", "fedcon watch runs/lasso --once")

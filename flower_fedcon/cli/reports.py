@@ -37,6 +37,48 @@ def report(
             say("no browser was found: open the file in one")
 
 
+def table(
+    run_dirs: Folders,
+    to: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMN=LEVEL", help="A level to come to, such as residual=1e-3; may "
+                     "be repeated."),
+    ],
+    of: Annotated[
+        list[str] | None,
+        typer.Option(help="What is counted until then: rounds, bytes, uplink, downlink, seconds, or "
+                     "a column of the histories; may be repeated. By default rounds."),
+    ] = None,
+    middle: Annotated[
+        str, typer.Option(help="mean, with the standard deviation, or median, with the range.")
+    ] = "mean",
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="A .tex (booktabs) or .csv file; may be repeated."),
+    ] = None,
+) -> None:  # fmt: skip
+    """Show what runs spend until they come to a level, over their seeds: a table for papers."""
+    from flower_fedcon.errors import ConfigError
+    from flower_fedcon.lab.experiments import console
+    from flower_fedcon.lab.experiments.folders import write
+    from flower_fedcon.lab.experiments.targets import MIDDLES, parse_target, targets_of
+    from flower_fedcon.validation import choice
+
+    choice("middle", middle, MIDDLES)
+    for path in output or ():
+        if path.suffix not in (".tex", ".csv"):
+            raise ConfigError(f"cannot write {path}: its name must end in .tex or .csv")
+    folders = [path for path in run_dirs if not path.is_file()]  # DIR/* names files too
+    found = targets_of(folders, [*map(parse_target, to)], of or ["rounds"], middle)
+    shown = console.table("Algorithm", *found.titles, right_from=1)
+    for label in found.rows:
+        shown.add_row(label, *found.texts(label))
+    console.console().print(shown)
+    for path in output or ():
+        write(path, found.latex() if path.suffix == ".tex" else found.csv())
+        say(f"table: {path}")
+
+
 def watch(
     run_dir: Annotated[
         Path, typer.Argument(help="Folder of a run or a comparison.", metavar="RUN_DIR")

@@ -20,6 +20,8 @@ from flower_fedcon.validation import Array, nonnegative
 from flower_fedcon.wire.whole_files import atomic, check_file, read_bytes, storage
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from flower_fedcon.runs.table_report import Report
 
 Callback: TypeAlias = Callable[[Record], Any]
@@ -106,6 +108,12 @@ class History:
         columns = self.columns
         with atomic(Path(path)) as temporary:
             temporary.write_bytes(_table(columns, [_cells(row, columns) for row in self.rows]))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return all rows as a table of pandas: a row for each record, a column for each name."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=self.columns)
 
     @staticmethod
     def read_rows(path: str | Path) -> list[Record]:

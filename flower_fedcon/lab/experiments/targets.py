@@ -1,0 +1,258 @@
+"""What runs spend until they come to a level, over seeds: a table for papers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.lab.experiments.histories import histories_of
+from flower_fedcon.runs.history import Record, why_not_recorded
+
+SPENT = {
+    "rounds": "round",
+    "bytes": "",
+    "uplink": "uplink_bytes",
+    "downlink": "downlink_bytes",
+    "seconds": "seconds",
+}
+"""What can be counted by a short name: the column of the history; "bytes" is up and down."""
+MIDDLES = ("mean", "median")
+
+
+class Target(NamedTuple):
+    """A column of the history, and the level that it is to come down to."""
+
+    column: str
+    level: float
+
+
+class Cell(NamedTuple):
+    """What the runs of one label have spent until they came to a target.
+
+    Attributes
+    ----------
+    spent : list of float
+        Of the runs that came there.
+    total : int
+        The number of runs.
+    """
+
+    spent: list[float]
+    total: int
+
+    def numbers(self, middle: str) -> tuple[float, float, float]:
+        """Return the middle, and the two ends of the spread; NaN without a run that came there.
+
+        Mean, and one standard deviation below and above; or median, least and greatest.
+
+        >>> Cell([1.0, 2.0, 6.0], 4).numbers("median"), Cell([1.0, 3.0], 2).numbers("mean")[0]
+        ((2.0, 1.0, 6.0), 2.0)
+        """
+        if not self.spent:
+            return math.nan, math.nan, math.nan
+        if middle == "median":
+            return statistics.median(self.spent), min(self.spent), max(self.spent)
+        mean = statistics.fmean(self.spent)
+        spread = statistics.stdev(self.spent) if len(self.spent) > 1 else 0.0
+        return mean, mean - spread, mean + spread
+
+
+class TargetTable(NamedTuple):
+    """A row for each label, a cell for each target and each thing that is counted.
+
+    Attributes
+    ----------
+    heads : list of (Target, str)
+    rows : dict
+        Label -> its cells.
+    middle : str
+        "mean" or "median".
+    """
+
+    heads: list[tuple[Target, str]]
+    rows: dict[str, list[Cell]]
+    middle: str
+
+    @property
+    def titles(self) -> list[str]:
+        """What stands above the cells."""
+        return [f"{of} to {target.column} {target.level:g}" for target, of in self.heads]
+
+    def texts(self, label: str) -> list[str]:
+        """Return a label's cells as text: "12 ± 3 (4 of 5)", "12 (9 to 16)", "never"."""
+        return [self._text(cell) for cell in self.rows[label]]
+
+    def _text(self, cell: Cell) -> str:
+        if not cell.spent:
+            return "never" if cell.total == 1 else f"never (0 of {cell.total})"
+        middle, low, high = cell.numbers(self.middle)
+        text = _number(middle)
+        if cell.total > 1 and self.middle == "mean":
+            text += f" ± {_number((high - low) / 2)}"
+        elif cell.total > 1:
+            text += f" ({_number(low)} to {_number(high)})"
+        return (
+            text if len(cell.spent) == cell.total else f"{text}, {len(cell.spent)} of {cell.total}"
+        )
+
+    def csv(self) -> str:
+        """Return the table as CSV: a line for each cell."""
+        out = io.StringIO(newline="")
+        writer = csv.writer(out)
+        writer.writerow(["label", "column", "level", "spent", self.middle, "low", "high", "arrived",
+                         "runs"])  # fmt: skip
+        for label, cells in self.rows.items():
+            for (target, of), cell in zip(self.heads, cells, strict=True):
+                numbers = [
+                    repr(number) if cell.spent else "" for number in cell.numbers(self.middle)
+                ]
+                writer.writerow([label, *target, of, *numbers, len(cell.spent), cell.total])
+        return out.getvalue()
+
+    def latex(self) -> str:
+        r"""Return the table as LaTeX with the rules of the package booktabs."""
+        levels = [
+            f"${_tex(target.column)} \\le {_power(target.level)}$" for target, _ in self.heads
+        ]
+        body = [
+            f"{_tex(label)} & {' & '.join(map(self._latex, cells))} \\\\"
+            for label, cells in self.rows.items()
+        ]
+        said = {"mean": "mean and standard deviation", "median": "median, least and greatest"}
+        lines = [
+            f"% {said[self.middle]} of the runs that arrived; \\usepackage{{booktabs}}",
+            f"\\begin{{tabular}}{{l{'r' * len(self.heads)}}}",
+            "\\toprule",
+            " & ".join(["", *(_tex(of) for _, of in self.heads)]) + " \\\\",
+            " & ".join(["", *levels]) + " \\\\",
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _latex(self, cell: Cell) -> str:
+        share = "" if len(cell.spent) == cell.total else f" ({len(cell.spent)}/{cell.total})"
+        if not cell.spent:
+            return f"---{share if cell.total > 1 else ''}"
+        middle, low, high = cell.numbers(self.middle)
+        if cell.total == 1:
+            return f"${_number(middle)}$"
+        if self.middle == "mean":
+            return f"${_number(middle)} \\pm {_number((high - low) / 2)}${share}"
+        return f"${_number(middle)}$ [{_number(low)}, {_number(high)}]{share}"
+
+
+def parse_target(text: str) -> Target:
+    """Return a target such as "residual=1e-3".
+
+    >>> parse_target("residual=1e-3")
+    Target(column='residual', level=0.001)
+    """
+    column, equals, level = text.partition("=")
+    try:
+        found = Target(column.strip(), float(level))
+    except ValueError:
+        found = Target("", math.nan)
+    if not equals or not found.column or math.isnan(found.level):
+        raise ConfigError(f"--to {text}: write a column and a level, such as residual=1e-3")
+    return found
+
+
+def targets_of(
+    folders: Sequence[Path], to: Sequence[Target], of: Sequence[str], middle: str = "mean"
+) -> TargetTable:
+    """Return what the runs of some folders spend to come to levels.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Of runs or comparisons; runs that differ only in their seeds make one row.
+    to : sequence of Target
+    of : sequence of str
+        What is counted: a key of `SPENT`, or a column of the histories.
+    middle : str
+        "mean" (with the standard deviation) or "median" (with least and greatest).
+
+    Raises
+    ------
+    ConfigError
+        If a folder holds no run, or a column was not recorded.
+    """
+    histories, seeds = histories_of(folders)
+    heads = list(product(to, of))
+    rows = {
+        label: [_cell(seeds.get(label, [rows]), target, name) for target, name in heads]
+        for label, rows in histories.items()
+    }
+    return TargetTable(heads, rows, middle)
+
+
+def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
+    spent = []
+    for rows in runs:
+        known: Mapping[str, float] = {name: 0 for row in rows for name in row}
+        if target.column not in known:
+            raise ConfigError(
+                f"unknown column {target.column!r}: {why_not_recorded(target.column, list(known))}"
+            )
+        first = next((r for r in rows if r.get(target.column, math.inf) <= target.level), None)
+        if first is not None:
+            spent.append(_spent(first, of))
+    return Cell(spent, len(runs))
+
+
+def _spent(row: Record, of: str) -> float:
+    if of == "bytes":
+        return float(row["uplink_bytes"] + row["downlink_bytes"])
+    column = SPENT.get(of, of)
+    if column not in row:
+        raise ConfigError(f"unknown column {of!r}: {nearest(of, [*SPENT, *row])}")
+    return float(row[column])
+
+
+def _number(value: float) -> str:
+    """Return a number with as many digits as a table needs.
+
+    >>> _number(1234.0), _number(12.345), _number(12345678.0), _number(0.0123)
+    ('1234', '12.3', '1.23e+07', '0.0123')
+    """
+    if value == int(value) and abs(value) < 1e5:
+        return f"{value:.0f}"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e5 else f"{value:.3g}"
+
+
+def _tex(text: str) -> str:
+    r"""Return a text with LaTeX's own characters escaped.
+
+    >>> _tex("l1_ratio 50%")
+    'l1\\_ratio 50\\%'
+    """
+    special = {c: f"\\{c}" for c in "#$%&_{}"}
+    special |= {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    return "".join(special.get(c, c) for c in text)
+
+
+def _power(level: float) -> str:
+    """Return a level as mathematics: 10^{-3}.
+
+    >>> _power(1e-3), _power(0.25)
+    ('10^{-3}', '0.25')
+    """
+    digits, _, exponent = f"{level:.6e}".partition("e")
+    mantissa = float(digits)
+    if 1e-2 < abs(level) < 1e4:
+        return f"{level:g}"
+    return (
+        f"10^{{{int(exponent)}}}"
+        if mantissa == 1
+        else f"{mantissa:g} \\cdot 10^{{{int(exponent)}}}"
+    )

@@ -1,0 +1,121 @@
+"""Tables for papers: what runs spend until they come to a level."""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon import read_runs
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.targets import Cell, Target, TargetTable, targets_of
+from flower_fedcon.runs.history import History
+
+
+@pytest.fixture
+def runs(fedcon: Command) -> dict[str, list[History]]:
+    """Play three methods with three seeds, in the folder `many`."""
+    command = ["compare", "small.toml", "--rounds", "60", "--seeds", "0,1,2", "--run-dir", "many"]
+    assert fedcon(*command, "--set", "participation.sample=2")[0] == 0
+    return {
+        slug: [History.read_rows(f"many/{slug}/seed-{n}/history.csv") for n in range(3)]
+        for slug in ("fedfw", "fedfwplus", "mirror-2-steps")
+    }
+
+
+def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]]) -> None:
+    ends = sorted(rows[-1]["residual"] for rows in runs["fedfw"])
+    level = (ends[0] + ends[1]) / 2  # two seeds of FedFW may not arrive
+    to = [Target("residual", 3.0), Target("residual", level)]
+    found = targets_of([Path("many")], to, ["rounds", "bytes", "uplink_bytes"])
+    assert list(found.rows) == ["FedFW", "FedFWPlus", "Mirror, 2 steps"]
+    for slug, cells in zip(runs, found.rows.values(), strict=True):
+        expected = []
+        for target in to:
+            firsts = [
+                next((row for row in rows if row["residual"] <= target.level), None)
+                for rows in runs[slug]
+            ]
+            there = [row for row in firsts if row is not None]
+            expected.append([row["round"] for row in there])
+            expected.append([row["uplink_bytes"] + row["downlink_bytes"] for row in there])
+            expected.append([row["uplink_bytes"] for row in there])
+        assert [cell.spent for cell in cells] == expected
+        assert {cell.total for cell in cells} == {3}
+    assert len(found.rows["FedFW"][3].spent) < 3
+
+    options = ["--to", "residual=3.0", "--to", f"residual={level}", "--of", "rounds"]
+    code, out, error = fedcon("table", "many", *options, "-o", "t/a.csv", "-o", "t/a.tex")
+    assert (code, error) == (0, "")
+    rounds = found.rows["Mirror, 2 steps"][0].spent
+    shown = f"{statistics.fmean(rounds):.3g} ± {statistics.stdev(rounds):.3g}"
+    assert shown in out
+    with Path("t/a.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 6
+    assert float(lines[4]["mean"]) == statistics.fmean(rounds)
+    assert (lines[1]["arrived"], lines[1]["runs"]) == (str(len(found.rows["FedFW"][3].spent)), "3")
+    tex = Path("t/a.tex").read_text()
+    assert tex.count("\\\\") == 5  # two rows of heads, three of numbers
+    assert tex.count("&") == 10
+    assert "$residual \\le 3$" in tex
+    assert "\\toprule" in tex
+    _, out, _ = fedcon("table", "many", "--to", "residual=3.0", "--middle", "median")
+    low, high = min(rounds), max(rounds)
+    assert f"{statistics.median(rounds):.3g} ({low:.3g} to {high:.3g})" in out
+
+
+def test_cells() -> None:
+    heads = [(Target("kkt", 1e-6), "rounds")]
+    labels = {"50% of L_1": Cell([10.0, 14.0], 3), "b": Cell([], 2), "c": Cell([7.0], 1)}
+    table = TargetTable(heads, {label: [cell] for label, cell in labels.items()}, "mean")
+    assert [table.texts(label) for label in labels] == [
+        ["12 ± 2.83, 2 of 3"], ["never (0 of 2)"], ["7"]
+    ]  # fmt: skip
+    tex = table.latex()
+    assert "50\\% of L\\_1 & $12 \\pm 2.83$ (2/3)" in tex
+    assert "b & --- (0/2)" in tex
+    assert "c & $7$" in tex
+    assert "$kkt \\le 10^{-6}$" in tex
+    median = table._replace(middle="median")
+    assert median.texts("50% of L_1") == ["12 (10 to 14), 2 of 3"]
+    assert "$12$ [10, 14] (2/3)" in median.latex()
+
+
+def test_refusals(fedcon: Command) -> None:
+    assert fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")[0] == 0
+    for options, words in (
+        (["--to", "residual"], "write a column and a level"),
+        (["--to", "residual=x"], "write a column and a level"),
+        (["--to", "residua=1"], "did you mean 'residual'"),
+        (["--to", "residual=99", "--of", "byte"], "did you mean 'bytes'"),
+        (["--to", "residual=99", "--middle", "mode"], "middle must be one of"),
+        (["--to", "residual=99", "-o", "a.txt"], "must end in .tex or .csv"),
+    ):
+        assert words in refusal(fedcon, "table", "one", *options)
+    Path("empty").mkdir()
+    assert "holds no run" in refusal(fedcon, "table", "empty", "--to", "residual=1")
+
+
+def test_all_runs_as_one_frame(fedcon: Command, runs: dict[str, list[History]]) -> None:
+    assert fedcon("run", "small.toml", "--rounds", "4", "--run-dir", "more/one")[0] == 0
+    frame = read_runs("many", "more")
+    assert len(frame) == 9 * 60 + 4
+    assert list(frame.columns[:9]) == [
+        "folder", "label", "algorithm", "problem", "participation", "engine", "seed",
+        "problem_seed", "round",
+    ]  # fmt: skip
+    assert set(frame["label"]) == {"FedFW", "FedFWPlus", "Mirror, 2 steps"}
+    own = frame[(frame["label"] == "Mirror, 2 steps") & (frame["seed"] == 1)]
+    assert own["residual"].tolist() == [row["residual"] for row in runs["mirror-2-steps"][1]]
+    assert set(own["algorithm"]) == {"FedMiD"}
+    assert set(own["participation"]) == {"sample = 2"}
+    with pytest.raises(ConfigError, match="holds no run"):
+        read_runs("many", "nowhere")
+    one = History(None, runs["fedfw"][0])
+    assert one.to_frame()["round"].tolist() == list(range(1, 61))
+    assert re.fullmatch(r"many/fedfw/seed-0", frame["folder"].iloc[0])
