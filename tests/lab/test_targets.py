@@ -42,7 +42,8 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
             ]
             there = [row for row in firsts if row is not None]
             expected.append([row["round"] for row in there])
-            expected.append([row["uplink_bytes"] + row["downlink_bytes"] for row in there])
+            both = [row["uplink_bytes"] + row["downlink_bytes"] for row in there]
+            expected.append([number / 1e6 for number in both])
             expected.append([row["uplink_bytes"] for row in there])
         assert [cell.spent for cell in cells] == expected
         assert {cell.total for cell in cells} == {3}
@@ -62,7 +63,7 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
     tex = Path("t/a.tex").read_text()
     assert tex.count("\\\\") == 5  # two rows of heads, three of numbers
     assert tex.count("&") == 10
-    assert "$residual \\le 3$" in tex
+    assert "residual $\\le 3$" in tex
     assert "\\toprule" in tex
     _, out, _ = fedcon("table", "many", "--to", "residual=3.0", "--middle", "median")
     low, high = min(rounds), max(rounds)
@@ -80,10 +81,12 @@ def test_cells() -> None:
     assert "50\\% of L\\_1 & $12 \\pm 2.83$ (2/3)" in tex
     assert "b & --- (0/2)" in tex
     assert "c & $7$" in tex
-    assert "$kkt \\le 10^{-6}$" in tex
+    assert "kkt $\\le 10^{-6}$" in tex
+    large = TargetTable(heads, {"a": [Cell([2.5e7, 2.5e7], 2)]}, "mean")
+    assert "a & $2.5 \\cdot 10^{7} \\pm 0$ " in large.latex()
     median = table._replace(middle="median")
     assert median.texts("50% of L_1") == ["12 (10 to 14), 2 of 3"]
-    assert "$12$ [10, 14] (2/3)" in median.latex()
+    assert "$12$ [$10$, $14$] (2/3)" in median.latex()
 
 
 def test_refusals(fedcon: Command) -> None:

@@ -16,13 +16,13 @@ from flower_fedcon.lab.experiments.histories import histories_of
 from flower_fedcon.runs.history import Record, why_not_recorded
 
 SPENT = {
-    "rounds": "round",
-    "bytes": "",
-    "uplink": "uplink_bytes",
-    "downlink": "downlink_bytes",
-    "seconds": "seconds",
+    "rounds": (("round",), 1.0, "rounds"),
+    "bytes": (("uplink_bytes", "downlink_bytes"), 1e6, "MB"),
+    "uplink": (("uplink_bytes",), 1e6, "MB up"),
+    "downlink": (("downlink_bytes",), 1e6, "MB down"),
+    "seconds": (("seconds",), 1.0, "seconds"),
 }
-"""What can be counted by a short name: the column of the history; "bytes" is up and down."""
+"""What can be counted by a short name: the columns that are summed, what by, and the title."""
 MIDDLES = ("mean", "median")
 
 
@@ -83,7 +83,7 @@ class TargetTable(NamedTuple):
     @property
     def titles(self) -> list[str]:
         """What stands above the cells."""
-        return [f"{of} to {target.column} {target.level:g}" for target, of in self.heads]
+        return [f"{_title(of)} to {target.column} {target.level:g}" for target, of in self.heads]
 
     def texts(self, label: str) -> list[str]:
         """Return a label's cells as text: "12 ± 3 (4 of 5)", "12 (9 to 16)", "never"."""
@@ -98,9 +98,8 @@ class TargetTable(NamedTuple):
             text += f" ± {_number((high - low) / 2)}"
         elif cell.total > 1:
             text += f" ({_number(low)} to {_number(high)})"
-        return (
-            text if len(cell.spent) == cell.total else f"{text}, {len(cell.spent)} of {cell.total}"
-        )
+        arrived, total = len(cell.spent), cell.total
+        return text if arrived == total else f"{text}, {arrived} of {total}"
 
     def csv(self) -> str:
         """Return the table as CSV: a line for each cell."""
@@ -110,17 +109,14 @@ class TargetTable(NamedTuple):
                          "runs"])  # fmt: skip
         for label, cells in self.rows.items():
             for (target, of), cell in zip(self.heads, cells, strict=True):
-                numbers = [
-                    repr(number) if cell.spent else "" for number in cell.numbers(self.middle)
-                ]
-                writer.writerow([label, *target, of, *numbers, len(cell.spent), cell.total])
+                arrived = len(cell.spent)
+                numbers = [repr(n) if arrived else "" for n in cell.numbers(self.middle)]
+                writer.writerow([label, *target, _title(of), *numbers, arrived, cell.total])
         return out.getvalue()
 
     def latex(self) -> str:
         r"""Return the table as LaTeX with the rules of the package booktabs."""
-        levels = [
-            f"${_tex(target.column)} \\le {_power(target.level)}$" for target, _ in self.heads
-        ]
+        levels = [f"{_tex(to.column)} $\\le {_power(to.level)}$" for to, _ in self.heads]
         body = [
             f"{_tex(label)} & {' & '.join(map(self._latex, cells))} \\\\"
             for label, cells in self.rows.items()
@@ -130,7 +126,7 @@ class TargetTable(NamedTuple):
             f"% {said[self.middle]} of the runs that arrived; \\usepackage{{booktabs}}",
             f"\\begin{{tabular}}{{l{'r' * len(self.heads)}}}",
             "\\toprule",
-            " & ".join(["", *(_tex(of) for _, of in self.heads)]) + " \\\\",
+            " & ".join(["", *(_tex(_title(of)) for _, of in self.heads)]) + " \\\\",
             " & ".join(["", *levels]) + " \\\\",
             "\\midrule",
             *body,
@@ -145,10 +141,11 @@ class TargetTable(NamedTuple):
             return f"---{share if cell.total > 1 else ''}"
         middle, low, high = cell.numbers(self.middle)
         if cell.total == 1:
-            return f"${_number(middle)}$"
+            return _maths(middle)
         if self.middle == "mean":
-            return f"${_number(middle)} \\pm {_number((high - low) / 2)}${share}"
-        return f"${_number(middle)}$ [{_number(low)}, {_number(high)}]{share}"
+            spread = _maths((high - low) / 2)
+            return f"{_maths(middle)[:-1]} \\pm {spread[1:]}{share}"
+        return f"{_maths(middle)} [{_maths(low)}, {_maths(high)}]{share}"
 
 
 def parse_target(text: str) -> Target:
@@ -211,12 +208,21 @@ def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
 
 
 def _spent(row: Record, of: str) -> float:
-    if of == "bytes":
-        return float(row["uplink_bytes"] + row["downlink_bytes"])
-    column = SPENT.get(of, of)
-    if column not in row:
-        raise ConfigError(f"unknown column {of!r}: {nearest(of, [*SPENT, *row])}")
-    return float(row[column])
+    columns, unit, _ = SPENT.get(of, ((of,), 1.0, of))
+    for column in columns:
+        if column not in row:
+            raise ConfigError(f"unknown column {of!r}: {nearest(of, [*SPENT, *row])}")
+    return sum(float(row[column]) for column in columns) / unit
+
+
+def _title(of: str) -> str:
+    return SPENT[of][2] if of in SPENT else of.replace("_", " ")
+
+
+def _maths(value: float) -> str:
+    """Return a number as mathematics, with the digits that `_number` gives it."""
+    text = _number(value)
+    return f"${_power(float(text)) if 'e' in text else text}$"
 
 
 def _number(value: float) -> str:
@@ -251,8 +257,5 @@ def _power(level: float) -> str:
     mantissa = float(digits)
     if 1e-2 < abs(level) < 1e4:
         return f"{level:g}"
-    return (
-        f"10^{{{int(exponent)}}}"
-        if mantissa == 1
-        else f"{mantissa:g} \\cdot 10^{{{int(exponent)}}}"
-    )
+    power = f"10^{{{int(exponent)}}}"
+    return power if mantissa == 1 else f"{mantissa:g} \\cdot {power}"
