@@ -109,6 +109,28 @@ class RunArguments:
                     f"take it, --set {others[0]}.{setting} one of the others"
                 )
 
+    def refuse_of_study(self, seeds: str | None) -> None:
+        """Raise if an option was given that a study has no place for.
+
+        Raises
+        ------
+        ConfigError
+            With what to write instead.
+        """
+        from flower_fedcon.errors import ConfigError
+
+        if seeds is not None:
+            raise ConfigError('a study has its seeds in [sweep]: "run.seed" = [0, 1, 2]')
+        given = {
+            "--log-to": self.log_to,
+            "--log-json": self.log_json,
+            "--allow-change": self.allow_change,
+            "--checkpoint-every": self.checkpoint_every,
+        }
+        for name, value in given.items():
+            if value:
+                raise ConfigError(f"{name} is of single runs, and {self.file} is a study ([sweep])")
+
     @property
     def tracking(self) -> Tracking:
         """What follows the runs beside their folders."""

@@ -37,13 +37,25 @@ def compare(
             "of the problem, both:0,1,2 that of run and problem.",
         ),
     ] = None,
+    workers: Annotated[int, typer.Option(help="Processes, of a study.")] = 2,
 ) -> None:
-    """Run every algorithm of an experiment on the same problem."""
+    """Run every algorithm of an experiment on the same problem.
+
+    A file with a table [sweep] is a study: every algorithm at all combinations of its values, over
+    processes. The exit code is 1 if a run of it fails.
+    """
+    from flower_fedcon.lab.experiments.cells import run_study
     from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
     from flower_fedcon.lab.experiments.seed_statistics import parse_seeds
 
     experiment = arguments.experiment()
     arguments.say_whose_settings(experiment)
+    if experiment.sweep:
+        arguments.refuse_of_study(seeds)
+        folder = Path(arguments.plan(experiment).run_dir or "")
+        if not run_study(experiment, folder, workers=workers):
+            raise typer.Exit(1)
+        return
     if seeds is None:
         run_all(experiment, arguments.plan(experiment), arguments.tracking)
         return

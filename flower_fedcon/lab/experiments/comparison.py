@@ -32,7 +32,7 @@ def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
     folder = _folder(plan)
     label = experiment.labels[0]
     history = _play(experiment, 0, label, folder, plan, tracking)
-    _show(experiment, {label: history.rows}, [folder / FIGURE])
+    show(experiment, {label: history.rows}, [folder / FIGURE])
     if history.report is not None:
         console().print(history.report.text, markup=False, highlight=False, soft_wrap=True)
     say(f"directory: {folder}")
@@ -52,7 +52,7 @@ def run_all(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> Non
     if not plan.resume:
         write(folder / CONFIG, experiment.to_toml())
     rows = {label: history.rows for label, history in histories.items()}
-    _show(experiment, rows, _figures(folder))
+    show(experiment, rows, figures_of(folder))
     say(f"directory: {folder}")
 
 
@@ -82,7 +82,7 @@ def run_seeds(experiments: Mapping[int, Experiment], plan: Plan, tracking: Track
     if not (folder / CONFIG).exists():
         write(folder / CONFIG, first.to_toml())
     means = {label: mean(rows) for label, rows in runs.items() if all(rows)}
-    _show(first, means, _figures(folder), runs, one_problem=one_problem)
+    show(first, means, figures_of(folder), runs, one_problem=one_problem)
     for label, found in runs.items():
         if len(found) > 1 and same(found):
             say(f"{label}: nothing depends on the seed: its {len(found)} runs are one")
@@ -97,7 +97,7 @@ def _folder(plan: Plan) -> Path:
     return Path(plan.run_dir or "")
 
 
-def _figures(folder: Path) -> list[Path]:
+def figures_of(folder: Path) -> list[Path]:
     """Return the files of a comparison's figure: a bitmap, and vectors for papers."""
     figure = folder / FIGURE
     return [figure, figure.with_suffix(".pdf")]
@@ -146,22 +146,39 @@ def _play(
         return play(experiment, index, plan, label=label)
 
 
-def _show(
+def show(
     experiment: Experiment,
     histories: Mapping[str, Sequence[Record]],
     figures: Sequence[Path],
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
     *,
     one_problem: bool = True,
+    participation: Mapping[str, str] | None = None,
 ) -> None:
-    """Print the table of the runs that recorded anything, and draw their figure."""
+    """Print the table of the runs that recorded anything, and draw their figure.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        Says the title, the problem's metrics and optimum, and when runs end.
+    histories : dict
+        Label -> rows; over seeds the mean.
+    figures : sequence of Path
+        The figure's files.
+    seeds : dict, optional
+        Label -> the rows of each seed.
+    one_problem : bool
+        Whether all runs have one, and so one optimum.
+    participation : dict, optional
+        Label -> who takes part; by default as the experiment says.
+    """
     rows = {label: records for label, records in histories.items() if records}
     if not rows:
         return
     optimum = None
     if one_problem and any("residual" in row for records in rows.values() for row in records[-1:]):
         optimum = experiment.problem().optimum.value
-    rules = experiment.who_takes_part()
+    rules = participation or experiment.who_takes_part()
     console().print(
         results(
             rows,

@@ -106,10 +106,18 @@ def left(end: End) -> str:
         return "" if end.what.startswith("round ") else f", ended by {end.what}"
     if not math.isfinite(end.seconds):
         return ""
-    minutes, seconds = divmod(round(end.seconds), 60)
+    return f", {clock(end.seconds)} left until {end.what}"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as a clock shows it.
+
+    >>> clock(75.2), clock(3661)
+    ('1:15', '1:01:01')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    clock = f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-    return f", {clock} left until {end.what}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def results(

@@ -34,6 +34,9 @@
     [tuning]                           # optional: how `fedcon tune` compares the values of grids
     rounds = 100                       # the keys are those of `TuningOptions`
 
+    [sweep]                            # optional: a study, for `fedcon compare`; see `cells`
+    participation = [{fraction = 0.1}, "full"]
+
 An algorithm's `regularizer` and `constraint` come from the problem; a table such as
 ``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
 the problem has, or uses another, is refused unless its table, or ``[run]`` for all of them, says
@@ -55,7 +58,7 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments import overrides as changes
 from flower_fedcon.lab.experiments.folders import unused
-from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions
+from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions, check_sweep
 from flower_fedcon.lab.experiments.toml_schema import (
     Table,
     check_keys,
@@ -90,6 +93,8 @@ class Experiment:
     title, paper : str
     run_options : RunOptions
     tuning : TuningOptions
+    sweep : dict
+        Key -> values, as `run_tables.check_sweep` returns it.
 
     Raises
     ------
@@ -228,6 +233,17 @@ class Experiment:
         tables = {key: value for key, value in self._tables.items() if key != "compare"}
         return Experiment({**tables, "algorithm": self._table(label)}, self.source)
 
+    def changed(self, overrides: Sequence[str]) -> Experiment:
+        """Return the same experiment with changes, as `load` takes them, and without a sweep."""
+        tables = {key: value for key, value in self._tables.items() if key != "sweep"}
+        other = Experiment(tables, self.source, overrides)
+        other.share_problem(self)
+        return other
+
+    def concerns(self, label: str, key: str) -> bool:
+        """Return whether a key of `load` changes a run of an algorithm."""
+        return changes.concerns(self._tables, self._table(label), key)
+
     def with_algorithms(self, tables: Sequence[Table]) -> Experiment:
         """Return the same experiment with other algorithms, the main one first."""
         first, *others = tables
@@ -266,6 +282,8 @@ class Experiment:
             table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
             table.setdefault("participation", "full")
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
+        if index is None and self.sweep:
+            lines += section("[sweep]", self.sweep)
         return "\n".join(lines).lstrip("\n") + "\n"
 
     # --- checks --------------------------------------------------------------------------------
@@ -314,6 +332,9 @@ class Experiment:
             check_keys(tables.get("tuning", {}), parameters(TuningOptions))
             check_types(tables.get("tuning", {}), parameters(TuningOptions))
             self.tuning = TuningOptions(**tables.get("tuning", {}))
+        with context("[sweep]"):
+            check_table(tables.get("sweep", {}), "[sweep]")
+            self.sweep = check_sweep(tables.get("sweep", {}))
         with context("[problem]"):
             function = builder(_required_name(tables["problem"], "problem"))
             check_keys(tables["problem"], changes.valid_keys(tables, "problem"))

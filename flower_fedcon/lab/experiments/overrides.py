@@ -13,7 +13,7 @@ from flower_fedcon.problems import builder
 from flower_fedcon.runs.toml import parse_value
 from flower_fedcon.validation import parameters
 
-TOP = ("title", "paper", "problem", "run", "algorithm", "compare", "tuning")
+TOP = ("title", "paper", "problem", "run", "algorithm", "compare", "tuning", "sweep")
 """The keys of an experiment file."""
 ALGORITHM = ("name", "label", "on_mismatch", "grid")
 """The keys of an algorithm's table that are not its arguments."""
@@ -72,11 +72,28 @@ def _apply(tables: Table, override: str) -> None:
         _put(table, inside, value)
 
 
+def concerns(tables: Table, algorithm: Table, key: str) -> bool:
+    """Return whether a key changes a run of one of the algorithms."""
+    path = key.split(".")
+    if path[0] == "algorithm":
+        return algorithm is tables["algorithm"]
+    if path[0] == "compare":
+        return algorithm is tables["compare"][int(path[1]) - 1]
+    owners = [
+        table for table, _ in _places(tables, path) if any(table is one for one in _all(tables))
+    ]
+    return not owners or any(table is algorithm for table in owners)
+
+
+def _all(tables: Table) -> list[Table]:
+    return [tables["algorithm"], *_compared(tables)]
+
+
 def _places(tables: Table, path: list[str]) -> list[tuple[Table, list[str]]]:
     """Return the tables that a key changes, each with the path that leads on from there."""
     if path[0] in TOP:
         return [(tables, path)]
-    algorithms = [tables["algorithm"], *_compared(tables)]
+    algorithms = _all(tables)
     named = [table for table in algorithms if path[0].lower() in _names(table)]
     if len(path) > 1 and named:
         return [(table, path[1:]) for table in named]

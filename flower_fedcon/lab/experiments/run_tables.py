@@ -1,4 +1,4 @@
-"""The tables ``[run]`` and ``[tuning]`` of an experiment file."""
+"""The tables ``[run]``, ``[tuning]`` and ``[sweep]`` of an experiment file."""
 
 from __future__ import annotations
 
@@ -105,3 +105,28 @@ class TuningOptions:
         if self.level is None:
             return self.metric
         return f"{self.of} with {self.metric} at most {self.level:g}"
+
+
+def check_sweep(table: Any) -> dict[str, Any]:
+    """Return a table ``[sweep]`` as key -> values, dotted keys as texts.
+
+    >>> check_sweep({"local_steps": [1, 5], "run": {"seed": [0, 1]}})
+    {'local_steps': [1, 5], 'run.seed': [0, 1]}
+    """
+    found: dict[str, Any] = {}
+    pending = [("", table)]
+    while pending:
+        place, tables = pending.pop(0)
+        for key, value in tables.items():
+            name = f"{place}{key}"
+            if isinstance(value, dict):
+                pending.append((f"{name}.", value))
+            elif name == "tune" and isinstance(value, bool):
+                found[name] = value
+            elif not isinstance(value, list) or not value:
+                raise ConfigError(f"{name} must be a list of values, got {value!r}")
+            elif any(value.count(one) > 1 for one in value):
+                raise ConfigError(f"{name} has a value twice: {value!r}")
+            else:
+                found[name] = value
+    return found

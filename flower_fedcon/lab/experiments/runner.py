@@ -225,7 +225,8 @@ def _play_job(job: Job) -> Played:
             config=job.toml,
             callbacks=_stops(job.until),
         )
-        rows = play(experiment, job.index, plan).rows
+        with quiet(experiment.run_options.engine in ("local", "stacked"), strategies=False):
+            rows = play(experiment, job.index, plan).rows
         if experiment.reference:
             optimum = experiment.problem().optimum.value
     except StorageError:  # of this machine, not of the run

@@ -1,0 +1,194 @@
+"""Studies: an experiment file's algorithms at all combinations of some settings, over seeds.
+
+[sweep]
+participation = [{fraction = 0.1}, {fraction = 0.3}, "full"]
+local_steps = [1, 5]              # any key that `--set` takes, of the algorithms that take it
+"problem.seed" = [0, 1]           # seeds make one row together: mean and range
+"run.seed" = [0, 1, 2, 3, 4]
+tune = true                       # choose from each algorithm's grid in each cell first
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flower_fedcon.lab.experiments import tuning
+from flower_fedcon.lab.experiments.comparison import figures_of, show
+from flower_fedcon.lab.experiments.console import brief, clock, say
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.folders import label_slug, write
+from flower_fedcon.lab.experiments.runner import Job, play_jobs
+from flower_fedcon.lab.experiments.seed_statistics import mean
+from flower_fedcon.runs.directory import CONFIG
+from flower_fedcon.runs.history import Record
+from flower_fedcon.runs.toml import write_value
+
+
+class CellRun(NamedTuple):
+    """One run of a study.
+
+    Attributes
+    ----------
+    label : str
+        Of the cell: the algorithm's, with the settings of the sweep.
+    seed : str
+        What tells the run from others of its cell, "" if nothing does.
+    experiment : Experiment
+        With this algorithm alone.
+    """
+
+    label: str
+    seed: str
+    experiment: Experiment
+
+
+def runs_of(experiment: Experiment) -> list[CellRun]:
+    """Return the runs of a study, those on one problem together.
+
+    A setting that an algorithm does not take makes no further runs of it.
+    """
+    lists = {key: values for key, values in experiment.sweep.items() if key != "tune"}
+    # The problem's seed first: runs on one problem follow one another, and find its optimum once.
+    order = sorted(lists, key=lambda key: (not key.startswith("problem."), not _is_seed(key)))
+    found: dict[tuple[str, str], CellRun] = {}
+    for values in itertools.product(*(lists[key] for key in order)):
+        chosen = dict(zip(order, values, strict=True))
+        changes = [f"{key}={write_value(value)}" for key, value in chosen.items()]
+        tried = experiment.changed(changes)
+        for label in tried.labels:
+            own = {k: v for k, v in chosen.items() if tried.concerns(label, k)}
+            texts = [_text(key, value) for key, value in own.items() if not _is_seed(key)]
+            seed = "-".join(str(value) for key, value in own.items() if _is_seed(key))
+            name = ", ".join([label, *texts])
+            alone = tried.only(label).changed([f"algorithm.label={write_value(name)}"])
+            found.setdefault((name, seed), CellRun(name, seed, alone))
+    return list(found.values())
+
+
+def run_study(
+    experiment: Experiment, folder: Path, *, workers: int = 2, resume: bool = False
+) -> bool:
+    """Play a study's runs over processes, each in a folder of its own; show what they reached.
+
+    Finished runs of the folder are not repeated, and one that was interrupted goes on.
+
+    Returns
+    -------
+    bool
+        Whether every run came to its end.
+
+    Raises
+    ------
+    ConfigError
+        If a run cannot be made, or the folder holds other runs.
+    """
+    runs = runs_of(experiment)
+    for run in runs:
+        run.experiment.strategy()  # raises before the first run
+    if experiment.run_options.engine == "stacked":
+        _say_unstacked(runs)
+    if experiment.sweep.get("tune"):
+        runs = _tuned(runs, experiment, folder, workers)
+    labels = list(dict.fromkeys(run.label for run in runs))
+    jobs = []
+    for run in runs:
+        home = folder / label_slug(run.label, labels)
+        home = home / f"seed-{run.seed}" if run.seed else home
+        jobs.append(Job(str(home), run.experiment.to_toml(0), folder=home.resolve()))
+    rows: dict[str, list[Sequence[Record]]] = {label: [] for label in labels}
+    failed, began = [], time.monotonic()
+    for done, (number, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
+        run = runs[number]
+        name = f"{run.label}, seed {run.seed}" if run.seed else run.label
+        if played.error:
+            failed.append(f"{name}: failed: {played.error}")
+        else:
+            rows[run.label].append(played.rows)
+        state = "failed" if played.error else brief(played.rows[-1])
+        left = (time.monotonic() - began) / done * (len(jobs) - done)
+        after = f", {clock(left)} left" if done < len(jobs) else ""
+        say(f"{done}/{len(jobs)}: {name}: {state}{', found' if played.found else ''}{after}")
+    if not (folder / CONFIG).exists():
+        write(folder / CONFIG, experiment.to_toml())
+    whole = {label: found for label, found in rows.items() if found and all(found)}
+    who = {run.label: next(iter(run.experiment.who_takes_part().values())) for run in runs}
+    one_problem = len({write_value(run.experiment.problem_arguments) for run in runs}) == 1
+    show(
+        runs[0].experiment,
+        {label: mean(found) for label, found in whole.items()},
+        figures_of(folder),
+        whole,
+        one_problem=one_problem,
+        participation=None if _in_labels(experiment) else who,
+    )
+    for text in failed:
+        say(text)
+    say(f"directory: {folder}")
+    return not failed
+
+
+def _in_labels(experiment: Experiment) -> bool:
+    """Return whether labels say who takes part."""
+    return any(key.rpartition(".")[2] == "participation" for key in experiment.sweep)
+
+
+def _say_unstacked(runs: Sequence[CellRun]) -> None:
+    """Say once, and not in each run, why runs that are to be stacked are not."""
+    from flower_fedcon.engines.stacked import why_not_stackable
+
+    reasons: dict[str, str] = {}
+    for run in runs:
+        reason = why_not_stackable(run.experiment.strategy(), run.experiment.problem())
+        if reason is not None:
+            reasons.setdefault(reason, run.label)
+    for reason, label in reasons.items():
+        say(f"{label}: {reason}; such runs take the local engine")
+
+
+def _is_seed(key: str) -> bool:
+    return key.rpartition(".")[2] == "seed"
+
+
+def _text(key: str, value: Any) -> str:
+    """Return a setting for a label.
+
+    >>> _text("participation", {"fraction": 0.1}), _text("problem.alpha", 0.5)
+    ('fraction 0.1', 'alpha 0.5')
+    """
+    name = key.rpartition(".")[2]
+    if isinstance(value, dict):
+        return " ".join(f"{k} {v}" if k != "type" else str(v) for k, v in value.items())
+    return str(value) if name == "participation" else f"{name} {value}"
+
+
+def _tuned(
+    runs: Sequence[CellRun], experiment: Experiment, folder: Path, workers: int
+) -> list[CellRun]:
+    """Return the runs with the best settings of each cell's grid, found with its first seed."""
+    options, best, found = experiment.tuning, {}, []
+    for run in runs:
+        alone = run.experiment
+        if not alone.grid(run.label):
+            found.append(run)
+            continue
+        if run.label not in best:
+            say(f"{run.label}: tuning")
+            rounds = [f"run.rounds={options.rounds}"] if options.rounds is not None else []
+            points, _ = tuning.tune(
+                alone.changed(rounds),
+                tuning.file_grid(alone, run.label),
+                folder / "tuning" / label_slug(run.label, [run.label]),
+                options=options,
+                workers=workers,
+                say=say,
+            )
+            first = tuning.best(points, options)[0]
+            if not first.arrived:
+                say(f"{run.label}: no value of its grid arrived: the nearest is taken")
+            best[run.label] = [f"algorithm.{k}={v}" for k, v in first.settings.items()]
+        found.append(run._replace(experiment=alone.changed(best[run.label])))
+    return found

@@ -1,0 +1,145 @@
+"""Studies: all combinations of some settings, over seeds and processes."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from harness import Command, refusal
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.cells import runs_of
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.runs.history import History
+
+SWEEP = """
+[sweep]
+participation = [{sample = 2}, "full"]
+local_steps = [1, 3]
+"problem.seed" = [0, 1]
+run.seed = [0, 5]
+"""
+
+
+def written(more: str = SWEEP, rounds: int = 6) -> Path:
+    text = Path("small.toml").read_text().replace("rounds = 20", f"rounds = {rounds}")
+    Path("study.toml").write_text(text + more)
+    return Path("study.toml")
+
+
+def test_the_runs_of_a_study(fedcon: Command) -> None:
+    """A setting that a method does not take makes no further runs of it."""
+    found = runs_of(Experiment.load(written()))
+    labels = dict.fromkeys(run.label for run in found)
+    frank_wolfe = [f"{n}, {rule}" for n in ("FedFW", "FedFWPlus") for rule in ("sample 2", "full")]
+    mirror = [f"Mirror, 2 steps, {rule}, local_steps {steps}"
+              for rule in ("sample 2", "full") for steps in (1, 3)]  # fmt: skip
+    assert sorted(labels) == sorted([*frank_wolfe, *mirror])
+    assert len(found) == 8 * 4
+    assert {run.seed for run in found} == {"0-0", "0-5", "1-0", "1-5"}
+    problems = [run.experiment.problem_arguments["seed"] for run in found]
+    assert problems == sorted(problems)  # runs on one problem follow one another
+    (one,) = [run.experiment for run in found if (run.label, run.seed) == (mirror[1], "1-5")]
+    assert one.labels == [mirror[1]]
+    assert (one.run_options.seed, one.strategy().local_steps) == (5, 3)
+    assert one.who_takes_part() == {mirror[1]: "sample 2"}
+    own = '[sweep]\n"FedFW.penalty" = [1.0, 2.0]\n"algorithm.participation" = ["full"]\n'
+    labels = [run.label for run in runs_of(Experiment.load(written(own)))]
+    assert labels == [
+        "FedFW, penalty 1.0, full",
+        "FedFWPlus",
+        "Mirror, 2 steps",
+        "FedFW, penalty 2.0, full",
+    ]
+
+
+def test_a_study_is_played_once(fedcon: Command) -> None:
+    written(SWEEP.replace("[0, 5]", "[0]"), rounds=4)
+    command = ["compare", "study.toml", "--run-dir", "s"]
+    code, out, error = fedcon(*command, "--workers", "2")
+    assert (code, error) == (0, "")
+    assert "16/16: " in out
+    assert "left" in out
+    ends = [History.read_rows(f"s/fedfw-full/seed-{n}-0/history.csv")[-1] for n in (0, 1)]
+    words = " ".join(out.split())
+    assert f"{np.mean([row['residual'] for row in ends]):.3g}" in words
+    assert "sample 2" in words
+    assert Path("s/figure.pdf").exists()
+    assert tomllib.loads(Path("s/config.toml").read_text())["sweep"]["local_steps"] == [1, 3]
+    assert "holds a run already" in refusal(fedcon, *command)
+
+    first = Path("s/fedfwplus-sample-2/seed-1-0")
+    before = (first / "history.csv").read_bytes()
+    for name in ("result.json", "checkpoint", "history.csv"):
+        (first / name).unlink()  # of a run that was killed before its first checkpoint
+    code, out, _ = fedcon(*command, "--resume", "--workers", "1")
+    assert code == 0
+    assert out.count(", found") == 15
+    rows = History.read_rows(first / "history.csv")
+    assert [row["objective"] for row in rows] == [
+        float(line.split(b",")[1]) for line in before.splitlines()[1:]
+    ]
+    assert fedcon("plot", "s", "-o", "p.png")[0] == 0
+    code, out, _ = fedcon("table", "s", "--to", "residual=1e9")
+    assert code == 0
+    assert "Mirror, 2 steps, full, local_steps 3" in out
+
+
+def test_a_cell_that_fails_says_why(fedcon: Command) -> None:
+    other = '[[compare]]\nname = "FedAvg"\nclient_lr = 1.0\nlocal_steps = 2\non_mismatch = "warn"\n'
+    written(f'{other}[sweep]\n"FedAvg.client_lr" = [1e-3, 1e3]\n', rounds=200)
+    code, out, error = fedcon("compare", "study.toml", "--workers", "1")
+    assert (code, error) == (1, "")
+    assert "FedAvg, client_lr 1000.0: failed: " in out
+    assert "diverges" in out
+    table = out[out.index("Algorithm") :]
+    for label in ("FedAvg, client_lr 0.001", "FedFWPlus", "Mirror, 2 steps"):
+        assert label in table
+
+
+def test_cells_are_tuned(fedcon: Command) -> None:
+    text = (
+        Path("small.toml")
+        .read_text()
+        .replace("penalty = 5.0\n", "penalty = 0.05\ngrid = {penalty = [0.005, 0.05, 0.5]}\n")
+    )
+    Path("small.toml").write_text(text)
+    written('[tuning]\nrounds = 4\n[sweep]\ntune = true\nparticipation = [{sample = 1}, "full"]\n')
+    assert fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")[0] == 0
+    for slug in ("fedfw-sample-1", "fedfw-full"):
+        tried = {
+            name: History.read_rows(f"s/tuning/{slug}/penalty={name}/history.csv")[-1]["residual"]
+            for name in ("0.005", "0.05", "0.5")
+        }
+        chosen = tomllib.loads(Path(f"s/{slug}/config.toml").read_text())["algorithm"]["penalty"]
+        assert f"{chosen:g}" == min(tried, key=lambda name: tried[name])
+        assert len(History.read_rows(f"s/{slug}/history.csv")) == 6
+    assert not Path("s/tuning/fedfwplus-full").exists()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        ("participation = 3", "participation must be a list of values"),
+        ("local_steps = []", "local_steps must be a list of values"),
+        ("local_steps = [1, 1]", "local_steps has a value twice"),
+        ("local_step = [1, 2]", "unknown key 'local_step'"),
+        ("local_steps = [0]", "local_steps must be"),
+        ("run.seed = [-1]", "seed must be"),
+        ("participation = [{smple = 2}]", "did you mean 'sample'"),
+    ],
+)
+def test_refusals(fedcon: Command, sweep: str, words: str) -> None:
+    written(f"[sweep]\n{sweep}\n")
+    assert words in refusal(fedcon, "compare", "study.toml")
+
+
+def test_options_that_are_of_single_runs(fedcon: Command) -> None:
+    written()
+    assert "has its seeds in [sweep]" in refusal(fedcon, "compare", "study.toml", "--seeds", "0,1")
+    words = refusal(fedcon, "compare", "study.toml", "--log-json", "a.json")
+    assert "--log-json is of single runs" in words
+    with pytest.raises(ConfigError, match="unknown key"):
+        Experiment.load("study.toml", ["sweeps=1"])
