@@ -2,61 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flower_fedcon.cli.options import Set, examples
+from flower_fedcon.errors import ConfigError, printable
 from flower_fedcon.lab.experiments.console import console, say, table
+
+if TYPE_CHECKING:
+    from flower_fedcon.tables import DataError
 
 app = typer.Typer(help="Look at tables before a run.", no_args_is_help=True)
 
 
+_CLIENTS = 12  # as many are shown of each column; a file has all
+
+
 @app.command(
     epilog=examples(
-        "fedcon data check examples/heart/va.csv --schema examples/heart/app/schema.toml"
+        "fedcon data check examples/heart/*.csv --schema examples/heart/app/schema.toml",
+        "fedcon data check all.csv --schema schema.toml --client-column site -o columns.csv",
     )
 )
 def check(
     files: Annotated[list[Path], typer.Argument(help="Tables, or one.", metavar="FILE...")],
     schema: Annotated[Path, typer.Option(help="The TOML file that all nodes share.")],
+    client_column: Annotated[
+        str | None, typer.Option(help="The column that says whose row it is, in one file of all.")
+    ] = None,
     least: Annotated[
         int, typer.Option("--min-rows", help="As policy.min-rows of the node's configuration.")
     ] = 1,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A CSV file of all that is shown.")
+    ] = None,
 ) -> None:
-    """Say by file, row and column what does not fit a schema; else what a node would tell.
+    """Say by file, row and column what does not fit a schema; else what the tables hold.
 
-    Runs where the file is, and sends nothing. The exit code is 1 if something does not fit.
+    Of each column and client: how many values there are and how many are missing, the least, the
+    mean and the greatest, the categories with their rows, and what a node would tell a server.
+    Below stands what stands out: a client whose values are a hundred times the others', marks of
+    missing values such as -999, categories that may be one ("M", "m", "male"), a reference that
+    does not occur, columns that are combinations of others, empty columns, identifiers. Only what
+    does not fit is refused.
+
+    Runs where the files are, and sends nothing. The exit code is 1 if something does not fit.
     """
-    from flower_fedcon.tables import DataError, Schema, read_table
+    from flower_fedcon.problems.tables import client_names
+    from flower_fedcon.tables import DataError, Schema
+    from flower_fedcon.tables.read import columns_by_client, columns_of, guarded
+    from flower_fedcon.tables.survey import Client, survey
+    from flower_fedcon.wire.whole_files import write_text
 
+    if client_column is not None and len(files) != 1:
+        raise ConfigError(f"--client-column is for one file, got {len(files)} files")
     known, wrong = Schema.load(schema), False
-    for path in files:
+    fitting: list[Client] = []
+    notes: list[str] = []
+    for path, own_name in zip(files, client_names(list(map(str, files))), strict=True):
         try:
-            found = read_table(path, known)
+            if client_column is None:
+                parts = {own_name: guarded(path, columns_of, path, known)}
+            else:
+                parts, notes = guarded(path, columns_by_client, path, known, client_column)
         except DataError as error:
             wrong = True
-            for misfit in error.misfits or [error]:
-                say(str(misfit) if misfit is error else f"{path}: {misfit}")
+            _misfits(path, error)
             continue
-        rows, held = found.num_examples, len(found.targets) - found.num_examples
-        say(f"{path} fits: {rows} rows to train on, {held} held out")
-        if known.sparse:
-            continue
-        told = found.answer("summary", {}, least)
-        shown = table("Column", "Values", "Missing", "Told", right_from=1)
-        for j, feature in enumerate(known.numeric):
-            values = int(rows - _missing(found.numeric[found.training_rows, j]))
-            sent = "count and sum" if told["observed"][j] else "nothing"
-            shown.add_row(feature.name, str(values), str(rows - values), sent)
-        for j, feature in enumerate(known.categorical):
-            marks = found.categories[found.training_rows, j]
-            missing = int((marks == "").sum())
-            sent = "counts" if feature.categories else "counts and names"
-            shown.add_row(feature.name, str(rows - missing), str(missing), sent)
-        console().print(shown)
+        for name, columns in parts.items():
+            where = f"{path}" if client_column is None else f"{path}: {name}"
+            try:
+                found = guarded(path, columns.table)
+            except DataError as error:
+                wrong = True
+                _misfits(path, error)
+                continue
+            rows = found.num_examples
+            say(f"{where} fits: {rows} rows to train on, {len(found.targets) - rows} held out")
+            fitting.append(Client(name, columns, found))
+    if not fitting:
+        raise typer.Exit(1)
+    seen = survey(fitting, least)
+    shown = table("Column", "Client", "Values", "Missing", "Least", "Mean", "Greatest", "Told",
+                  "Categories", right_from=2)  # fmt: skip
+    columns_shown: dict[str, int] = {}
+    for line in seen.lines:
+        place = columns_shown.setdefault(line.column, 0)
+        columns_shown[line.column] += 1
+        if place < _CLIENTS:
+            numbers = [
+                "" if v is None else f"{v:.5g}" for v in (line.least, line.mean, line.greatest)
+            ]
+            shown.add_row(
+                "" if place else line.column, line.client, str(line.values), str(line.missing),
+                *numbers, line.told, _categories(line.categories),
+            )  # fmt: skip
+    console().print(shown)
+    if len(fitting) > _CLIENTS:
+        say(f"{_CLIENTS} of {len(fitting)} clients are shown; --output FILE has all")
     if wrong:
+        say("Tables that do not fit are not among these.")
+    findings = [*notes, *seen.findings]
+    say("What stands out:" if findings else "Nothing stands out.")
+    for finding in findings:
+        say(f"- {printable(finding)}")
+    for refusal in seen.refusals:
+        say(f"No model can be fitted: {printable(refusal)}")
+    if output is not None:
+        write_text(output, seen.csv)
+        say(f"columns: {output}")
+    if wrong or seen.refusals:
         raise typer.Exit(1)
 
 
@@ -79,7 +137,15 @@ def partition(
     say(f"figure: {output}")
 
 
-def _missing(column: object) -> int:
-    import numpy as np
+def _misfits(path: Path, error: DataError) -> None:
+    """Print all that does not fit in a file."""
+    for misfit in error.misfits:
+        say(f"{path}: {misfit}")
+    if not error.misfits:
+        say(str(error))
 
-    return int(np.isnan(column).sum())  # type: ignore[call-overload]
+
+def _categories(categories: Sequence[tuple[str, int]], most: int = 6) -> str:
+    """Return the most frequent categories with their rows."""
+    more = f", {len(categories) - most} more" if len(categories) > most else ""
+    return ", ".join(f"{printable(name, 20)} {rows}" for name, rows in categories[:most]) + more

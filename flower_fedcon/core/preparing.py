@@ -21,6 +21,7 @@ from flower_fedcon import __version__
 from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
+from flower_fedcon.tables.contrasts import check_outcomes, contrasts
 from flower_fedcon.tables.preparation import (
     Agreed,
     Preparation,
@@ -38,6 +39,7 @@ _log = logging.getLogger("flwr")
 LIMIT = Layout(((2**21,),), "float64", layered=False)
 """How many numbers a node may send in one array."""
 _LARGEST = 1e100
+_SAID = 10  # as many lines are logged of what stands out
 STAGES = ("summary", "spread", "constants")
 
 
@@ -85,16 +87,26 @@ class Preparing:
         self._up = self._down = 0
 
     def agree(self) -> Preparation:
-        """Play the two exchanges.
+        """Play the two exchanges, and log what stands out among the clients.
 
         Raises
         ------
         RoundError
             If a client's answer is missing; the error says whose and why.
+        ConfigError
+            If a class of the outcome has no row over all clients.
         """
         schema = self._schema
-        first = agree(schema, self._exchange(1, {}, expected(schema, None)))
+        told = self._exchange(1, {}, expected(schema, None))
+        check_outcomes(schema, told)
+        first = agree(schema, told)
         answers = self._exchange(2, first.payload, expected(schema, first), first)
+        said = contrasts(schema, self._names, first, told, answers)
+        for line in said[:_SAID]:
+            _log.warning("tables: %s", printable(line))
+        if len(said) > _SAID:
+            more = len(said) - _SAID
+            _log.warning("tables: %s more things stand out, see `fedcon data check`", more)
         found = conclude(schema, first, answers)
         for name, why in found.left_out.items():
             _log.warning("column %s is %s over all clients, and left out", name, why)
@@ -170,11 +182,13 @@ class Preparing:
 def _numbers(name: str, value: Any, size: int | None) -> Any:
     """Return one number or a vector that sums can bear."""
     array = np.asarray(value)
-    scalar = isinstance(value, float | int)
-    if array.dtype != np.float64 or (array.shape != (size,) and not (scalar and size == 1)):
+    scalar = name in ("rows", "width")
+    if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):
         raise ConfigError(f"{name!r} has shape {array.shape} and dtype {array.dtype}")
     if name == "constants":
         usable = np.isnan(array) | ((array >= 0) & (array <= _LARGEST))
+    elif name == "outcomes" and np.isnan(array).all():
+        usable = np.array(True)
     elif name == "sums":
         usable = np.abs(array) <= _LARGEST
     elif name == "squares":

@@ -91,9 +91,24 @@ class FederatedCoxRegression(FederatedEstimator):
             y = np.stack([time, event], axis=1).astype(float)
         X, y = self._validated(X, y, y_numeric=True, multi_output=True)
         if y.ndim == 1:
-            return X, np.stack([np.abs(y), y >= 0], axis=1).astype(float)
-        if y.shape[1] != 2:
+            y = np.stack([np.abs(y), y >= 0], axis=1).astype(float)
+        elif y.shape[1] != 2:
             raise ValueError(f"y must be times, or the columns time and event, got {y.shape}")
+        time, event = y.T
+        if (time < 0).any():
+            row = int(np.argmax(time < 0))
+            raise ValueError(
+                f"times must be >= 0, got {time[row]:g} in row {row}: with a column of events the "
+                "sign of a time says nothing, so correct it or drop the row"
+            )
+        other = event[(event != 0) & (event != 1)]
+        if other.size:
+            raise ValueError(
+                f"the second column of y must be 1 for an event and 0 for none, got {other[0]:g}: "
+                "where 2 stands for an event, give y[:, 1] == 2"
+            )
+        if not event.any():
+            raise ValueError("y has no event in any row: there is nothing to fit")
         return X, y
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:

@@ -110,7 +110,7 @@ def clients_of(
             raise ConfigError('give client_column or partition (by = "natural"), not both')
         read, names = dealt_out(paths[0], known, partition)
     elif client_column is None:
-        names = _names(paths)
+        names = client_names(paths)
         read = [read_table(path, known) for path in paths]
     else:
         found = read_clients(paths[0], known, client_column)
@@ -170,7 +170,7 @@ def regularizer(
     return psi if schema.loss == "cox" else WithIntercept(psi)
 
 
-def _names(paths: Sequence[str]) -> list[str]:
+def client_names(paths: Sequence[str]) -> list[str]:
     """Return the clients' names: those of the files, if they differ."""
     stems = [Path(path).stem.removesuffix(".csv") for path in paths]
     return stems if len(set(stems)) == len(stems) else [str(path) for path in paths]

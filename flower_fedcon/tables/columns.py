@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,12 +10,19 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.tables.cells import Cells
+from flower_fedcon.tables.marks import (
+    boolean_in,
+    canonical,
+    folded,
+    number_in,
+    text_of,
+    unfit_mark,
+)
 from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.schema import Feature, Schema, boolean_in, canonical, number_in
+from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 
-_EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
@@ -42,6 +48,8 @@ class Columns:
         What fits, and is worth saying.
     counts : dict of dict of int
         By column of marks: how often each text occurs in it, as it stands in the file.
+    numbers : dict of array, shape (m,)
+        By column of numbers, before any transform; NaN where a value is missing.
     """
 
     def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
@@ -51,6 +59,7 @@ class Columns:
         self.misfits: list[Misfit] = []
         self.notes: list[str] = []
         self.counts: dict[str, dict[str, int]] = {}
+        self.numbers: dict[str, Array] = {}
 
     def table(self) -> Table:
         """Return the table.
@@ -125,6 +134,14 @@ class Columns:
             found[mark] = known.get(mark, booleans.get(boolean_in(mark)))
             if found[mark] is None:
                 unknown.append(mark)
+        otherwise = [
+            mark for mark in found if mark and mark not in known and found[mark] is not None
+        ]
+        if otherwise:
+            said = _listed(otherwise)
+            self.notes.append(
+                f"column {name!r}: {said} are read as true and false, as the schema's values are"
+            )
         if others and not (booleans and any(number_in(mark) is None for mark in known)):
             own = {folded(mark): mark for mark in known}
             found |= dict.fromkeys([m for m in unknown if folded(m) not in own], -1.0)
@@ -169,6 +186,7 @@ class Columns:
         for mark in marks:
             if (number := number_in(mark)) is not None:
                 values[values == number] = np.nan
+        self.numbers[name] = values
         if feature.range:
             low, high = feature.range
             inside = np.isnan(values) | ((values >= low) & (values <= high))
@@ -180,7 +198,7 @@ class Columns:
             inside = np.isnan(values) | above
             said = f"{words}, for transform = {feature.transform!r}"
             self._expect(inside, name, said, "correct the cell, or choose another transform")
-            values[~inside] = np.nan
+            values = np.where(inside, values, np.nan)
         if feature.transform == "square":
             values = values * values
         elif feature.transform != "none":
@@ -232,40 +250,6 @@ class Columns:
             found = "nothing" if text_of(cell) is None else repr(str(cell))
             row = int(self._rows[place])
             self.misfits.append(Misfit(name, row, found, expected, remedy, wrong.size - 1))
-
-
-def text_of(cell: object) -> str | None:
-    """Return a cell as text; None if it is missing by its kind, not by a mark.
-
-    >>> text_of(" 01 "), text_of(7), text_of(True), text_of(None), text_of(float("nan"))
-    (' 01 ', '7', 'True', None, None)
-    """
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return None
-    return cell.decode() if isinstance(cell, bytes) else str(cell)
-
-
-def unfit_mark(cell: object) -> str:
-    """Return what is expected in place of a cell that cannot be a mark; "" if it can.
-
-    >>> unfit_mark(12345678901234567.0), unfit_mark(12345678901234567)
-    ('text, or a number below 2^53: a float has lost digits', '')
-    """
-    if isinstance(cell, float) and abs(cell) >= _EXACT:
-        return "text, or a number below 2^53: a float has lost digits"
-    return "text without a NUL character" if isinstance(cell, str) and "\0" in cell else ""
-
-
-def folded(mark: str) -> str:
-    """Return a mark without what is easily overlooked: case, blanks, signs between its letters.
-
-    >>> folded("North-East "), folded("northeast"), folded("01") == folded("1.0"), folded("-1")
-    ('northeast', 'northeast', True, '-1.0')
-    """
-    number = number_in(mark.strip())
-    if number is not None and math.isfinite(number):
-        return repr(number)
-    return re.sub(r"[\W_]+", "", mark.casefold()) or mark.strip()
 
 
 def _truths(known: Mapping[str, float]) -> dict[bool | None, float]:

@@ -4,14 +4,17 @@ Two exchanges, each of sums over the rows that a node trains on. With p numeric 
 features, c_1, ..., c_q their categories, and n the rows:
 
     1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
-             of each categorical column whose categories the schema does not list, their names
+             of each categorical column whose categories the schema does not list, their names;
+             of an outcome with classes how many rows each has (of events one number)
        down  the p means over all nodes, and the names of all categories, sorted
     2. up    of each numeric column the sum of (value - mean)^2 (p numbers); of each category how
              many rows have it (c_1 + ... + c_q numbers)
        down  with every later message: mean and scale of each column of the model
 
 A node says nothing that stands on fewer of its rows than its policy's `min_rows`: such a column
-counts as not observed, such a category as absent.
+counts as not observed, such a category as absent, and of its outcome it says nothing. Where a class
+has no row over all nodes there is no best model, and none is sought; what stands out among nodes is
+said (`flower_fedcon.tables.contrasts`), by these sums.
 
 A categorical feature has a column, 0 or 1, for each category but the reference. A missing value
 becomes the column's mean over all nodes: of a numeric column, or of those 0s and 1s. Its variance
@@ -36,7 +39,8 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.held_out import names as metric_names
-from flower_fedcon.tables.schema import Feature, Schema, number_in
+from flower_fedcon.tables.marks import number_in
+from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -193,11 +197,16 @@ def unpacked_text(array: Any) -> Any:
 
 def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
     """Return what nodes are to send, and how many numbers of each; None for any number."""
-    if schema.sparse:
-        return {"rows": 1, "width": 1} if first is None else {"squares": first.width}
+    if first is not None and schema.sparse:
+        return {"squares": first.width}
     p = len(schema.numeric)
     if first is None:
-        return {"rows": 1, "observed": p, "sums": p, "categories": None}
+        sizes: dict[str, int | None] = {"rows": 1}
+        if schema.outcomes:
+            sizes["outcomes"] = len(schema.outcomes)
+        if schema.sparse:
+            return sizes | {"width": 1}
+        return sizes | {"observed": p, "sums": p, "categories": None}
     return {"squares": p, "counts": sum(map(len, first.categories.values()))}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,9 +11,10 @@ import numpy as np
 
 from flower_fedcon.errors import FedConError, nearest
 from flower_fedcon.tables.cells import SPARSE, Cells, opened, read_cells, suffix_of
-from flower_fedcon.tables.columns import Columns, folded, text_of, unfit_mark
+from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
 from flower_fedcon.tables.misfits import DataError, Misfit
-from flower_fedcon.tables.schema import Schema, canonical
+from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.table import Table
 
 _log = logging.getLogger("flwr")
@@ -45,14 +46,14 @@ def read_table(
     path = Path(path)
     if column is None:
         return guarded(path, lambda: _told(columns_of(path, schema)))
-    parts, notes = guarded(path, lambda: columns_by_client(path, schema, column))
+    parts, notes = guarded(path, columns_by_client, path, schema, column)
     _say(path, notes)
     name = canonical(client)
     if name not in parts:
         raise DataError(
             f"{path}: no row has {name!r} in the column {column!r}: {nearest(name, parts)}"
         )
-    return guarded(path, lambda: _told(parts[name]))
+    return guarded(path, _told, parts[name])
 
 
 def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Table]:
@@ -64,9 +65,10 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
         As `read_table` does, or if a row is nobody's.
     """
     path = Path(path)
-    parts, notes = guarded(path, lambda: columns_by_client(path, schema, column))
-    _say(path, notes)
-    return guarded(path, lambda: {name: _told(columns) for name, columns in parts.items()})
+    parts, notes = guarded(path, columns_by_client, path, schema, column)
+    tables = guarded(path, lambda: {name: own.table() for name, own in parts.items()})
+    _say(path, dict.fromkeys([*notes, *(note for own in parts.values() for note in own.notes)]))
+    return tables
 
 
 def columns_of(path: Path, schema: Schema) -> Columns:
@@ -134,7 +136,7 @@ def owners_of(cells: Cells, schema: Schema, column: str) -> np.ndarray[Any, Any]
     return np.fromiter(owners, dtype=object, count=len(owners))
 
 
-def guarded(path: Path, read: Callable[[], Found]) -> Found:
+def guarded(path: Path, read: Callable[..., Found], *arguments: Any) -> Found:
     """Return what `read` finds in a file; whatever it raises names the file.
 
     Raises
@@ -142,7 +144,7 @@ def guarded(path: Path, read: Callable[[], Found]) -> Found:
     DataError
     """
     try:
-        return read()
+        return read(*arguments)
     except FedConError:
         raise
     except Exception as error:  # a column of some kind that nobody has thought of
@@ -175,7 +177,7 @@ def _told(columns: Columns) -> Table:
     return table
 
 
-def _say(path: Path, notes: list[str]) -> None:
+def _say(path: Path, notes: Iterable[str]) -> None:
     for note in notes:
         _log.warning("%s: %s", path, note)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -13,49 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.tables.marks import canonical
 from flower_fedcon.validation import choice, count
 
 NUMERIC, CATEGORICAL = KINDS = "numeric", "categorical"
 TRANSFORMS = ("none", "log", "log1p", "sqrt", "square")
 LOSSES = ("squared", "huber", "logistic", "multinomial", "poisson", "cox")
 _MISSING = ("", "?", "NA", "NaN", "nan")
-
-
-_WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_SPELLINGS = {"true": True, "t": True, "yes": True, "y": True, "1": True,
-              "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
-
-
-def canonical(value: object) -> str:
-    """Return a category, or another mark, as text without the blanks around it.
-
-    "1" and "1.0" are the same, since a column of whole numbers with a missing value is often saved
-    so; nothing else is: "01", "1.00" and "1e0" are what they are.
-
-    >>> [canonical(value) for value in (1, 1.0, "1.0", " b ", "01067", "1E2", True)]
-    ['1', '1', '1', 'b', '01067', '1E2', 'True']
-    """
-    text = str(value).strip()
-    return text[:-2] if _WHOLE.fullmatch(text) else text
-
-
-def number_in(text: str) -> float | None:
-    """Return the number that a text is, in ASCII digits and with a decimal point; or None.
-
-    >>> number_in("-1.5e3"), number_in("1,5"), number_in("nan"), number_in("1_000")
-    (-1500.0, None, None, None)
-    """
-    return float(text) if _NUMBER.fullmatch(text) else None
-
-
-def boolean_in(mark: str) -> bool | None:
-    """Return what a mark says, if it is a usual spelling of true or false; or None.
-
-    >>> boolean_in("TRUE"), boolean_in("No"), boolean_in("0"), boolean_in("2")
-    (True, False, False, None)
-    """
-    return _SPELLINGS.get(mark.lower())
 
 
 @dataclass(frozen=True)
@@ -279,6 +242,23 @@ class Schema:
         """All columns that a file must have."""
         return [name for name in (self.target, self.event, self.weight) if name] + self.names
 
+    @property
+    def outcomes(self) -> list[str]:
+        """What is said of a row of each class, of a loss that has classes; for "cox" events.
+
+        Their rows are counted before round 1: without any of one class there is no best model.
+        """
+        target = f"a target {self.target!r}"
+        if self.loss == "logistic":
+            yes = _either(self.positive)
+            no = f"of {_either(self.negative)}" if self.negative else f"other than {yes}"
+            return [f"{target} {no}", f"{target} of {yes}"]
+        if self.loss == "multinomial":
+            return [f"{target} of {mark!r}" for mark in self.classes]
+        if self.loss == "poisson":
+            return [f"{target} above 0"]
+        return [f"an event in column {self.event!r}"] if self.loss == "cox" else []
+
     def model_shape(self, columns: int) -> tuple[int, ...]:
         """Return the shape of a model of so many columns, its intercept included."""
         if self.loss == "cox":
@@ -317,6 +297,10 @@ def _features(given: Any) -> tuple[Feature, ...]:
         except ConfigError as error:
             raise ConfigError(f"feature {name!r}: {error}") from None
     return tuple(found)
+
+
+def _either(marks: Sequence[str]) -> str:
+    return " or ".join(map(repr, marks))
 
 
 def _listed(name: str, value: Any) -> Sequence[Any]:

@@ -119,6 +119,8 @@ class Table:
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
         answer: dict[str, Any] = {"rows": float(len(rows))}
+        if self.schema.outcomes:
+            answer["outcomes"] = self._outcomes(rows, least)
         if self.sparse is not None:
             return answer | {"width": float(self.sparse.shape[1])}
         observed, sums = [], []
@@ -138,6 +140,19 @@ class Table:
             "sums": np.array(sums),
             "categories": packed_text(own),
         }
+
+    def _outcomes(self, rows: Any, least: int) -> Array:
+        """Return how many rows each class has; NaN for all if one class, or the rest, has few."""
+        own, loss = self.outcome[rows], self.schema.loss
+        if loss == "multinomial":
+            counts = np.bincount(own.astype(np.intp), minlength=len(self.schema.classes))
+        elif loss == "logistic":
+            counts = np.array([(own < 0).sum(), (own > 0).sum()])
+        else:
+            counts = np.array([(own > 0).sum()])
+        rest = len(own) - counts
+        told = least == 1 or min(counts.min(), rest.min()) >= least
+        return counts.astype(np.float64) if told else np.full(len(counts), np.nan)
 
     def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
         if self.sparse is not None:

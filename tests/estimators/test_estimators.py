@@ -152,6 +152,21 @@ def test_times_to_events():
         np.testing.assert_array_equal(again.coef_, ours.coef_)
 
 
+WRONG_TIMES = {
+    "a negative time": ([[1, 1], [-2, 1]], "times must be >= 0, got -2 in row 1"),
+    "codes 1 and 2": ([[1, 1], [2, 2]], "must be 1 for an event and 0 for none, got 2: .*== 2"),
+    "no event": ([[1, 0], [2, 0]], "y has no event in any row"),
+    "all censored": ([-1.0, -2.0], "y has no event in any row"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TIMES)
+def test_times_that_cannot_be(case):
+    y, words = WRONG_TIMES[case]
+    with pytest.raises(ValueError, match=words):
+        FederatedCoxRegression().fit([[0.0], [1.0]], y)
+
+
 def test_pipelines_and_searches():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame(X * 7 + 3, columns=[f"x{j}" for j in range(X.shape[1])])

@@ -80,7 +80,7 @@ def test_nodes_find_what_this_process_finds(method, tmp_path):
 
 @on_grid
 def test_what_crosses_the_wire_before_round_1():
-    """To the number: 2 p + 1 sums, then p squares and the counts of the categories."""
+    """To the number: 2 p + 1 sums, two classes' rows, then p squares and the categories' rows."""
     grid = make_grid(HEART)
     FedDR(PSI, step_size=3.0).start(grid, num_rounds=1, schema=SCHEMA)
     sent = [asked(m) for m in grid.pushed]
@@ -89,9 +89,19 @@ def test_what_crosses_the_wire_before_round_1():
     problem = heart()
     p, counts = 6, sum(len(f.categories) for f in SCHEMA.categorical)
     header = 128
-    first = 8 + 2 * (header + 8 * p) + header + len("{}")
+    first = 8 + 2 * (header + 8 * p) + header + len("{}") + header + 2 * 8
     second = (header + 8 * p) + (header + 8 * counts)
     assert problem.preparation.uplink_bytes == 4 * (first + second)
+
+
+@on_grid
+def test_the_server_says_what_stands_out(log):
+    """By the sums that it has; a class that nobody has is refused."""
+    FedDR(PSI, step_size=3.0).start(make_grid(HEART), num_rounds=1, schema=SCHEMA)
+    assert "tables: column 'chol': no value is told by switzerland: the others' mean" in log.text
+    other = Schema("age", {"sex": "categorical"}, positive=["old"])
+    with pytest.raises(FedConError, match="no row of any client has a target 'age' of 'old'"):
+        FedDR(PSI, step_size=3.0).start(make_grid(HEART, other), num_rounds=1, schema=other)
 
 
 @on_grid

@@ -31,7 +31,7 @@ def test_what_a_node_would_tell(run_command):
     arguments = ("data", "check", str(FOLDER / "va.csv"), "--schema", SCHEMA, "--min-rows", "5")
     code, out, _ = run_command(*arguments)
     (ca,) = [line.split() for line in out.splitlines() if line.split()[:1] == ["ca"]]
-    assert (code, ca) == (0, ["ca", "1", "149", "nothing"])
+    assert (code, ca) == (0, ["ca", "va", "2", "198", "0", "0", "0", "nothing"])
 
 
 def test_the_example_has_the_package_s_files():

@@ -1,0 +1,211 @@
+"""What stands out among the clients of a table, from the sums that they tell before round 1.
+
+A node's owner, or a researcher, also sees what a file itself shows: `flower_fedcon.tables.survey`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.marks import looks_missing, near_duplicates
+from flower_fedcon.tables.preparation import Agreed, categories_of
+from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.payloads import Payload
+
+_FACTOR = 100.0  # scales that differ by so much are in other units
+_ROWS = 10  # fewer say little of an identifier
+_SHOWN = 6
+
+
+def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
+    """Refuse outcomes of which no model can be fitted.
+
+    Parameters
+    ----------
+    schema : Schema
+    told : sequence of dict
+        What the clients have told in the first exchange.
+
+    Raises
+    ------
+    ConfigError
+        If a class has no row over all clients. Where a client tells no numbers of rows, nothing is
+        refused.
+    """
+    if not schema.outcomes:
+        return
+    totals = np.sum([answer["outcomes"] for answer in told], axis=0)
+    for outcome, total in zip(schema.outcomes, totals.tolist(), strict=True):
+        if total == 0:
+            raise ConfigError(
+                f"no row of any client has {outcome}, so that there is no best model: correct "
+                "the schema or the tables; `fedcon data check` lists the values of each"
+            )
+
+
+def contrasts(
+    schema: Schema,
+    names: Sequence[str],
+    first: Agreed,
+    told: Sequence[Payload],
+    spread: Sequence[Payload],
+) -> list[str]:
+    """Return what stands out, a sentence each.
+
+    Parameters
+    ----------
+    schema : Schema
+    names : sequence of str
+        The clients'.
+    first : Agreed
+    told, spread : sequence of dict
+        What they have told in the first and in the second exchange.
+    """
+    found = []
+    for place, outcome in enumerate(schema.outcomes):
+        rows = [own["outcomes"][place] for own in told]
+        lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
+        if lacking:
+            found.append(f"no row has {outcome} at {listed(lacking)}")
+    if schema.sparse:
+        return found
+    for j, feature in enumerate(schema.numeric):
+        observed = np.array([own["observed"][j] for own in told])
+        sums = np.array([own["sums"][j] for own in told])
+        squares = np.array([own["squares"][j] for own in spread])
+        found += _missing(feature.name, names, observed)
+        found += _scales(feature, names, observed, sums, squares, float(first.means[j]))
+    place = 0
+    listed_own = [categories_of(own["categories"], schema) for own in told]
+    for feature in schema.categorical:
+        known = first.categories[feature.name]
+        counts = np.array([own["counts"][place : place + len(known)] for own in spread])
+        place += len(known)
+        found += _missing(feature.name, names, counts.sum(axis=1))
+        found += _categories(feature, known, names, counts)
+        where = [
+            name
+            for name, own, n in zip(names, listed_own, first.rows, strict=True)
+            if n >= _ROWS and len(own.get(feature.name, ())) == n
+        ]
+        if where:
+            found.append(
+                f"column {feature.name!r} has as many categories as rows at {listed(where)}: is it "
+                "an identifier? Leave it out"
+            )
+    return found
+
+
+def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
+    """Say where a column that others have tells of no value."""
+    where = [name for name, n in zip(names, observed.tolist(), strict=True) if n == 0]
+    if not where or len(where) == len(names):
+        return []
+    return [f"column {column!r}: no value is told by {listed(where)}: the others' mean stands in"]
+
+
+def _scales(
+    feature: Feature,
+    names: Sequence[str],
+    observed: Array,
+    sums: Array,
+    squares: Array,
+    mean: float,
+) -> list[str]:
+    """Say where values are a hundred times those of the others, or a hundredth."""
+    sizes, means = {}, {}
+    for name, n, total, square in zip(names, observed, sums, squares, strict=True):
+        if n:
+            own = means[name] = float(total / n)
+            if size := _size(feature.transform, own, float(square / n), mean):
+                sizes[name] = size
+    if len(sizes) < 2:
+        return []
+    found = []
+    logs = np.log(list(sizes.values()))
+    for place, name in enumerate(sizes):
+        ratio = math.exp(logs[place] - float(np.median(np.delete(logs, place))))
+        if len(sizes) == 2 and ratio < 1:
+            continue  # the same as what is said of the other one
+        if ratio < _FACTOR * (1 - 1e-9) and ratio * _FACTOR * (1 - 1e-9) > 1:
+            continue
+        said = f"{ratio:,.0f}" if ratio > 1 else f"1/{1 / ratio:,.0f}"
+        elsewhere = np.median([own for other, own in means.items() if other != name])
+        found.append(
+            f"column {feature.name!r}: values at {name} are about {said} times those of the others "
+            f"(mean {means[name]:.4g}, elsewhere {elsewhere:.4g}): another unit?"
+        )
+    return found
+
+
+def _size(transform: str, own: float, square: float, mean: float) -> float:
+    """Return the size of a client's values, before they were transformed; 0 if it is not known.
+
+    Parameters
+    ----------
+    transform : str
+    own : float
+        Their mean.
+    square : float
+        The mean of their squared distances from `mean`.
+    mean : float
+        That of all clients.
+    """
+    if transform in ("log", "log1p"):
+        return math.exp(min(own, 700.0))
+    # Where the others are far away, what is left of the difference is rounding.
+    second = square + 2 * mean * own - mean * mean
+    rounding = 1e-12 * (square + mean * mean)
+    size = math.sqrt(max(second if second > rounding else 0.0, own * own))
+    return {"sqrt": size * size, "square": math.sqrt(size)}.get(transform, size)
+
+
+def _categories(
+    feature: Feature, known: Sequence[str], names: Sequence[str], counts: Array
+) -> list[str]:
+    """Say what stands out among the categories of a column, with rows by client and category."""
+    found, column = [], f"column {feature.name!r}"
+    total = dict(zip(known, counts.sum(axis=0).tolist(), strict=True))
+    present = [category for category in known if total[category]]
+    for group in near_duplicates(present):
+        said = ", ".join(f"{category!r} ({total[category]:.0f} rows)" for category in group)
+        found.append(f"{column}: {said} are {len(group)} categories: do they mean the same?")
+    for category in present:
+        if looks_missing(category):
+            found.append(
+                f"{column}: {category!r} ({total[category]:.0f} rows) is a category: if it stands "
+                "for a missing value, add it to missing in the schema"
+            )
+    reference = feature.reference or (feature.categories[0] if feature.categories else "")
+    if reference and present and not total.get(reference):
+        found.append(
+            f"{column}: its reference {reference!r} occurs in no row, so that the columns of the "
+            f"other categories sum to 1: name one that occurs ({listed(present)})"
+        )
+    whole = counts.sum(axis=0)
+    apart = [
+        place
+        for place, own in enumerate(counts)
+        if own.any() and (whole - own).any() and not ((whole - own)[own > 0]).any()
+    ]
+    if apart:
+        own = [[known[j] for j in np.flatnonzero(counts[place]).tolist()] for place in apart]
+        pairs = zip(apart[:_SHOWN], own, strict=False)
+        said = "; ".join(f"{names[place]} has {listed(marks)}" for place, marks in pairs)
+        found.append(f"{column}: categories that no other client has, and no others: {said}")
+    return found
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names, or categories, of which the first few are shown.
+
+    >>> listed(["a", "b"]), listed([str(j) for j in range(9)])
+    ('a, b', '0, 1, 2, 3, 4, 5 and 3 more')
+    """
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,139 @@
+"""Marks: categories, outcomes and clients as text, and what a mark may be mistaken for."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+
+_WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
+_BLANK = re.compile(r"[\s_]+")
+_BETWEEN = re.compile(r"(?<=[^\W\d])[.,;:'\"/-]+(?=[^\W\d])")
+_NINES = re.compile(r"-9+|-8+|9{3,}")
+_MISSING = {
+    "n/a", "na", "n.a.", "#n/a", "nan", "null", "none", "nil", "missing", "<na>", "unknown", "unk",
+    "nd", "n.d.", ".", "..", "-", "--", "*", "?", "not available", "not known",
+}  # fmt: skip
+_SPELLINGS = {"true": True, "t": True, "yes": True, "y": True, "1": True,
+              "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
+
+
+def canonical(value: object) -> str:
+    """Return a category, or another mark, as text without the blanks around it.
+
+    "1" and "1.0" are the same, since a column of whole numbers with a missing value is often saved
+    so; nothing else is: "01", "1.00" and "1e0" are what they are.
+
+    >>> [canonical(value) for value in (1, 1.0, "1.0", " b ", "01067", "1E2", True)]
+    ['1', '1', '1', 'b', '01067', '1E2', 'True']
+    """
+    text = str(value).strip()
+    return text[:-2] if _WHOLE.fullmatch(text) else text
+
+
+def number_in(text: str) -> float | None:
+    """Return the number that a text is, in ASCII digits and with a decimal point; or None.
+
+    >>> number_in("-1.5e3"), number_in("1,5"), number_in("nan"), number_in("1_000")
+    (-1500.0, None, None, None)
+    """
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def boolean_in(mark: str) -> bool | None:
+    """Return what a mark says, if it is a usual spelling of true or false; or None.
+
+    >>> boolean_in("TRUE"), boolean_in("No"), boolean_in("0"), boolean_in("2")
+    (True, False, False, None)
+    """
+    return _SPELLINGS.get(mark.lower())
+
+
+def text_of(cell: object) -> str | None:
+    """Return a cell as text; None if it is missing by its kind, not by a mark.
+
+    >>> text_of(" 01 "), text_of(7), text_of(True), text_of(None), text_of(float("nan"))
+    (' 01 ', '7', 'True', None, None)
+    """
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    return cell.decode() if isinstance(cell, bytes) else str(cell)
+
+
+def unfit_mark(cell: object) -> str:
+    """Return what is expected in place of a cell that cannot be a mark; "" if it can.
+
+    >>> unfit_mark(12345678901234567.0), unfit_mark(12345678901234567)
+    ('text, or a number below 2^53: a float has lost digits', '')
+    """
+    if isinstance(cell, float) and abs(cell) >= _EXACT:
+        return "text, or a number below 2^53: a float has lost digits"
+    return "text without a NUL character" if isinstance(cell, str) and "\0" in cell else ""
+
+
+def folded(mark: str) -> str:
+    """Return a mark without what is easily overlooked: case, accents, blanks, signs in words.
+
+    Signs that mean something stay: "A+" is not "A-", and "<5" not ">5".
+
+    >>> folded("North-East "), folded("Zürich"), folded("A+"), folded("A-"), folded("01")
+    ('northeast', 'zurich', 'a+', 'a-', '1.0')
+    """
+    number = number_in(mark.strip())
+    if number is not None and math.isfinite(number):
+        return repr(number)
+    plain = unicodedata.normalize("NFKD", mark.casefold())
+    plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
+    return _BETWEEN.sub("", _BLANK.sub("", plain)).rstrip(".") or mark.strip()
+
+
+def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
+    """Return the groups of marks that may well mean one thing.
+
+    They differ in what `folded` leaves out, or one is the first letter of the only other word that
+    begins with it, or all marks are spellings of true and false.
+
+    >>> near_duplicates(["M", "m", "male", "f", "female", "01", "1.00"])
+    [['M', 'm', 'male'], ['f', 'female'], ['01', '1.00']]
+    >>> near_duplicates(["yes", "N", "0"]), near_duplicates(["A+", "A-", "AB"])
+    ([['N', '0']], [])
+    """
+    groups: dict[str, list[str]] = {}
+    for mark in marks:
+        groups.setdefault(folded(mark), []).append(mark)
+    truths = {key: boolean_in(key.removesuffix(".0")) for key in groups}
+    if None not in truths.values():
+        joined: dict[bool | None, list[str]] = {}
+        for key, group in groups.items():
+            joined.setdefault(truths[key], []).extend(group)
+        return [group for group in joined.values() if len(group) > 1]
+    words: dict[str, list[str]] = {}
+    for key in groups:
+        if len(key) > 2 and key.isalpha():
+            words.setdefault(key[0], []).append(key)
+    for letter, found in words.items():
+        if letter in groups and len(found) == 1:
+            groups[letter] += groups.pop(found[0])
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def looks_missing(mark: str) -> bool:
+    """Return whether a mark looks as if it stood for a missing value.
+
+    >>> [looks_missing(mark) for mark in ("N/A", "null", "-999", "9", "none of these")]
+    [True, True, True, False, False]
+    """
+    return mark.casefold() in _MISSING or bool(_NINES.fullmatch(mark))
+
+
+def fills_in(value: float) -> bool:
+    """Return whether a number looks as if it stood for a missing value: nines, or eights.
+
+    >>> [fills_in(value) for value in (-999.0, 99.0, -99.9, 9999.0, -8.0, 9.0, 989.0)]
+    [True, True, True, True, True, False, False]
+    """
+    digits = f"{abs(value):.10g}".replace(".", "")
+    return set(digits) in ({"9"}, {"8"}, {"7"}) and (len(digits) > 1 or value < 0)

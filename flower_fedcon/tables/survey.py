@@ -1,0 +1,321 @@
+"""What the owners of tables, or a researcher, see of them where they lie, before anything is sent.
+
+Of each client's columns the numbers of values and of missing ones, the least, the mean and the
+greatest, and the categories with their rows; and what stands out: what the clients' sums show
+(`flower_fedcon.tables.contrasts`), and what only the rows do.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.contrasts import check_outcomes, contrasts, listed
+from flower_fedcon.tables.marks import canonical, fills_in
+from flower_fedcon.tables.preparation import Preparation, agree, conclude
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
+from flower_fedcon.validation import Array
+
+_WIDE = 1000  # columns of a model, above which no combinations of them are sought
+_FAR = 100.0
+_FEW = 20  # values, below which they are not taken for identifiers
+_ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """A client's table, which fits its schema."""
+
+    name: str
+    columns: Columns
+    table: Table
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one client's column holds; numbers are None where they mean nothing.
+
+    Parameters
+    ----------
+    column, client : str
+    values, missing : int
+    least, mean, greatest : float, optional
+        Of a column of numbers, as they stand in the file.
+    categories : tuple of (str, int)
+        With their rows, the most frequent first; of features, outcomes and events.
+    told : str
+        What a server is told of it before round 1.
+    """
+
+    column: str
+    client: str
+    values: int
+    missing: int
+    least: float | None
+    mean: float | None
+    greatest: float | None
+    categories: tuple[tuple[str, int], ...]
+    told: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found.
+
+    Parameters
+    ----------
+    lines : tuple of Line
+    findings : tuple of str
+        What stands out, a sentence each.
+    refusals : tuple of str
+        Why no model could be fitted.
+    """
+
+    lines: tuple[Line, ...]
+    findings: tuple[str, ...]
+    refusals: tuple[str, ...]
+
+    @property
+    def csv(self) -> str:
+        """All lines as a CSV file: a line for each column and client, and for each category."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            ["column", "client", "category", "values", "missing", "least", "mean", "greatest"]
+        )
+        for line in self.lines:
+            numbers = ["" if v is None else repr(v) for v in (line.least, line.mean, line.greatest)]
+            writer.writerow([line.column, line.client, "", line.values, line.missing, *numbers])
+            for category, rows in line.categories:
+                writer.writerow([line.column, line.client, category, rows, "", "", "", ""])
+        return out.getvalue()
+
+
+def survey(clients: Sequence[Client], least: int = 1) -> Survey:
+    """Return what the clients' tables hold, and what stands out.
+
+    Parameters
+    ----------
+    clients : sequence of Client
+    least : int
+        What the policy of every node says of `min_rows`.
+    """
+    schema = clients[0].table.schema
+    names = [client.name for client in clients]
+    told = [client.table.answer(SUMMARY, {}, least) for client in clients]
+    first = agree(schema, told)
+    spread = [client.table.answer(SPREAD, first.payload, least) for client in clients]
+    findings = [f"{c.name}: {note}" for c in clients for note in c.columns.notes]
+    findings += contrasts(schema, names, first, told, spread)
+    findings += [line for client in clients for line in _seen_in_rows(client)]
+    findings += _taken_as_one(clients)
+    findings += _same_rows(clients)
+    refusals = []
+    try:
+        check_outcomes(schema, told)
+        preparation = conclude(schema, first, spread)
+    except ConfigError as error:
+        refusals.append(str(error))
+    else:
+        for column, why in preparation.left_out.items():
+            findings.append(f"column {column!r} is {why} over all clients, and left out")
+        findings += _collinear(clients, preparation)
+    lines = [line for column in schema.columns for line in _lines(column, clients, told)]
+    return Survey(tuple(lines), tuple(findings), tuple(refusals))
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _lines(column: str, clients: Sequence[Client], told: Sequence[Any]) -> Iterator[Line]:
+    """Yield a column's line of each client."""
+    for client, answer in zip(clients, told, strict=True):
+        numbers = client.columns.numbers.get(column)
+        marks = _by_mark(client.columns.counts.get(column, {}))
+        rows = len(client.table.targets)
+        values = sum(marks.values()) if numbers is None else int((~np.isnan(numbers)).sum())
+        known = np.empty(0) if numbers is None else numbers[~np.isnan(numbers)]
+        yield Line(
+            column=column,
+            client=client.name,
+            values=values,
+            missing=rows - values,
+            least=float(known.min()) if known.size else None,
+            mean=math.fsum(known.tolist()) / known.size if known.size else None,
+            greatest=float(known.max()) if known.size else None,
+            categories=tuple(sorted(marks.items(), key=lambda pair: (-pair[1], pair[0]))),
+            told=_told(column, client.table.schema, answer),
+        )
+
+
+def _by_mark(counts: dict[str, int]) -> dict[str, int]:
+    """Return the rows of each mark, however it is written in the file."""
+    found: dict[str, int] = {}
+    for text, rows in counts.items():
+        found[canonical(text)] = found.get(canonical(text), 0) + rows
+    return found
+
+
+def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
+    for j, feature in enumerate(schema.numeric):
+        if feature.name == column:
+            return "count and sum" if answer["observed"][j] else "nothing"
+    for feature in schema.categorical:
+        if feature.name == column:
+            return "counts" if feature.categories else "counts and names"
+    counted = schema.event or schema.target
+    if column == counted and schema.outcomes and not np.isnan(answer["outcomes"]).any():
+        return "counts"
+    return "nothing"
+
+
+# --- what only rows show -------------------------------------------------------------------------
+
+
+def _seen_in_rows(client: Client) -> Iterator[str]:
+    """Yield what stands out in one client's columns of numbers."""
+    for column, values in client.columns.numbers.items():
+        known = values[~np.isnan(values)]
+        distinct, counts = np.unique(known, return_counts=True)
+        rows = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
+        for value, rest in _far_out(distinct.tolist()):
+            where = f"column {column!r}: {value:g} ({rows[value]} rows) at {client.name}"
+            if fills_in(value):
+                yield f"{where}: if it stands for a missing value, add it to missing in the schema"
+            else:
+                yield f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it right?"
+        if _counts_rows(column, known, distinct) and column in client.table.schema.names:
+            yield (
+                f"column {column!r} has another whole number in each row at {client.name}: is it "
+                "an identifier? Leave it out"
+            )
+
+
+def _far_out(values: list[float]) -> Iterator[tuple[float, list[float]]]:
+    """Yield least and greatest values that are far from the others, each with the others.
+
+    Parameters
+    ----------
+    values : list of float
+        Ascending.
+
+    Examples
+    --------
+    >>> [value for value, _ in _far_out([-999.0, 18.0, 20.5, 30.0, 9999.0])]
+    [-999.0, 9999.0]
+    """
+    for step in (1, -1):
+        rest = values[::step]
+        while len(rest) > 1:
+            value, rest = rest[0], rest[1:]
+            gap, reach = abs(rest[0] - value), abs(rest[-1] - rest[0])
+            nines = fills_in(value)
+            below = nines and value < 0 <= min(rest)
+            beyond = len(rest) > 2 and gap > reach * (1.0 if nines else _FAR) > 0
+            if not (below or beyond):
+                break
+            yield value, sorted(rest)
+
+
+def _counts_rows(column: str, known: Array, distinct: Array) -> bool:
+    """Return whether a column looks like row numbers, or like an identifier that is a number."""
+    if len(known) < _FEW or len(distinct) < len(known) or (known != np.floor(known)).any():
+        return False
+    consecutive = distinct[-1] - distinct[0] == len(distinct) - 1
+    return bool(consecutive) or bool(_ID.search(column.lower()))
+
+
+def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield which texts of a column are one mark."""
+    schema = clients[0].table.schema
+    for column in schema.columns:
+        texts: dict[str, dict[str, None]] = {}
+        for client in clients:
+            for text in client.columns.counts.get(column, {}):
+                texts.setdefault(canonical(text), {})[text] = None
+        said = [" and ".join(map(repr, group)) for group in texts.values() if len(group) > 1]
+        if said:
+            yield f"column {column!r}: taken as one: {listed(said)}"
+
+
+def _same_rows(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield which clients hold the same table."""
+    same: dict[str, list[str]] = {}
+    for client in clients:
+        same.setdefault(client.table.resume_key, []).append(client.name)
+    for names in same.values():
+        if len(names) > 1:
+            yield f"the same rows, all of them, are held by {listed(names)}"
+
+
+def _collinear(clients: Sequence[Client], preparation: Preparation) -> Iterator[str]:
+    """Yield which columns of the model are combinations of others, over all training rows."""
+    names = preparation.names
+    if preparation.width or len(names) < 2:
+        return
+    if len(names) > _WIDE:
+        yield f"the model has {len(names)} columns: whether some are combinations was not sought"
+        return
+    if len(names) >= (rows := sum(preparation.rows)):
+        yield (
+            f"the model has {len(names)} columns, and {rows} rows to train on: some columns are "
+            "always combinations of others then"
+        )
+        return
+    for column, others in combinations(names, _triangle(clients, preparation)):
+        if len(others) == 1:
+            yield f"columns {column!r} and {others[0]!r} are exactly collinear: leave one out"
+        else:
+            said = listed([repr(name) for name in others])
+            yield f"column {column!r} is exactly a combination of {said}: leave one out"
+
+
+def _triangle(clients: Sequence[Client], preparation: Preparation) -> Array:
+    """Return R of the QR factorization of all clients' centred training rows."""
+    columns = len(preparation.names)
+    triangle: Any = np.zeros((0, columns))
+    for client in clients:
+        rows = client.table.training_rows
+        own = client.table.matrix(preparation)[rows] - (
+            0.0 if preparation.standardized else preparation.means
+        )
+        triangle = np.linalg.qr(np.concatenate([triangle, own]), mode="r")
+    found: Array = triangle
+    return found
+
+
+def combinations(names: Sequence[str], triangle: Array) -> Iterator[tuple[str, list[str]]]:
+    """Yield the columns that are combinations of others, and of which.
+
+    Parameters
+    ----------
+    names : sequence of str
+    triangle : array, shape (rows, columns)
+        A matrix whose columns have the scalar products of the data's.
+
+    Examples
+    --------
+    >>> A = np.array([[1.0, 0.0, 2.0, 1.0], [0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
+    >>> [(name, sorted(others)) for name, others in combinations("abcd", A)]
+    [('c', ['a']), ('d', ['a', 'b'])]
+    """
+    from scipy.linalg import qr, solve_triangular
+
+    lengths = np.linalg.norm(triangle, axis=0)
+    scaled = triangle / np.where(lengths > 0, lengths, 1.0)
+    upper, order = qr(scaled, mode="r", pivoting=True)
+    sizes = np.abs(np.diag(upper))
+    rank = int((sizes > 1e-10 * math.sqrt(len(names)) * max(1.0, sizes[0])).sum())
+    weights = solve_triangular(upper[:rank, :rank], upper[:rank, rank:])
+    for j, own in zip(order[rank:], weights.T, strict=True):
+        yield names[j], [names[order[i]] for i in np.flatnonzero(np.abs(own) > 1e-8)]

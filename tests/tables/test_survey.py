@@ -1,0 +1,228 @@
+"""What stands out in tables: said before round 1 on any engine, and by `fedcon data check`."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.marks import near_duplicates
+from flower_fedcon.tables.survey import combinations
+
+RNG = np.random.default_rng(0)
+ROWS = 30
+
+
+def column(kind, site):
+    """A column of one of two sites, with what is wrong with it."""
+    x = RNG.normal(27, 4, ROWS).round(1)
+    if kind == "scale":
+        return x * (1000 if site == "b" else 1)
+    if kind == "nines":
+        return np.where(np.arange(ROWS) < 3, -999, x)
+    if kind == "empty":
+        return [""] * ROWS if site == "b" else x
+    if kind == "number":
+        return np.arange(ROWS) + (site == "b") * ROWS
+    if kind == "id":
+        return [f"{site}{i}" for i in range(ROWS)]
+    marks = {"case": "fm" if site == "a" else "FM", "word": ["m", "male", "f"], "gap": ["x", "N/A"],
+             "one": ["1", "1.0", "2"], "reference": ["u", "v"]}  # fmt: skip
+    return RNG.choice(list(marks[kind]), ROWS)
+
+
+KINDS = {
+    "scale": "column 'scale': values at b are about 1,0",
+    "nines": "column 'nines': -999 (3 rows) at a: if it stands for a missing value, add it to mis",
+    "empty": "column 'empty': no value is told by b: the others' mean stands in",
+    "number": "column 'number' has another whole number in each row at a: is it an identifier?",
+    "id": "column 'id' has as many categories as rows at a, b: is it an identifier? Leave it out",
+    "case": "column 'case': categories that no other client has, and no others: a has f, m; b has ",
+    "word": "are 2 categories: do they mean the same?",
+    "gap": "column 'gap': 'N/A' (",
+    "one": "column 'one': taken as one: '1",
+    "reference": "column 'reference': its reference 'z' occurs in no row, so that the columns of",
+}
+NUMERIC = ("scale", "nines", "empty", "number")
+IN_SUMS = ("scale", "empty", "id", "case", "word", "gap", "reference")  # nodes tell of these, too
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Two sites with one of each, and a pair of columns that are one."""
+    for site in "ab":
+        columns = {kind: column(kind, site) for kind in KINDS}
+        columns["x"] = RNG.normal(size=ROWS)
+        columns["twice"] = 2 * columns["x"] + 3
+        columns["y"] = columns["x"] + RNG.normal(size=ROWS)
+        lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        (tmp_path / f"{site}.csv").write_text("\n".join([",".join(columns), *lines]))
+    features = {kind: "numeric" if kind in NUMERIC else "categorical" for kind in KINDS}
+    features |= {"x": "numeric", "twice": "numeric"}
+    del features["reference"]
+    lines = [f'{name} = "{kind}"' for name, kind in features.items()]
+    reference = 'reference = {type = "categorical", reference = "z"}'
+    text = "\n".join(['target = "y"', "[features]", *lines, reference])
+    (tmp_path / "schema.toml").write_text(text)
+    return tmp_path
+
+
+def test_the_check_looks_across_sites(sites, run_command):
+    arguments = ("data", "check", "a.csv", "b.csv", "--schema", "schema.toml")
+    code, out, err = run_command(*arguments, "--output", "columns.csv")
+    assert (code, err) == (0, "")
+    said = out.partition("What stands out:\n")[2]
+    assert {kind for kind, words in KINDS.items() if words not in said} == set()
+    assert "60 columns" not in said  # 30 categories of an id leave no room for combinations
+    with open("columns.csv", newline="") as file:
+        lines = {
+            (row["column"], row["client"], row["category"]): row for row in csv.DictReader(file)
+        }
+    own = read_table("a.csv", Schema.load("schema.toml"))
+    scale = own.numeric[:, 0]
+    assert lines["scale", "a", ""]["missing"] == "0"
+    assert float(lines["scale", "a", ""]["least"]) == scale.min()
+    assert float(lines["scale", "a", ""]["mean"]) == pytest.approx(scale.mean())
+    assert float(lines["scale", "a", ""]["greatest"]) == scale.max()
+    assert lines["empty", "b", ""]["missing"] == str(ROWS)
+    females = (own.categories[:, 1] == "f").sum()
+    assert lines["case", "a", "f"]["values"] == str(females)
+    assert len([key for key in lines if key[:2] == ("id", "b")]) == ROWS + 1
+
+
+def test_a_file_of_all_clients_is_looked_at_client_by_client(sites, run_command):
+    head, *rows = (sites / "a.csv").read_text().splitlines()
+    more = (sites / "b.csv").read_text().splitlines()[1:]
+    lines = [f"{head},site", *(f"{row},a" for row in rows), *(f"{row},b" for row in more)]
+    (sites / "all.csv").write_text("\n".join([*lines, f"{rows[0]},B"]))
+    arguments = ("data", "check", "all.csv", "--schema", "schema.toml", "--client-column", "site")
+    code, out, _ = run_command(*arguments)
+    assert code == 0
+    assert "all.csv: B fits: 1 rows to train on, 0 held out" in out
+    assert "- column 'site': 'b' and 'B' are taken as 2 clients" in out
+    assert KINDS["nines"] in out
+    (sites / "all.csv").write_text("\n".join([*lines, f"{rows[0]},"]))
+    code, out, _ = run_command(*arguments)
+    assert code == 1
+    assert f"all.csv: row {2 * ROWS + 1}, column 'site': found ''" in out
+
+
+def test_the_check_names_columns_that_are_combinations(tmp_path, run_command):
+    for site in "ab":
+        x, z = RNG.normal(50, 9, size=(2, ROWS))
+        rows = [f"{a},{a},{b},{3 * a - b},{2 * a + 7}" for a, b in zip(x, z, strict=True)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["y,x,z,sum,twice", *rows]))
+    features = "\n".join(f'{name} = "numeric"' for name in ("x", "z", "sum", "twice"))
+    (tmp_path / "s.toml").write_text(f'target = "y"\nstandardize = false\n[features]\n{features}')
+    _, out, _ = run_command("data", "check", "a.csv", "b.csv", "--schema", "s.toml")
+    said = [line for line in out.splitlines() if "combination" in line or "collinear" in line]
+    assert len(said) == 2
+    assert any("collinear" in line and "'x'" in line and "'twice'" in line for line in said)
+    assert any("'z'" in line and "'sum'" in line for line in said)
+
+
+def test_a_run_says_before_round_1_what_sums_show(sites, caplog):
+    problem = tables(data=f"{sites}/*.csv", schema=f"{sites}/schema.toml")
+    assert problem.names == ("a", "b")
+    lines = [record.message for record in caplog.records]
+    for kind in IN_SUMS:
+        assert any(KINDS[kind] in line for line in lines), kind
+
+
+def test_many_lines_are_cut(tmp_path, caplog):
+    names = [f"c{j}" for j in range(15)]
+    for site, scale in (("a", 1.0), ("b", 1e4)):
+        rows = [",".join(map(str, row)) for row in scale * RNG.normal(size=(ROWS, 16))]
+        (tmp_path / f"{site}.csv").write_text("\n".join([",".join([*names, "y"]), *rows]))
+    features = dict.fromkeys(names, "numeric")
+    tables(data=f"{tmp_path}/*.csv", schema={"target": "y", "features": features})
+    assert "tables: 5 more things stand out, see `fedcon data check`" in caplog.text
+
+
+# --- outcomes ------------------------------------------------------------------------------------
+
+LACKING = {
+    "positive": ({"positive": ["ill"], "negative": ["well"]}, "well", "a target 'y' of 'ill'"),
+    "negative": ({"positive": ["ill"]}, "ill", "a target 'y' other than 'ill'"),
+    "events": ({"event": "e"}, "3", "an event in column 'e'"),
+    "counts": ({"loss": "poisson"}, "0", "a target 'y' above 0"),
+    "classes": ({"classes": ["a", "b"]}, "a", "a target 'y' of 'b'"),
+}
+OTHER = {
+    "positive": "ill,0",
+    "negative": "well,0",
+    "events": "3,1",
+    "counts": "2,0",
+    "classes": "b,0",
+}
+
+
+@pytest.mark.parametrize("case", LACKING)
+def test_a_class_that_nobody_has_is_refused_before_round_1(case, tmp_path, run_command, caplog):
+    """And said of a site, where others have it."""
+    schema, mark, words = LACKING[case]
+    schema = {"target": "y", "features": {"x": "numeric"}, **schema}
+    body = "y,e,x\n" + "".join(f"{mark},0,{i}\n" for i in range(8))
+    for site in "ab":
+        (tmp_path / f"{site}.csv").write_text(body)
+    with pytest.raises(ConfigError, match=f"no row of any client has {words}, so that there is no"):
+        tables(data=f"{tmp_path}/*.csv", schema=schema)
+    lines = [f"{key} = {value!r}" for key, value in schema.items() if key != "features"]
+    (tmp_path / "s.toml").write_text("\n".join([*lines, '[features]\nx = "numeric"']))
+    arguments = ("data", "check", "a.csv", "b.csv", "--schema", "s.toml")
+    code, out, _ = run_command(*arguments)
+    assert (code, f"No model can be fitted: no row of any client has {words}" in out) == (1, True)
+    (tmp_path / "a.csv").write_text(f"{body}{OTHER[case]},9\n")
+    assert tables(data=f"{tmp_path}/*.csv", schema=schema).names == ("a", "b")
+    assert f"no row has {words} at b" in caplog.text
+    code, out, _ = run_command(*arguments)
+    assert (code, f"- no row has {words} at b" in out) == (0, True)
+
+
+def test_few_rows_of_a_class_are_not_told(tmp_path):
+    """Nor whether there are any: no number of the outcome leaves a node then."""
+    (tmp_path / "a.csv").write_text("y,x\n" + "0,1\n" * 9 + "1,2\n" * 3)
+    schema = Schema("y", {"x": "numeric"}, positive=[1])
+    table = read_table(tmp_path / "a.csv", schema)
+    assert table.answer("summary", {}, 3)["outcomes"].tolist() == [9, 3]
+    assert np.isnan(table.answer("summary", {}, 4)["outcomes"]).all()
+    known = {"target": "y", "features": {"x": "numeric"}, "positive": [1]}
+    assert tables(data=[f"{tmp_path}/a.csv"], schema=known, min_rows=4).names == ("a",)
+
+
+# --- what is near, what is a combination ---------------------------------------------------------
+
+WORDS = st.text("abcdefgh", min_size=4, max_size=8)
+
+
+@pytest.mark.fuzz
+@given(st.lists(WORDS, min_size=2, max_size=6, unique_by=lambda word: word[0]), st.data())
+def test_near_duplicates_are_found_and_words_are_not_taken_for_them(words, data):
+    assert near_duplicates(words) == []
+    word = data.draw(st.sampled_from(words))
+    change = st.sampled_from([str.upper, str.title, lambda w: f"{w[:2]} {w[2:]}", lambda w: w[0],
+                              lambda w: f"{w[:2]}-{w[2:]}", lambda w: f"{w}."])  # fmt: skip
+    other = data.draw(change)(word)
+    assert [sorted(group) for group in near_duplicates([*words, other])] == [sorted([word, other])]
+
+
+@pytest.mark.fuzz
+@given(st.integers(2, 8), st.integers(0, 2**32 - 1), st.integers(0, 3))
+def test_combinations_are_found_in_any_units(columns, seed, dependent):
+    """As many as there are, and none where columns only nearly are combinations."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(40, columns))
+    extra = A @ rng.normal(size=(columns, dependent))
+    whole = np.hstack([A, extra]) * 10.0 ** rng.uniform(-9, 9, columns + dependent)
+    names = [str(j) for j in range(whole.shape[1])]
+    found = list(combinations(names, whole))
+    assert len(found) == dependent
+    assert all(others for _, others in found)
+    near = np.hstack([A, A[:, :1] + 1e-6 * rng.normal(size=(40, 1))])
+    assert list(combinations([*names[:columns], "near"], near)) == []
