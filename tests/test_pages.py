@@ -70,6 +70,7 @@ PASTED = {
         ("toml", f"{GUIDES}test_an_experiment_of_one_s_own"),
         ("python", f"{GUIDES}test_a_problem_of_one_s_own"),
         ("toml", f"{GUIDES}test_a_problem_of_one_s_own"),
+        ("toml", "lab/test_study.py::test_the_page_s_block"),
     ],
     "docs/faults.md": [("python", f"{GUIDES}test_faults")],
     "docs/flower_app.md": [("python", APP), ("python", APP), ("toml", APP)],

@@ -44,9 +44,9 @@ def compare(
     A file with a table [sweep] is a study: every algorithm at all combinations of its values, over
     processes. The exit code is 1 if a run of it fails.
     """
-    from flower_fedcon.lab.experiments.cells import run_study
     from flower_fedcon.lab.experiments.comparison import run_all, run_seeds
     from flower_fedcon.lab.experiments.seed_statistics import parse_seeds
+    from flower_fedcon.lab.experiments.study import run_study
 
     experiment = arguments.experiment()
     arguments.say_whose_settings(experiment)

@@ -178,7 +178,7 @@ def show(
     optimum = None
     if one_problem and any("residual" in row for records in rows.values() for row in records[-1:]):
         optimum = experiment.problem().optimum.value
-    rules = participation or experiment.who_takes_part()
+    rules = experiment.who_takes_part() if participation is None else participation
     console().print(
         results(
             rows,
@@ -186,7 +186,7 @@ def show(
             optimum=optimum,
             seeds=seeds,
             until=experiment.run_options.until,
-            participation=rules if set(rules.values()) != {"full"} else None,
+            participation=rules if set(rules.values()) - {"full"} else None,
         )
     )
     if seeds is None:

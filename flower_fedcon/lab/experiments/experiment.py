@@ -34,7 +34,7 @@
     [tuning]                           # optional: how `fedcon tune` compares the values of grids
     rounds = 100                       # the keys are those of `TuningOptions`
 
-    [sweep]                            # optional: a study, for `fedcon compare`; see `cells`
+    [sweep]                            # optional: a study, for `fedcon compare`; see `study`
     participation = [{fraction = 0.1}, "full"]
 
 An algorithm's `regularizer` and `constraint` come from the problem; a table such as

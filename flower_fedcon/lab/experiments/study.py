@@ -123,7 +123,7 @@ def run_study(
         figures_of(folder),
         whole,
         one_problem=one_problem,
-        participation=None if _in_labels(experiment) else who,
+        participation={} if _in_labels(experiment) else who,
     )
     for text in failed:
         say(text)

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import Command, refusal
+from pages import blocks
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.lab.experiments.cells import runs_of
 from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.study import runs_of
 from flower_fedcon.runs.history import History
 
 SWEEP = """
@@ -117,6 +118,13 @@ def test_cells_are_tuned(fedcon: Command) -> None:
         assert f"{chosen:g}" == min(tried, key=lambda name: tried[name])
         assert len(History.read_rows(f"s/{slug}/history.csv")) == 6
     assert not Path("s/tuning/fedfwplus-full").exists()
+
+
+def test_the_page_s_block(fedcon: Command) -> None:
+    (block,) = (text for text in blocks("toml", "docs/experiments.md") if "[sweep]" in text)
+    found = runs_of(Experiment.load(written(block)))
+    assert len({run.label for run in found}) == 2 * 3 + 3 * 2
+    assert {run.seed for run in found} == {f"{p}-{r}" for p in (0, 1) for r in (0, 1, 2)}
 
 
 @pytest.mark.parametrize(
