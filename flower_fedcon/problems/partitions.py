@@ -12,7 +12,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.tables import Schema, Table, read_table
-from flower_fedcon.tables.cells import read_cells
+from flower_fedcon.tables.raw_cells import read_cells
 from flower_fedcon.tables.read import owners_of
 from flower_fedcon.validation import count
 

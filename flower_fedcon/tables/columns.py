@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.tables.cells import Cells
 from flower_fedcon.tables.marks import (
     boolean_in,
     canonical,
@@ -19,6 +18,7 @@ from flower_fedcon.tables.marks import (
     unfit_mark,
 )
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array

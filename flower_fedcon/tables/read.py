@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from flower_fedcon.errors import FedConError, nearest
-from flower_fedcon.tables.cells import SPARSE, Cells, opened, read_cells, suffix_of
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.raw_cells import SPARSE, Cells, opened, read_cells, suffix_of
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.table import Table
 

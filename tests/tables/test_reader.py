@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import DataError, Schema, read_table
-from flower_fedcon.tables.cells import read_cells
+from flower_fedcon.tables.raw_cells import read_cells
 from flower_fedcon.tables.read import read_clients
 
 LINEAR = Schema("y", {"x": "numeric", "c": "categorical"})
