@@ -197,10 +197,28 @@ def plot(
     y: Annotated[
         str | None, typer.Option(help="Column of the histories; by default F - F*, or F.")
     ] = None,
+    panel: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="A panel for each value of a setting, such as participation or problem.seed.",
+        ),
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the figure, in inches, with letters for print: 3.3 is a column of "
+            "many journals."
+        ),
+    ] = None,
 ) -> None:
     """Draw the histories of runs in one figure, bands over seeds."""
     from flower_fedcon.lab.experiments.figures import check_figure, plot_histories
-    from flower_fedcon.lab.experiments.histories import histories_of
+    from flower_fedcon.lab.experiments.histories import histories_of, panels_of
+    from flower_fedcon.validation import positive
+
+    if width is not None:
+        positive("--width", width)
 
     for path in output:
         check_figure(path, x)
@@ -211,6 +229,7 @@ def plot(
         names = ", ".join(path.name for path in run_dirs if path.is_file())
         say(f"no folders, and skipped: {names}")
     histories, seeds = histories_of(folders)
-    plot_histories(histories, output, x=x, y=y, seeds=seeds, say=say)
+    by = None if panel is None else panels_of(folders, panel)
+    plot_histories(histories, output, x=x, y=y, seeds=seeds, by=by, width=width, say=say)
     for path in output:
         say(f"figure: {path}")

@@ -12,6 +12,7 @@ from pages import blocks
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.histories import panels_of
 from flower_fedcon.lab.experiments.study import runs_of
 from flower_fedcon.runs.history import History
 
@@ -83,6 +84,16 @@ def test_a_study_is_played_once(fedcon: Command) -> None:
         float(line.split(b",")[1]) for line in before.splitlines()[1:]
     ]
     assert fedcon("plot", "s", "-o", "p.png")[0] == 0
+    figure = ["plot", "s", "-o", "f.pdf", "--width", "3.3"]
+    for key in ("participation", "local_steps", "problem.seed"):
+        assert fedcon(*figure, "--panel", key)[0] == 0
+    assert Path("f.pdf").read_bytes().count(b"/FontFile2") >= 1  # its letters are in the file
+    assert "did you mean 'local_steps'" in refusal(fedcon, *figure, "--panel", "local_step")
+    assert "--width must be" in refusal(fedcon, *figure[:-1], "-1")
+    by = panels_of([Path("s")], "participation")
+    assert by["FedFW, sample 2"] == ("sample 2", "FedFW")
+    assert by["Mirror, 2 steps, full, local_steps 3"] == ("full", "Mirror, 2 steps, local_steps 3")
+    assert panels_of([Path("s")], "local_steps")["FedFW, full"] == ("other", "FedFW, full")
     code, out, _ = fedcon("table", "s", "--to", "residual=1e9")
     assert code == 0
     assert "Mirror, 2 steps, full, local_steps 3" in out

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,14 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00",
     "#882255", "#999933", "#7F7F7F",
 )  # fmt: skip
+_PAPER: dict[Any, Any] = {
+    "font.size": 7.0,
+    "axes.titlesize": 7.0,
+    "figure.titlesize": 8.0,
+    "legend.fontsize": 6.5,
+    "axes.linewidth": 0.6,
+}
+_NARROWEST = 1.6  # inches that a panel needs in print
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
@@ -54,6 +62,8 @@ def plot_histories(
     x: str | None = None,
     y: str | None = None,
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
+    by: Mapping[str, tuple[str, str]] | None = None,
+    width: float | None = None,
     say: Callable[[str], object] = _log.warning,
 ) -> Path:
     """Draw F - F* of several runs, and return the file's path.
@@ -75,6 +85,11 @@ def plot_histories(
     seeds : dict, optional
         Label -> the rows of several runs whose mean the label's history is: a band between their
         smallest and largest values is drawn.
+    by : dict, optional
+        Label -> (panel, name): a panel for each, with the names in the legend, one colour a name;
+        against rounds, unless x says otherwise.
+    width : float, optional
+        Of the figure, in inches, with letters as small as those of a paper.
     say : callable, optional
         Called with a line of text for each run that cannot be drawn in full, which the legend
         names as well; by default a warning in the log.
@@ -84,6 +99,7 @@ def plot_histories(
     ConfigError
         If there is nothing to draw, or the file's kind is not one of these.
     """
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -106,45 +122,100 @@ def plot_histories(
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
         raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
-    panels = [(name, column) for name in (AXES if x is None else x.split(","))]
-    if y is None and (beside := _held_out(histories)):
-        panels.append((panels[0][0], beside))
+    panels = _panels(histories, column, x, by)
+    if y is None and by is None and (beside := _held_out(histories)):
+        panels.append(_Panel(panels[0].x, beside, "", list(histories)))
     missing = {label: _missing(rows, column, residual) for label, rows in histories.items()}
     for label, what in missing.items():
         if what:
             say(f"{label}: {what}")
 
-    figure = Figure(figsize=(4.2 * len(panels) + 0.6, 4.2), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (name, drawn) in zip(axes, panels, strict=True):
-        positive = drawn == "residual"
-        for i, (label, rows) in enumerate(histories.items()):
-            shown = f"{label} (not drawn)" if missing[label].startswith("not drawn") else label
-            _draw(axis, abscissa_of(rows, name), values_of(rows, drawn, positive), shown, i)
-            if seeds and len(seeds.get(label, ())) > 1:
-                _band(axis, rows, seeds[label], (name, drawn), i)
-        if len(histories) == 1:
-            _draw_clients(axis, next(iter(histories.values())), (name, drawn))
-        _dress(axis, name)
-        _mark(axis)
-        if drawn == column and axis is not axes[0]:
-            axis.sharey(axes[0])
-            axis.tick_params(labelleft=False)
-        else:
-            axis.set_ylabel(LABELS.get(drawn, drawn.replace("_", " ")))
-    if residual or spans(histories, column):
-        axes[0].set_yscale("log")
-    if title:
-        figure.suptitle(title)
-    handles, labels = axes[0].get_legend_handles_labels()
-    fitting = 64 * len(panels) // (max(map(len, labels)) + 11)  # characters in the width
-    columns = min(len(labels), 4, max(1, fitting))
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False, handlelength=3
-    )
-    _save(figure, targets)
+    names = {label: label if by is None else by[label][1] for label in histories}
+    places = {name: i for i, name in enumerate(dict.fromkeys(names.values()))}
+    wide = len(panels)
+    size: tuple[float, float] = (4.2 * wide + 0.6, 4.2)
+    if width is not None:
+        wide = min(wide, max(1, int(width / _NARROWEST)))
+        size = width, 0.4 + math.ceil(len(panels) / wide) * max(1.3, min(2.5, 0.75 * width / wide))
+    scale = 1.0 if width is None else 0.6
+    with rc_context({} if width is None else _PAPER):
+        figure = Figure(figsize=size, dpi=160 if width is None else 300, layout="constrained")
+        FigureCanvasAgg(figure)  # a canvas of its own: no global state, no display
+        axes = figure.subplots(math.ceil(len(panels) / wide), wide, squeeze=False).ravel()
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        axes = axes[: len(panels)]
+        for place, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+            positive = panel.column == "residual"
+            for label in panel.labels:
+                rows, i = histories[label], places[names[label]]
+                shown = names[label]
+                if missing[label].startswith("not drawn"):
+                    shown += " (not drawn)"
+                abscissa = abscissa_of(rows, panel.x)
+                _draw(axis, abscissa, values_of(rows, panel.column, positive), shown, i, scale)
+                if seeds and len(seeds.get(label, ())) > 1:
+                    _band(axis, rows, seeds[label], (panel.x, panel.column), i)
+            if len(histories) == 1:
+                _draw_clients(axis, next(iter(histories.values())), (panel.x, panel.column))
+            _dress(axis, panel.x)
+            _mark(axis)
+            if panel.title:
+                axis.set_title(panel.title)
+            if place + wide < len(panels):
+                axis.set_xlabel("")  # the panel below has it
+            if panel.column == column and place:
+                axis.sharey(axes[0])
+            text = LABELS.get(panel.column, panel.column.replace("_", " "))
+            if panel.column == column and place % wide:
+                axis.tick_params(labelleft=False)
+            elif width is None or len(panels) == 1:
+                axis.set_ylabel(text)
+            elif not place:
+                figure.supylabel(text, fontsize=7)  # an axis alone may be too short for it
+        if residual or spans(histories, column):
+            axes[0].set_yscale("log")
+        if title:
+            figure.suptitle(title)
+        lines: dict[str, Any] = {}
+        for axis in axes:  # a name may have no run in the first panel
+            handles, labels = axis.get_legend_handles_labels()
+            lines = dict(zip(labels, handles, strict=True)) | lines
+        fitting = int(15 / scale * size[0]) // (max(map(len, lines)) + 11)  # characters
+        figure.legend(
+            [*lines.values()], [*lines], loc="outside lower center",
+            ncols=min(len(lines), 4, max(1, fitting)), frameon=False, handlelength=3,
+        )  # fmt: skip
+        _save(figure, targets)
     return targets[0]
+
+
+class _Panel(NamedTuple):
+    """A panel: what it is drawn against, the column, its title, and whose lines it has."""
+
+    x: str
+    column: str
+    title: str
+    labels: Sequence[str]
+
+
+def _panels(
+    histories: Mapping[str, Sequence[Record]],
+    column: str,
+    x: str | None,
+    by: Mapping[str, tuple[str, str]] | None,
+) -> list[_Panel]:
+    """Return the panels: one for each abscissa, or for each value of a setting."""
+    if by is None:
+        return [
+            _Panel(name, column, "", list(histories)) for name in (x or ",".join(AXES)).split(",")
+        ]
+    values = dict.fromkeys(by[label][0] for label in histories)
+    return [
+        _Panel(name, column, value, [label for label in histories if by[label][0] == value])
+        for name in (x or "rounds").split(",")
+        for value in values
+    ]
 
 
 def plot_scalings(scalings: Sequence[Scaling], path: str | Path, *, title: str = "") -> Path:
@@ -228,11 +299,11 @@ def check_figure(path: str | Path, x: str | None = None) -> Path:
     return target
 
 
-def _draw(axis: Axes, x: Array, y: Array, label: str, index: int) -> None:
+def _draw(axis: Axes, x: Array, y: Array, label: str, index: int, scale: float = 1.0) -> None:
     axis.plot(
-        x, y, label=label, color=COLOURS[index % len(COLOURS)], linewidth=1.4,
+        x, y, label=label, color=COLOURS[index % len(COLOURS)], linewidth=1.4 * scale,
         linestyle=_DASHES[index % len(_DASHES)], marker=_MARKERS[index % len(_MARKERS)],
-        markersize=5, markerfacecolor="white", zorder=3 - 0.01 * index,
+        markersize=5 * scale, markerfacecolor="white", zorder=3 - 0.01 * index,
     )  # fmt: skip
 
 

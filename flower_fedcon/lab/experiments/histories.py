@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.folders import labels_of, runs_in, unused
 from flower_fedcon.lab.experiments.seed_statistics import mean
-from flower_fedcon.runs.directory import HISTORY
+from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.toml import read_toml
 
 Histories: TypeAlias = dict[str, Sequence[Record]]
 Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
@@ -39,6 +40,48 @@ def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
         if len(runs) > 1:
             seeds[label] = runs
     return histories, seeds
+
+
+def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
+    """Return the panel of each label, by a setting of its run, and its name without that.
+
+    Parameters
+    ----------
+    folders : sequence of Path
+        Of runs, comparisons or studies.
+    key : str
+        Of ``[algorithm]``, "participation", or of another table, "problem.seed".
+
+    Raises
+    ------
+    ConfigError
+        If no run has the setting.
+    """
+    table, _, name = key.rpartition(".")
+    found, known = {}, set()
+    for label, members in labelled(folders).items():
+        tables = read_toml(members[0] / CONFIG)
+        settings = tables.get(table or "algorithm", {})
+        known |= settings.keys()
+        value = settings.get(name, "full" if key == "participation" else None)
+        text = "other" if value is None else setting_text(key, value)
+        rest = [part for part in label.split(", ") if part != text]
+        found[label] = (text, ", ".join(rest) or label)
+    if all(panel == "other" for panel, _ in found.values()):
+        raise ConfigError(f"no run has the setting {key!r}: {nearest(name, known)}")
+    return found
+
+
+def setting_text(key: str, value: object) -> str:
+    """Return a setting as labels and panels show it.
+
+    >>> setting_text("participation", {"fraction": 0.1}), setting_text("problem.alpha", 0.5)
+    ('fraction 0.1', 'alpha 0.5')
+    """
+    name = key.rpartition(".")[2]
+    if isinstance(value, dict):
+        return " ".join(f"{k} {v}" if k != "type" else str(v) for k, v in value.items())
+    return str(value) if name == "participation" else f"{name} {value}"
 
 
 def labelled(folders: Sequence[Path]) -> dict[str, list[Path]]:

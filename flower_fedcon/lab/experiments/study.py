@@ -14,13 +14,14 @@ import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flower_fedcon.lab.experiments import tuning
 from flower_fedcon.lab.experiments.comparison import figures_of, show
 from flower_fedcon.lab.experiments.console import brief, clock, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug, write
+from flower_fedcon.lab.experiments.histories import setting_text
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.runs.directory import CONFIG
@@ -61,7 +62,7 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
         tried = experiment.changed(changes)
         for label in tried.labels:
             own = {k: v for k, v in chosen.items() if tried.concerns(label, k)}
-            texts = [_text(key, value) for key, value in own.items() if not _is_seed(key)]
+            texts = [setting_text(key, value) for key, value in own.items() if not _is_seed(key)]
             seed = "-".join(str(value) for key, value in own.items() if _is_seed(key))
             name = ", ".join([label, *texts])
             alone = tried.only(label).changed([f"algorithm.label={write_value(name)}"])
@@ -151,18 +152,6 @@ def _say_unstacked(runs: Sequence[CellRun]) -> None:
 
 def _is_seed(key: str) -> bool:
     return key.rpartition(".")[2] == "seed"
-
-
-def _text(key: str, value: Any) -> str:
-    """Return a setting for a label.
-
-    >>> _text("participation", {"fraction": 0.1}), _text("problem.alpha", 0.5)
-    ('fraction 0.1', 'alpha 0.5')
-    """
-    name = key.rpartition(".")[2]
-    if isinstance(value, dict):
-        return " ".join(f"{k} {v}" if k != "type" else str(v) for k, v in value.items())
-    return str(value) if name == "participation" else f"{name} {value}"
 
 
 def _tuned(
