@@ -97,11 +97,17 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
     except DataError:
         raise
     except ImportError:
-        raise DataError(f"{path}: reading it needs pandas and pyarrow: {_EXTRA}") from None
+        raise DataError(f"{path}: reading it needs pyarrow: {_EXTRA}") from None
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
     except OSError as error:
         raise DataError(f"{path}: it cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(
+            f"{path}: it cannot be read: it is not UTF-8 (the byte 0x{byte:02x} is not): save it "
+            "as UTF-8, which Excel calls CSV UTF-8"
+        ) from None
     except Exception as error:  # a damaged file: whatever the library raises
         text = " ".join(str(error).split())
         raise DataError(

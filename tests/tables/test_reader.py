@@ -123,7 +123,14 @@ REFUSED = {
     "the target": ("y,x,c,y\n1,2,a,3\n", "column 'y': found 2 columns of this name"),
     "a NUL": ("y,x,c\n1,2\x003,a\n", "line 2: found a NUL character, expected text"),
     "NULs behind": ("y,x,c\n1,2,a\x00\x00\n", "line 2: found a NUL character"),
-    "UTF-16": ("y,x,c\n1,2,a\n".encode("utf-16"), "it cannot be read .*in UTF-8"),
+    "UTF-16": (
+        "y,x,c\n1,2,a\n".encode("utf-16"),
+        "it cannot be read: it is not UTF-8 .the byte 0xff",
+    ),
+    "Latin-1": (
+        "y,x,c\n1,2,Zürich\n".encode("latin-1"),
+        "is not UTF-8 .the byte 0xfc",
+    ),
     "a quote": ('y,x,c\n1,2,"a\n2,3,b\n', "it cannot be read: line 3: .*close each quote"),
     "digits and more": ("y,x,c\n1,1_000,a\n", "column 'x': found '1_000', expected a finite num"),
     "other digits": ("y,x,c\n1,١٢,a\n", "column 'x': found '١٢', expected a finite number"),
