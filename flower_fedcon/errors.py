@@ -60,6 +60,18 @@ def printable(text: str, most: int = 500) -> str:
     return clean if len(text) <= most else f"{clean}... ({len(text)} characters)"
 
 
+def repr_of(value: object, most: int = 80) -> str:
+    """Return a value as an error shows it: in one line and not long, whatever it is.
+
+    >>> repr_of("a"), repr_of(10**9, most=5)
+    ("'a'", '10000... (10 characters)')
+    """
+    try:
+        return printable(repr(value), most)
+    except Exception as error:  # of thousands of digits, or of a class from elsewhere
+        return f"a value of type {type(value).__name__} ({printable(str(error), most)})"
+
+
 def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = None) -> str:
     """Return a hint: the valid word nearest to `word`, if one is near, then all valid words.
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import Array, float_array
+from flower_fedcon.validation import Array, float_array, plain_array
 
 Model: TypeAlias = "Array | list[Array]"
 _LARGEST = 2**32
@@ -59,7 +59,7 @@ class Layout:
     def of(cls, model: Model | Sequence[Array], names: tuple[str, ...] | None = None) -> Layout:
         """Return the layout of `model`; float64 unless every array is float32."""
         layered = isinstance(model, list | tuple)
-        arrays = [np.asarray(a) for a in (model if layered else [model])]
+        arrays = [plain_array("the model", a) for a in (model if layered else [model])]
         if not arrays or any(a.size == 0 for a in arrays):
             raise ConfigError("a model needs at least one entry in every array")
         single = all(a.dtype == np.float32 for a in arrays)
@@ -132,7 +132,7 @@ class Layout:
         shapes = tuple(np.shape(a) for a in arrays)
         if shapes != self.shapes:
             raise ConfigError(f"{name} has shape {shapes}, expected {self.shapes}")
-        checked = (float_array(name, a) for a in arrays)
+        checked = (float_array(name, a, keep=not self.layered) for a in arrays)
         if not self.layered:
             return next(checked).astype(self.dtype, copy=False)
         packed = np.empty(self.shape, self.array_dtype)

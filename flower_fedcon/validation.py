@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flower_fedcon.arrays import known
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, repr_of
 
 Array: TypeAlias = npt.NDArray[Any]
 Parameters: TypeAlias = dict[str, inspect.Parameter]
@@ -23,15 +23,18 @@ _SHORT = 10_000  # entries, from which on BLAS takes several threads for a produ
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise ConfigError(f"{name} must be a number, got {value!r}")
-    return float(value)
+        raise ConfigError(f"{name} must be a number, got {repr_of(value)}")
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond what a float can be
+        raise ConfigError(f"{name} must be less than 1.8e308, got {repr_of(value)}") from None
 
 
 def real(name: str, value: object) -> float:
     """Return `value` as a float if it is finite."""
     number = _number(name, value)
     if not math.isfinite(number):
-        raise ConfigError(f"{name} must be finite, got {value!r}")
+        raise ConfigError(f"{name} must be finite, got {repr_of(value)}")
     return number
 
 
@@ -39,7 +42,7 @@ def positive(name: str, value: object) -> float:
     """Return `value` as a float if it is finite and > 0."""
     number = _number(name, value)
     if not (number > 0 and math.isfinite(number)):
-        raise ConfigError(f"{name} must be finite and > 0, got {value!r}")
+        raise ConfigError(f"{name} must be finite and > 0, got {repr_of(value)}")
     return number
 
 
@@ -56,14 +59,14 @@ def nonnegative(name: str, value: object) -> float:
     """Return `value` as a float if it is finite and >= 0."""
     number = _number(name, value)
     if not (number >= 0 and math.isfinite(number)):
-        raise ConfigError(f"{name} must be finite and >= 0, got {value!r}")
+        raise ConfigError(f"{name} must be finite and >= 0, got {repr_of(value)}")
     return number
 
 
 def count(name: str, value: object, minimum: int = 1) -> int:
     """Return `value` as an int if it is a whole number >= `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
-        raise ConfigError(f"{name} must be a whole number >= {minimum}, got {value!r}")
+        raise ConfigError(f"{name} must be a whole number >= {minimum}, got {repr_of(value)}")
     return int(value)
 
 
@@ -72,7 +75,9 @@ def _fits(value: object, kind: str) -> bool:
         return kind == "bool"
     if kind == "int":
         return isinstance(value, int | np.integer)
-    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
+    return isinstance(value, int | float | np.integer | np.floating) and bool(
+        -math.inf < value < math.inf  # also of a whole number beyond what a float can be
+    )
 
 
 _FIELDS = {"int": "a whole number", "float": "a finite number", "bool": "true or false"}
@@ -98,7 +103,7 @@ def check_field(name: str, value: object, kind: str) -> None:
     if value is None and plain != kind:
         return
     if plain in _FIELDS and not _fits(value, plain):
-        raise ConfigError(f"{name} must be {_FIELDS[plain]}, got {value!r}")
+        raise ConfigError(f"{name} must be {_FIELDS[plain]}, got {repr_of(value)}")
 
 
 def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
@@ -107,12 +112,39 @@ def choice(name: str, value: object, valid: tuple[str, ...]) -> str:
         folded = [word for word in valid if word.lower() == str(value).lower()]
         meant = f": did you mean {folded[0]!r}?" if folded else ""
         said = ", ".join(map(repr, valid))
-        raise ConfigError(f"{name} must be one of {said}, got {value!r}{meant}")
+        raise ConfigError(f"{name} must be one of {said}, got {repr_of(value)}{meant}")
     return str(value)
 
 
-def float_array(name: str, value: object, ndim: int | None = None) -> Array:
-    """Return `value` as a contiguous array of finite floats.
+def expect_unmasked(name: str, value: object) -> None:
+    """Raise if entries of an array, or of a list of arrays, are masked: NumPy drops the mask."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    for part in parts:
+        hidden = int(np.count_nonzero(part.mask)) if isinstance(part, np.ma.MaskedArray) else 0
+        if hidden:
+            raise ConfigError(
+                f"{name} is a masked array, and {hidden} of its {part.size} entries are masked: "
+                "drop their rows or fill them in (`.filled(...)`) first"
+            )
+
+
+def plain_array(name: str, value: object) -> Array:
+    """Return what NumPy makes an array of, of any type.
+
+    Raises
+    ------
+    ConfigError
+        If it makes none of `value`, or entries are masked, of which it would take what is hidden.
+    """
+    expect_unmasked(name, value)
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of several lengths, say
+        raise ConfigError(f"{name} must be an array ({error})") from None
+
+
+def float_array(name: str, value: object, ndim: int | None = None, *, keep: bool = True) -> Array:
+    """Return `value` as a contiguous array of finite floats, which nobody else writes to.
 
     Parameters
     ----------
@@ -122,24 +154,27 @@ def float_array(name: str, value: object, ndim: int | None = None) -> Array:
         An array of numbers, or what NumPy makes one of.
     ndim : int, optional
         The number of axes that it must have.
+    keep : bool (default: True)
+        Whether the array is to be kept; without, it may be the very array that was given.
 
     Returns
     -------
-    array of float32 or float64
-        float32 if `value` is of that type, else float64.
+    array of float32 or float64, read-only
+        float32 if `value` is of that type, else float64; a copy, unless `kept` needs none.
 
     Raises
     ------
     ConfigError
-        If `value` is not such an array, or a value is not finite.
+        If `value` is not such an array, a value is not finite, or entries are masked.
     """
+    given = plain_array(name, value)
     try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"its dtype is {array.dtype}")
-        array = np.ascontiguousarray(
-            array, dtype=np.float32 if array.dtype == np.float32 else np.float64
-        ).reshape(array.shape)
+        if given.dtype.kind not in "biuf":
+            raise TypeError(f"its dtype is {given.dtype}")
+        with np.errstate(over="ignore"):  # of a wider type; told below
+            array = np.ascontiguousarray(
+                given, dtype=np.float32 if given.dtype == np.float32 else np.float64
+            ).reshape(given.shape)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name} must be an array of numbers ({error})") from None
     if ndim is not None and array.ndim != ndim:
@@ -151,7 +186,60 @@ def float_array(name: str, value: object, ndim: int | None = None) -> Array:
             f"{name} holds a value that is not finite ({array[where]}) at {where}: "
             "remove or impute such rows first"
         )
+    return kept(array, given) if keep else array
+
+
+def kept(array: Array, given: Array) -> Array:
+    """Return an array to be kept: read-only, and without memory that somebody else may write to.
+
+    It is a copy where it shares memory with what was given, unless that is read-only to the ground:
+    an array that owns its data and is not writeable (``A.flags.writeable = False``), a part of one,
+    or a file that is opened for reading (``np.load(name, mmap_mode="r")``).
+
+    >>> buffer = np.zeros(2)
+    >>> own = kept(buffer, buffer)
+    >>> buffer[0] = 1.0
+    >>> own, own.flags.writeable
+    (array([0., 0.]), False)
+    >>> buffer.flags.writeable = False
+    >>> kept(buffer, buffer) is buffer
+    True
+    """
+    if np.may_share_memory(array, given) and not _unchanging(given):
+        array = array.copy()
+    array.flags.writeable = False
     return array
+
+
+def _unchanging(array: Any) -> bool:
+    """Return whether nobody can write to an array without asking for it."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        if array.base is None:
+            return bool(array.flags.owndata)
+        array = array.base
+    try:
+        return memoryview(array).readonly
+    except TypeError:
+        return False
+
+
+def total(name: str, weights: Array) -> float:
+    """Return the sum of weights, if they are >= 0 and it is neither 0 nor infinite.
+
+    >>> total("sample_weight", np.array([1e308, 1e308]))
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: sample_weight must have a sum from 1e-300 to 1.8e308, got inf
+    """
+    least = weights.min()
+    if least < 0 or not weights.any():
+        raise ConfigError(f"{name} must be >= 0 and not all 0, got a smallest of {least:g}")
+    with np.errstate(over="ignore"):
+        found = float(weights.sum(dtype=np.float64))
+    if not 1e-300 <= found < math.inf:
+        raise ConfigError(f"{name} must have a sum from 1e-300 to 1.8e308, got {found:g}")
+    return found
 
 
 def squared_norm(x: Array) -> Any:

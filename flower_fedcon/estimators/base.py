@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -14,20 +14,20 @@ from sklearn.utils import Tags
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import (
     _check_sample_weight,
-    check_consistent_length,
     check_is_fitted,
     validate_data,
 )
 
 from flower_fedcon.core.participation import Participation
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.estimators.argument_forms import clients_of, folds_of
 from flower_fedcon.paths import CrossValidation, RegularizationPath, cross_validate
 from flower_fedcon.paths.path import default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
 from flower_fedcon.strategies.base import FedConStrategy
-from flower_fedcon.validation import Array, choice
+from flower_fedcon.validation import Array, choice, expect_unmasked, real, total
 
 _APPROACH = 10  # points of a path to the weight wanted, for a method that starts from nearby
 
@@ -55,6 +55,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     algorithm: Any
     participation: Participation | None
     random_state: int | None
+    __metadata_request__fit: ClassVar = {"groups": True}  # as of scikit-learn's group splitters
     history_: RegularizationPath
     coef_: Array
 
@@ -71,6 +72,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         """Set the coefficients from a model."""
 
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
+        expect_unmasked("X", X)
+        expect_unmasked("y", y)
         found: tuple[Any, Array] = validate_data(
             self, X, y, accept_sparse="csr", dtype=np.float64, **checks
         )
@@ -79,6 +82,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     def _products(self, X: Any) -> Array:
         """Return the products of new rows with the coefficients, before any intercept."""
         check_is_fitted(self)
+        expect_unmasked("X", X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
         products: Array = safe_sparse_dot(X, self.coef_.T)
         return products
@@ -86,22 +90,22 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
     def _problem(self, X: Any, y: Array, groups: Any, sample_weight: Any) -> FederatedProblem:
         """Return the problem of the clients that the groups name."""
         n = X.shape[0]
+        expect_unmasked("sample_weight", sample_weight)
         weight = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         if weight is not None and (weight < 0).any():
             raise ValueError(f"sample_weight must be >= 0, got {weight.min():g}")
-        if groups is None:
-            groups = np.zeros(n, int)
-        check_consistent_length(X, groups)
-        unknown = [i for i, group in enumerate(groups) if group is None or group != group]
-        if unknown:
-            raise ValueError(
-                f"groups has no value for {len(unknown)} rows, the first of them row {unknown[0]}: "
-                "name the client of each row, or drop such rows"
+        if groups is None and _in_a_search():
+            warnings.warn(
+                f"{type(self).__name__} was fitted without groups, so that all rows are of one "
+                "client: groups given to a search or a cross-validation go to its splitter alone, "
+                "unless sklearn.set_config(enable_metadata_routing=True) comes first",
+                UserWarning,
+                stacklevel=4,
             )
-        self.groups_, place = np.unique(np.asarray(groups), return_inverse=True)
+        self.groups_, self._place = clients_of(groups, n)
         clients, names, self._rows = [], [], []
         for k, name in enumerate(self.groups_):
-            rows = np.flatnonzero(place == k)
+            rows = np.flatnonzero(self._place == k)
             own = None if weight is None else weight[rows]
             if own is not None and not own.any():
                 continue  # such rows count for nothing
@@ -110,8 +114,8 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             self._rows.append(rows)
         if not clients:
             raise ValueError("sample_weight is 0 for every row: nothing to fit")
-        self._total = float(sum(f.total_weight for f in clients))
         weights = [f.total_weight for f in clients]
+        self._total = total("sample_weight", np.array(weights))
         start = self._start(clients)
         return FederatedProblem(clients, weights=weights, names=names, x0=start)
 
@@ -148,9 +152,10 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _psi(self, l1_ratio: float) -> Regularizer:
         """Return the regularizer whose weight is sought or given."""
-        if not 0 <= l1_ratio <= 1:
+        share = real("l1_ratio", l1_ratio)
+        if not 0 <= share <= 1:
             raise ConfigError(f"l1_ratio must be in [0, 1], got {l1_ratio!r}")
-        psi = ElasticNet(float(l1_ratio), 1.0 - float(l1_ratio))
+        psi = ElasticNet(share, 1.0 - share)
         return WithIntercept(psi) if self.fit_intercept else psi
 
     def _fit_at(self, problem: FederatedProblem, l1_ratio: float, alpha: float) -> Self:
@@ -193,6 +198,8 @@ class Tuned(FederatedEstimator):
     cv_ : CrossValidation
         Losses of all weights, and what it took; `cv_.stability` says how often each coefficient
         was selected.
+    l1_ratio_ : float
+        That of the fit: of several, the one with the least mean loss.
     """
 
     num: int
@@ -200,32 +207,50 @@ class Tuned(FederatedEstimator):
     cv: Any
     rule: str
     cv_: CrossValidation
+    l1_ratio_: float
 
     def _splits(self, X: Any, y: Array, groups: Any) -> Any:
         """Return the folds: a number, or each client's rows in each of those that are given."""
-        if isinstance(self.cv, int | np.integer):
-            return int(self.cv)
-        given = self.cv.split(X, y, groups) if hasattr(self.cv, "split") else self.cv
+        folds = folds_of(self.cv, X, y, None if groups is None else self._place)
+        if isinstance(folds, int):
+            return folds
         return [
-            [tuple(_places(own, np.asarray(part)) for part in pair) for own in self._rows]
-            for pair in given
+            [tuple(_places(own, part) for part in pair) for own in self._rows] for pair in folds
         ]
 
-    def _fit_cv(self, problem: FederatedProblem, l1_ratio: float, folds: Any) -> float:
+    def _fit_cv(
+        self, problem: FederatedProblem, l1_ratio: Any, folds: Any, values: Any = None
+    ) -> float:
         """Fit for the weight that cross-validation finds, and return it."""
         choice("rule", self.rule, ("min", "1se"))
-        if not l1_ratio > 0:
-            raise ConfigError("cross-validation needs l1_ratio > 0: a path begins where all are 0")
-        found = cross_validate(
-            problem,
-            self._psi(l1_ratio),
-            self._strategy(problem),
-            folds=folds,
-            num=self.num,
-            min_ratio=self.min_ratio,
-            **self._options(),
-        )
-        self.cv_ = found
+        if self.rule == "1se" and not isinstance(folds, int) and len(folds) < 2:
+            raise ConfigError(
+                'rule="1se" needs two folds or more, for a standard error: cv gives one. Take '
+                'rule="min", or more folds'
+            )
+        several = isinstance(l1_ratio, list | tuple | np.ndarray)
+        ratios = list(l1_ratio) if several else [l1_ratio]
+        shares = [real("l1_ratio", ratio) for ratio in ratios]
+        if not shares or min(shares) <= 0:
+            raise ConfigError(
+                "cross-validation needs l1_ratio > 0: a path begins where all are 0; got "
+                f"{repr_of(l1_ratio)}"
+            )
+        tried = [
+            cross_validate(
+                problem,
+                self._psi(share),
+                self._strategy(problem),
+                folds=folds,
+                num=self.num,
+                min_ratio=self.min_ratio,
+                values=values,
+                **self._options(),
+            )
+            for share in shares
+        ]
+        best = min(range(len(tried)), key=lambda k: tried[k].least)
+        self.cv_, self.l1_ratio_ = found, _ = tried[best], shares[best]
         place = found.best if self.rule == "min" else found.one_standard_error
         self._finish(found.path, place)
         return float(found.values[place])
@@ -237,3 +262,13 @@ def _places(own: Array, rows: Array) -> Array:
     mine = (place < len(own)) & (own[np.minimum(place, len(own) - 1)] == rows)
     found: Array = place[mine]
     return found
+
+
+def _in_a_search() -> bool:
+    """Return whether it is scikit-learn's model selection that fits."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection"):
+            return True
+        frame = frame.f_back
+    return False

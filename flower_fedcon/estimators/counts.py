@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import d2_tweedie_score
 from sklearn.utils import Tags
 
 from flower_fedcon.core.participation import Participation
@@ -81,6 +82,20 @@ class FederatedPoissonRegressor(FederatedElasticNet):
         start = np.zeros(clients[0].shape)
         start[-1] = np.log(total / self._total)
         return start
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return D^2, the share of the deviance that is explained: `PoissonRegressor.score`.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (rows, features)
+        y : array, shape (rows,)
+            Counts >= 0.
+        sample_weight : array, shape (rows,), optional
+        """
+        expected = np.clip(self.predict(X), np.finfo(float).tiny, None)
+        found: float = d2_tweedie_score(y, expected, sample_weight=sample_weight, power=1)
+        return found
 
     def predict(self, X: Any) -> Array:
         """Return the expected counts, shape (rows,)."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import RegressorMixin
 
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator, Tuned
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.validation import Array, nonnegative
+
+_ROUNDING = 1e-8  # of sums of products: relative to the largest target times the largest entry
 
 
 class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
@@ -172,19 +176,21 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
 
     Parameters
     ----------
-    l1_ratio : float (default: 0.5)
-        In (0, 1].
+    l1_ratio : float, or list of several (default: 0.5)
+        In (0, 1]; of several, that with the least mean loss is chosen.
     num, min_ratio : int, float (default: 100, 1e-3)
         The path: see `flower_fedcon.regularization_path`.
-    cv : int, splitter or iterable (default: 5)
-        Folds within each client; or, as in scikit-learn, pairs of arrays of row numbers.
+    cv : int, splitter, iterable or None (default: 5)
+        Folds within each client, 5 for None; or, as in scikit-learn, a splitter or pairs (rows to
+        fit, rows held out) of row numbers or masks.
     rule : {"min", "1se"} (default: "min")
-        The alpha of least mean loss, or the largest within a standard error of it.
+        The alpha of least mean loss, or the largest within a standard error of it, which takes two
+        folds or more.
     fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
 
     Attributes
     ----------
-    alpha_ : float
+    alpha_, l1_ratio_ : float
     cv_ : CrossValidation
         The path of all rows, losses, and how often each coefficient was selected.
     coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
@@ -204,7 +210,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
     def __init__(
         self,
         *,
-        l1_ratio: float = 0.5,
+        l1_ratio: float | Sequence[float] = 0.5,
         num: int = 100,
         min_ratio: float = 1e-3,
         cv: Any = 5,
@@ -232,7 +238,11 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
         """Choose alpha and fit; see `FederatedElasticNet.fit`."""
         X, y = self._validated(X, y, y_numeric=True, ensure_min_samples=2)
         problem = self._problem(X, y, groups, sample_weight)
-        self.alpha_ = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
+        folds, values = self._splits(X, y, groups), None
+        if (y == y[0]).all():  # a target that is constant: all weights leave nothing but rounding
+            top = _ROUNDING * max(abs(float(y[0])), 1e-200) * float(abs(X).max())
+            values = np.geomspace(1.0, self.min_ratio, self.num) * (top or 1.0)
+        self.alpha_ = self._fit_cv(problem, self.l1_ratio, folds, values)
         return self
 
 

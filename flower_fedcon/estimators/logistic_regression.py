@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -134,14 +135,14 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
 
     Parameters
     ----------
-    l1_ratio : float (default: 1.0)
-        In (0, 1].
+    l1_ratio : float, or list of several (default: 1.0)
+        In (0, 1]; of several, that with the least mean loss is chosen.
     num, min_ratio, cv, rule : see `FederatedElasticNetCV`
     fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
 
     Attributes
     ----------
-    C_ : float
+    C_, l1_ratio_ : float
     cv_ : CrossValidation
         The path of all rows, losses, and how often each coefficient was selected.
     coef_, intercept_, classes_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
@@ -161,7 +162,7 @@ class FederatedLogisticRegressionCV(_LogisticClassifier, Tuned):
     def __init__(
         self,
         *,
-        l1_ratio: float = 1.0,
+        l1_ratio: float | Sequence[float] = 1.0,
         num: int = 100,
         min_ratio: float = 1e-3,
         cv: Any = 5,

@@ -130,11 +130,12 @@ class GroupLossBounds(_Bounded):
             if loss is not None:
                 _check_function("GroupLossBounds(losses)", loss)
         m = len(self.losses)
-        bounds = float_array("GroupLossBounds(bound)", np.atleast_1d(bound), ndim=1)
-        if not m or len(bounds) not in (1, m):
+        bounds = float_array("GroupLossBounds(bound)", bound)
+        bounds = bounds if bounds.ndim else bounds.reshape(1)
+        if not m or bounds.shape not in ((1,), (m,)):
             raise ConfigError(
                 "GroupLossBounds needs a loss (or None) for each of m >= 1 groups, and one bound "
-                f"or m, got {m} losses and {len(bounds)} bounds"
+                f"or m, got {m} losses and {bounds.size} bounds"
             )
         self.bounds = np.broadcast_to(bounds.astype(np.float64), (m,))
         if counts is None:

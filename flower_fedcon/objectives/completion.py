@@ -9,7 +9,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.sets.operators import MatrixOperator
-from flower_fedcon.validation import Array, count, float_array, positive
+from flower_fedcon.validation import Array, count, float_array, plain_array, positive
 
 
 class MatrixCompletion(Objective):
@@ -135,7 +135,7 @@ class MatrixCompletion(Objective):
 
 
 def _indices(name: str, value: object, length: int) -> Array:
-    array = np.asarray(value)
+    array = plain_array(name, value)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ConfigError(f"{name} must be a one-dimensional array of integers")
     if array.size and not (array.min() >= 0 and array.max() < length):

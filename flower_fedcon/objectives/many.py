@@ -12,7 +12,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.rows import LinearModel, is_sparse
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, plain_array
 
 _AT_ONCE = 2**20  # entries of the data whose constants are computed in one go
 _EACH = ("sample_weight", "intercept")  # what belongs into the data of each client
@@ -32,7 +32,7 @@ class ManyClients(Sequence[Any]):
         `PoissonRegression`, `SoftmaxRegression`, or one of your own.
     A : array, shape (N, m, *row shape)
         m rows of each client; float64, or float32 to work in single precision. What is C-ordered
-        is not copied, and must not change afterwards.
+        and read-only is not copied: a file, or an array with ``A.flags.writeable = False``.
     targets : array, shape (N, m)
         What `kind` takes beside A.
     **settings
@@ -72,12 +72,10 @@ class ManyClients(Sequence[Any]):
         if is_sparse(A):
             raise ConfigError("ManyClients(A) must be a dense array: give a list of objectives")
         try:
-            A, targets = np.asarray(A), np.asarray(targets)
-        except ValueError:  # rows of several lengths
-            raise ConfigError(
-                "ManyClients takes as many rows for each client, all of one length: give a list of "
-                "objectives where they differ"
-            ) from None
+            A = plain_array("ManyClients(A)", A)
+            targets = plain_array("ManyClients(targets)", targets)
+        except ConfigError as error:
+            raise ConfigError(f"{error}: give a list of objectives where rows differ") from None
         if A.ndim < 3 or 0 in A.shape:
             raise ConfigError(
                 "ManyClients(A) must have shape (clients, rows, *row shape), all >= 1, got "

@@ -9,7 +9,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Model
 from flower_fedcon.objectives.base import Objective
-from flower_fedcon.validation import Array, count, float_array, nonnegative
+from flower_fedcon.validation import Array, count, float_array, nonnegative, plain_array
 
 
 class TanhNetwork(Objective):
@@ -57,7 +57,7 @@ class TanhNetwork(Objective):
         self.A = float_array(f"{name}(A)", A, ndim=2)
         if 0 in self.A.shape:
             raise ConfigError(f"{name}(A) must have a row and a feature, got shape {self.A.shape}")
-        labels = np.asarray(y)
+        labels = plain_array(f"{name}(y)", y)
         self.num_examples, features = self.A.shape
         classes = count(f"{name}(num_classes)", num_classes, minimum=2)
         if labels.shape != (self.num_examples,) or labels.dtype.kind not in "iu":

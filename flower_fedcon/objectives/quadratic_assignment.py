@@ -12,7 +12,7 @@ from flower_fedcon.arrays import dot
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.objectives.client_axis import Stackable, Which, scaled_together
-from flower_fedcon.validation import Array, float_array
+from flower_fedcon.validation import Array, float_array, plain_array
 
 
 class QuadraticAssignment(Objective, Stackable):
@@ -60,7 +60,7 @@ class QuadraticAssignment(Objective, Stackable):
         self.B = self.B.astype(self.dtype, copy=False)
         if entries is None:
             entries = np.argwhere(np.ones(self.shape))
-        pairs = np.asarray(entries)
+        pairs = plain_array(f"{name}(entries)", entries)
         if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu" or not len(pairs):
             raise ConfigError(f"{name}(entries) must be pairs of integers, shape (k, 2), k >= 1")
         if pairs.min() < 0 or pairs.max() >= size:

@@ -20,7 +20,7 @@ from flower_fedcon.objectives.client_axis import (
     places,
     together,
 )
-from flower_fedcon.validation import Array, float_array, nonnegative
+from flower_fedcon.validation import Array, float_array, nonnegative, total
 
 _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
 _DATA = ("rows", "targets", "weights")  # what has an axis of rows
@@ -48,7 +48,8 @@ class LinearModel(Objective, Stackable):
     Parameters
     ----------
     A : array of shape (m, *model shape), or SciPy sparse matrix of shape (m, d)
-        A sparse one is kept as CSR.
+        A sparse one is kept as CSR. The data are copied, unless nobody can write to them: an array
+        with ``A.flags.writeable = False``, or a file that ``np.load(name, mmap_mode="r")`` opens.
     targets : array, shape (m,)
     l2 : float
         >= 0.
@@ -84,11 +85,12 @@ class LinearModel(Objective, Stackable):
     ) -> None:
         name = f"{type(self).__name__}(A)"
         if is_sparse(A):
-            array = A.tocsr()
-            array = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
-            float_array(f"{name}.data", array.data)
+            array = A.tocsr(copy=True)  # as an array is, unless nobody can write to it
+            single = array.dtype == np.float32
+            array = array.astype(np.float32 if single else np.float64, copy=False)
+            float_array(f"{name}.data", array.data, keep=False)
         else:
-            array = float_array(name, A)
+            array = float_array(name, A, keep=not intercept)
         if array.ndim < 2 or 0 in array.shape:
             raise ConfigError(
                 f"{name} must have shape (examples, *model shape), all >= 1, got {array.shape}"
@@ -104,7 +106,7 @@ class LinearModel(Objective, Stackable):
         if intercept:
             self._bound = np.ones(self.shape, self.dtype)
             self._bound[-1] = 0.0
-        self.rows = array if is_sparse(array) else array.reshape(len(array), -1)
+        self.rows = array if array.ndim == 2 else array.reshape(len(array), -1)
         self._plain = array.ndim == 2 and not is_sparse(array)
         self.targets = self._checked(targets)
         self.l2 = nonnegative(f"{type(self).__name__}(l2)", l2)
@@ -144,11 +146,8 @@ class LinearModel(Objective, Stackable):
 
     def _weigh(self, sample_weight: object) -> None:
         name = f"{type(self).__name__}(sample_weight)"
-        weights = self._match("sample_weight", float_array(name, sample_weight))
-        if (weights < 0).any() or not weights.any():
-            bad = weights.min()
-            raise ConfigError(f"{name} must be >= 0 and not all 0, got a smallest of {bad:g}")
-        self.total_weight = float(weights.sum())
+        weights = self._match("sample_weight", float_array(name, sample_weight, keep=False))
+        self.total_weight = total(name, weights)
         self.weights = (weights * (self.num_examples / self.total_weight)).astype(self.dtype)
 
     @property

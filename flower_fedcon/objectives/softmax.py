@@ -10,7 +10,7 @@ import numpy as np
 from flower_fedcon.arrays import in_order, wide
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
-from flower_fedcon.validation import Array, count
+from flower_fedcon.validation import Array, count, plain_array
 
 
 class SoftmaxRegression(LinearModel):
@@ -66,7 +66,7 @@ class SoftmaxRegression(LinearModel):
             raise ConfigError(
                 f"SoftmaxRegression(A) must have shape (examples, features), got {self.A.shape}"
             )
-        labels = self._match("y", np.asarray(targets))
+        labels = self._match("y", plain_array("SoftmaxRegression(y)", targets))
         if labels.dtype.kind not in "iu":
             raise ConfigError(
                 f"SoftmaxRegression(y) must hold integers, got {labels.dtype}: pass y.astype(int)"

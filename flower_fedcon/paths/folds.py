@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.rng import FOLDS, stream
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import Objective, Scaled
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.paths.path import RegularizationPath, default_strategy, regularization_path
@@ -49,24 +49,54 @@ class CrossValidation:
     @property
     def mean(self) -> Array:
         """The mean loss over the folds, shape (num,)."""
-        mean: Array = self.losses.mean(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean: Array = self.losses.mean(axis=0)
         return mean
 
     @property
     def standard_error(self) -> Array:
-        """The standard error of that mean, shape (num,)."""
-        error: Array = self.losses.std(axis=0, ddof=1) / np.sqrt(len(self.losses))
+        """The standard error of that mean, shape (num,); NaN for one fold, which has none."""
+        number = len(self.losses)
+        if number < 2:
+            return np.full(self.losses.shape[1], np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):
+            error: Array = self.losses.std(axis=0, ddof=1) / np.sqrt(number)
         return error
 
     @property
     def best(self) -> int:
-        """The place of the weight with the least mean loss."""
-        return int(self.mean.argmin())
+        """The place of the weight with the least mean loss, among those where it is finite.
+
+        Raises
+        ------
+        FedConError
+            If it is at none.
+        """
+        mean = self.mean
+        if not np.isfinite(mean).any():
+            raise FedConError(
+                f"the losses on held-out rows are finite at none of {len(mean)} weights: are there "
+                "rows far from the others? Scale the columns, or give larger values=[...]"
+            )
+        return int(np.where(np.isfinite(mean), mean, np.inf).argmin())
+
+    @property
+    def least(self) -> float:
+        """The least mean loss."""
+        return float(self.mean[self.best])
 
     @property
     def one_standard_error(self) -> int:
-        """The place of the largest weight within a standard error of the least mean loss."""
-        bound = self.mean[self.best] + self.standard_error[self.best]
+        """The place of the largest weight within a standard error of the least mean loss.
+
+        Raises
+        ------
+        ConfigError
+            If there is one fold, and so no standard error.
+        """
+        if len(self.losses) < 2:
+            raise ConfigError("one fold has no standard error: take `best`, or more folds")
+        bound = self.least + self.standard_error[self.best]
         return int(np.argmax(self.mean <= bound))
 
     @property
@@ -94,13 +124,22 @@ class CrossValidation:
         return int(self.path.exchanges.sum() + self.folds.exchanges.sum())
 
     def __repr__(self) -> str:
-        best, sparse = self.best, self.one_standard_error
+        found = "no loss is finite"
+        if np.isfinite(self.mean).any():
+            found = (
+                f"{self.values[self.best]:.4g} has the least mean loss, {self.least:.4g}, with "
+                f"{len(self.path.active[self.best])} active"
+            )
+            if len(self.losses) > 1:
+                sparse = self.one_standard_error
+                found += (
+                    f"; {self.values[sparse]:.4g} is within a standard error, with "
+                    f"{len(self.path.active[sparse])}"
+                )
         return (
-            f"CrossValidation({len(self.losses)} folds, {len(self.path)} weights: "
-            f"{self.values[best]:.4g} has the least mean loss, {self.mean[best]:.4g}, with "
-            f"{len(self.path.active[best])} active; {self.values[sparse]:.4g} is within a standard "
-            f"error, with {len(self.path.active[sparse])}; {self.exchanges} exchanges, "
-            f"{self.uplink_bytes:,} bytes up, {self.downlink_bytes:,} down)"
+            f"CrossValidation({len(self.losses)} folds, {len(self.path)} weights: {found}; "
+            f"{self.exchanges} exchanges, {self.uplink_bytes:,} bytes up, "
+            f"{self.downlink_bytes:,} down)"
         )
 
 
@@ -158,7 +197,9 @@ def cross_validate(
     array([0, 3])
     """
     cores = [_core(f) for f in problem.objectives]
-    splits = folds if not isinstance(folds, int) else _deal_all(cores, folds, seed)
+    splits = _deal_all(cores, folds, seed) if isinstance(folds, int) else list(folds)
+    if not splits:
+        raise ConfigError("folds must be a number >= 2, or at least one fold, got none")
     options = {"seed": seed, **options}
     strategy = default_strategy(problem) if strategy is None else strategy
     path = regularization_path(
@@ -169,12 +210,14 @@ def cross_validate(
     test = [[_part(core, split[j][1]) for split in splits] for j, core in enumerate(cores)]
     shares = [w / core.total_weight for w, core in zip(problem.weights, cores, strict=True)]
     fit, held = _weights(train, shares), _weights(test, shares)
-    if not (fit.any(axis=0) & held.any(axis=0)).all():
-        raise ConfigError(f"folds={folds!r}: a fold has no rows to fit, or none held out")
+    for what, weight in (("to fit", fit), ("held out", held)):
+        for k in np.flatnonzero(~weight.any(axis=0))[:1].tolist():
+            raise ConfigError(f"fold {k} of {len(splits)} has no rows {what}, or none that counts")
     fit, held = fit / fit.sum(axis=0), held / held.sum(axis=0)
+    fitting = np.flatnonzero(fit.any(axis=1)).tolist()  # the rows of others are always held out
     together = FederatedProblem(
-        [SideBySide(parts, len(cores) * own) for parts, own in zip(train, fit, strict=True)],
-        names=problem.names,
+        [SideBySide(train[j], len(fitting) * fit[j]) for j in fitting],
+        names=[problem.names[j] for j in fitting],
     )
     found = regularization_path(together, Each(psi), strategy, values=path.values, **options)
     losses = np.zeros((len(splits), len(path)))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.sets.atoms import Atom, each_atom
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.compact import GroupAtom
 from flower_fedcon.sets.shapes import ByValue, each, expect_finite, expect_unit
 from flower_fedcon.sets.simplex import simplex_projection
-from flower_fedcon.validation import Array, expect_array, expect_names, positive
+from flower_fedcon.validation import Array, expect_array, expect_names, plain_array, positive
 
 Groups: TypeAlias = "int | str | Array"
 
@@ -26,14 +27,37 @@ def check_groups(name: str, groups: Any) -> Groups:
         return groups
     if isinstance(groups, int | np.integer) and not isinstance(groups, bool) and groups >= 1:
         return int(groups)
-    if isinstance(groups, list | tuple | np.ndarray) and np.asarray(groups).dtype.kind in "iu":
-        labels = np.asarray(groups).astype(np.int64)
-        if labels.size and labels.min() == 0 and np.bincount(labels.ravel()).all():
-            return labels
+    if isinstance(groups, list | tuple | np.ndarray) and not _ragged(groups):
+        given = plain_array(name, groups)
+        if given.size and given.dtype.kind in "iu" and given.min() == 0:
+            labels = given.astype(np.int64)
+            if labels.max() < labels.size and np.bincount(labels.ravel()).all():
+                labels.flags.writeable = False
+                return labels
     raise ConfigError(
         f'{name} must be a size >= 1, "rows", or an array of labels in which each of 0, 1, ... '
-        f"occurs; got {groups!r}"
+        f"occurs; got {repr_of(groups)}{_by_label(groups)}"
     )
+
+
+def _ragged(groups: Any) -> bool:
+    """Return whether a list holds lists of several lengths, or lists beside other things."""
+    try:
+        return not isinstance(groups, np.ndarray) and len({np.shape(own) for own in groups}) > 1
+    except ValueError:
+        return True
+
+
+def _by_label(groups: Any) -> str:
+    """Return how groups that are lists of the entries' numbers are written; "" for others."""
+    try:
+        entries = [int(operator.index(entry)) for own in groups for entry in own]
+        if sorted(entries) != list(range(len(entries))):
+            return ""
+        labels = {int(entry): label for label, own in enumerate(groups) for entry in own}
+    except TypeError:
+        return ""
+    return f": label the entries, {[labels[entry] for entry in range(min(len(labels), 20))]}"
 
 
 def labels_for(groups: Groups, shape: tuple[int, ...]) -> Array:

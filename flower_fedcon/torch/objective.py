@@ -21,8 +21,17 @@ from flower_fedcon.sets import ConstraintSet, Product
 from flower_fedcon.torch.content import Untrained
 from flower_fedcon.torch.local_loop import as_array
 from flower_fedcon.torch.packed_modules import PackedTorch
-from flower_fedcon.validation import Array, count, nonnegative
+from flower_fedcon.validation import Array, count, nonnegative, plain_array
 from flower_fedcon.wire.digests import digest
+
+
+def _own(name: str, data: Any) -> Tensor:
+    """Return data as a tensor of which nobody else has the memory."""
+    if isinstance(data, Tensor):
+        return data.detach().clone()
+    if isinstance(data, np.ndarray):
+        return torch.from_numpy(np.array(plain_array(f"TorchObjective({name})", data)))
+    return torch.as_tensor(data)
 
 
 class TorchObjective(Objective, Stackable):
@@ -39,7 +48,7 @@ class TorchObjective(Objective, Stackable):
     loss : callable
         `loss(outputs, targets)` returns the mean over rows, as `torch.nn.CrossEntropyLoss()` does.
     data : (inputs, targets)
-        Tensors or arrays, with a row for each example.
+        Tensors or arrays, with a row for each example; they are copied.
     l2 : float (default: 0.0)
         >= 0.
     device : str or torch.device, optional
@@ -100,7 +109,10 @@ class TorchObjective(Objective, Stackable):
         self.dtype = np.dtype("float32" if kinds == {torch.float32} else "float64")
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise ConfigError("TorchObjective(data) must be (inputs, targets)")
-        self._inputs, self._targets = (torch.as_tensor(d).to(self._like.device) for d in data)
+        self._inputs, self._targets = (
+            _own(name, d).to(self._like.device)
+            for name, d in zip(("inputs", "targets"), data, strict=True)
+        )
         if self._inputs.is_floating_point():
             self._inputs = self._inputs.to(self._like.dtype)
         self.num_examples = len(self._inputs)

@@ -47,7 +47,7 @@ def test_constants_where_a_chunk_has_mean_weights(monkeypatch):
 
 
 def test_clients_of_unlike_sizes_are_refused_in_words():
-    with pytest.raises(ConfigError, match="as many rows"):
+    with pytest.raises(ConfigError, match="list of objectives where rows differ"):
         ManyClients(LeastSquares, [[[1.0], [2.0]], [[1.0]]], np.ones((2, 2)))
 
 

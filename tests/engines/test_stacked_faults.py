@@ -67,12 +67,14 @@ def test_a_client_that_fails_is_left_out_as_on_the_local_engine(kind, caplog):
     psi, found = L1(0.1), []
     for engine in (LocalEngine, StackedEngine):
         rng = np.random.default_rng(0)
-        A = together([rng.standard_normal((8, 5)) for _ in range(4)])  # engines use it as it is
+        A = together([rng.standard_normal((8, 5)) for _ in range(4)])
+        A.flags.writeable = A.base.flags.writeable = False  # so that engines use it as it is
         b = rng.standard_normal((4, 8))
         problem = FederatedProblem([LeastSquares(*own) for own in zip(A, b, strict=True)])
         strategy = kind(psi, client_lr=0.05, local_steps=2)
         run = OpenRun(strategy, problem)
         clients = opened(engine, run)
+        A.base.flags.writeable = A.flags.writeable = True
         good = A[2, 0, 0]
         for played in range(9):
             A[2, 0, 0] = np.nan if played in (3, 4) else good  # the objectives are views

@@ -100,7 +100,7 @@ def test_what_is_not_such_a_step_is_taken_in_parts(taken, monkeypatch, own):
 def test_a_gradient_that_is_not_finite_is_told_as_by_the_local_engine(taken):
     objectives = clients("least squares", 3, 6, (7,), np.float64)
     assert all(objective.smoothness for objective in objectives)  # before it overflows
-    objectives[1].rows[:] = 1e200
+    objectives[1].rows = np.full_like(objectives[1].rows, 1e200)
     problem = FederatedProblem(objectives, constraint=L1Ball(1.0), x0=np.ones(7) / 7)
     said = []
     for engine in ("local", "stacked"):

@@ -1,0 +1,183 @@
+"""Which rows are whose, and which of them are held out: `groups` and `cv` in any form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length
+
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
+
+_FOLDS = 5
+
+
+def clients_of(groups: Any, n: int) -> tuple[Array, Array]:
+    """Return the clients that `groups` names, in order, and the place of each row's among them.
+
+    Parameters
+    ----------
+    groups : array, list or column of n labels, or None
+        Numbers, texts, dates, tuples, or such beside one another; None for one client.
+
+    Raises
+    ------
+    ValueError
+        If a row has no label, or labels cannot be told apart.
+
+    Examples
+    --------
+    >>> clients_of(["b", "a", "b"], 3)
+    (array(['a', 'b'], dtype='<U1'), array([1, 0, 1]))
+    >>> clients_of([("Ulm", 2), ("Ulm", 1), ("Ulm", 2)], 3)
+    (array([('Ulm', 1), ('Ulm', 2)], dtype=object), array([1, 0, 1]))
+    """
+    if groups is None:
+        return np.zeros(1, int), np.zeros(n, np.intp)
+    expect_unmasked("groups", groups)
+    if isinstance(groups, str):
+        raise ValueError(f"groups must have one label for each row, got {groups!r}")
+    if getattr(groups, "ndim", 1) == 2:  # a table of one column, say
+        groups = np.asarray(groups)
+        if groups.shape[1] != 1:
+            raise ValueError(
+                f"groups must have one label for each row, got shape {groups.shape}: write several "
+                "columns as tuples, `list(map(tuple, ...))`"
+            )
+        groups = groups[:, 0]
+    check_consistent_length(np.empty(n), groups)
+    if isinstance(groups, np.ndarray) and groups.dtype.kind != "O":
+        _expect_labels(np.flatnonzero(groups != groups))
+        labels, place = np.unique(groups, return_inverse=True)
+        return labels, place
+    cells = list(groups)
+    for row, cell in enumerate(cells):
+        if getattr(type(cell), "__hash__", None) is None:
+            raise ValueError(
+                f"groups has {repr_of(cell)} in row {row}: name a client by a number, a text or a "
+                "tuple of such"
+            )
+    _expect_labels([row for row, cell in enumerate(cells) if _is_missing(cell)])
+    distinct = list(dict.fromkeys(cells))
+    try:
+        distinct.sort()
+    except TypeError:  # of several types
+        distinct.sort(key=lambda label: (type(label).__name__, str(label)))
+    written: dict[str, Any] = {}
+    for label in distinct:
+        if (other := written.setdefault(str(label), label)) is not label:
+            raise ValueError(
+                f"groups has {other!r} and {label!r}, which are written alike: name each client "
+                "in one way"
+            )
+    places = {label: place for place, label in enumerate(distinct)}
+    return _together(distinct), np.array([places[cell] for cell in cells], np.intp)
+
+
+def _is_missing(label: Any) -> bool:
+    """Return whether a label is None, NaN, NaT or pandas' NA, or a tuple with one of them."""
+    if label is None:
+        return True
+    if isinstance(label, tuple):
+        return any(map(_is_missing, label))
+    try:
+        return bool(label != label)
+    except TypeError:  # NA is neither equal to itself nor not
+        return True
+
+
+def _expect_labels(missing: Any) -> None:
+    if len(missing):
+        raise ValueError(
+            f"groups has no value for {len(missing)} rows, the first of them row {missing[0]}: "
+            "name the client of each row, or drop such rows"
+        )
+
+
+def _together(labels: list[Any]) -> Array:
+    """Return labels as an array: of their type if it is one that NumPy has."""
+    for kind in (str, (bool, np.bool_), (int, float, np.number)):
+        if all(isinstance(label, kind) for label in labels):
+            return np.array(labels)
+    found = np.empty(len(labels), object)
+    found[:] = labels
+    return found
+
+
+def folds_of(cv: Any, X: Any, y: Array, place: Array | None) -> int | list[tuple[Array, Array]]:
+    """Return a number of folds, or for each the rows to fit and those held out.
+
+    Parameters
+    ----------
+    cv : int, splitter, iterable of pairs, or None
+        Each of a pair is an array of row numbers or a mask; None is 5.
+    X, y : arrays
+        What a splitter is given.
+    place : array of int, optional
+        The groups that it is given if it takes some.
+
+    Raises
+    ------
+    ConfigError
+        If it is another thing, or a row number is out of range.
+    """
+    if cv is None:
+        return _FOLDS
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
+        return count("cv", cv, minimum=2)
+    if hasattr(cv, "split") and not isinstance(cv, str):
+        cv = cv.split(X, y, place if _takes_groups(cv) else None)
+    if isinstance(cv, str | bytes) or not isinstance(cv, Iterable):
+        raise _no_folds(repr_of(cv))
+    folds = []
+    for k, pair in enumerate(cv):
+        parts = pair if isinstance(pair, list | tuple) else [pair]
+        if len(parts) != 2:
+            raise _no_folds(f"{repr_of(pair)} as fold {k}")
+        fit, held = (_row_numbers(f"cv: fold {k}", part, len(y)) for part in parts)
+        if not (fit.size and held.size):
+            what = "held out" if fit.size else "to fit"
+            raise ConfigError(f"cv: fold {k} has no rows {what}")
+        folds.append((fit, held))
+    if not folds:
+        raise _no_folds("no fold")
+    return folds
+
+
+def _takes_groups(splitter: Any) -> bool:
+    """Return whether a splitter takes groups: scikit-learn's warn if they do not."""
+    if not hasattr(splitter, "get_metadata_routing"):
+        return True
+    return bool(splitter.get_metadata_routing().consumes("split", ["groups"]))
+
+
+def _row_numbers(name: str, part: Any, n: int) -> Array:
+    """Return rows as numbers from 0, of numbers or a mask."""
+    rows = plain_array(name, part)
+    if rows.ndim != 1:
+        raise ConfigError(f"{name} must have row numbers or a mask, got shape {rows.shape}")
+    if rows.dtype.kind == "b":
+        if rows.size != n:
+            raise ConfigError(f"{name} has a mask of {rows.size} rows, and the data have {n}")
+        return np.flatnonzero(rows)
+    if not rows.size:
+        return np.empty(0, np.intp)
+    if rows.dtype.kind not in "iu":
+        raise ConfigError(
+            f"{name} must have whole row numbers or a mask of booleans, got {rows.dtype}: "
+            "`rows.astype(int)`, say"
+        )
+    if rows.min() < -n or rows.max() >= n:
+        wrong = rows[(rows < -n) | (rows >= n)][0]
+        raise ConfigError(f"{name} has row {wrong}, and the data have {n} rows, 0 to {n - 1}")
+    found: Array = np.where(rows < 0, rows + n, rows).astype(np.intp)
+    return found
+
+
+def _no_folds(got: str) -> ConfigError:
+    return ConfigError(
+        "cv must be a number of folds >= 2, a splitter of scikit-learn, or pairs (rows to fit, "
+        f"rows held out), got {got}"
+    )
