@@ -145,7 +145,9 @@ def test_pytorch():
 
 
 def test_own_oracles():
-    regularized, constrained, app = run_page("own_oracles")
+    loss, regularized, constrained, app = run_page("own_oracles")
+    optimum = loss["problem"].optimum.value
+    assert optimum - 1e-12 <= loss["history"]["objective"][-1] < optimum + 1e-9
     assert regularized["history"]["residual"][-1] < 1e-9
     assert (regularized["history"].x >= 0).all()
     assert constrained["history"]["residual"][-1] < 1e-9  # FedDR's, the last

@@ -55,7 +55,7 @@ def why_not_stackable(
     if reason := own or client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"
     standing = representatives(problem.objectives)
-    groups = alike(standing)
+    groups = alike(standing, pad=strategy.batch_size is None)
     if None in groups:
         other = standing[groups[None][0]]
         if problem.layout.layered and not isinstance(other, Stackable):
@@ -88,7 +88,8 @@ class StackedEngine(InProcess):
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
-        self._groups = [_Group(*group) for group in stacks(objectives)]
+        pad = run.settings.get("batch_size") is None
+        self._groups = [_Group(*group) for group in stacks(objectives, pad=pad)]
         self._everyone = np.arange(n := len(objectives))
         self._group_of, self._place = np.zeros(n, np.intp), np.arange(n)
         for number, group in enumerate(self._groups):

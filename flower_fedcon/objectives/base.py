@@ -14,7 +14,11 @@ from flower_fedcon.validation import Array, count, nonnegative
 
 
 class SmoothFunction(Protocol):
-    """What a user's own objective must have at least."""
+    """What a user's own objective must have at least: the problem is then given its start, `x0`.
+
+    With an attribute `shape` it needs none. `Objective` lists what more there can be: minibatches,
+    constants, second derivatives, metrics.
+    """
 
     def value(self, x: Array) -> float:
         """Return f(x)."""

@@ -177,6 +177,14 @@ class Stackable(ABC):
         It is a `Stack`, or for `StackedObjective` an objective whose arrays have a client axis.
         """
 
+    def padded_key(self) -> Hashable | None:
+        """Return what those of one stack share that `padded` makes equally long; None if none."""
+        return None
+
+    def padded(self, count: int) -> Any:
+        """Return the same objective with `count` rows, the last of which do not count."""
+        raise NotImplementedError
+
     @classmethod
     def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
         """Return why these, with the same `stack_key`, are no stack after all; None if they are."""

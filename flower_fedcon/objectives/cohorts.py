@@ -14,6 +14,8 @@ from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
 __all__ = ["Stack", "Which", "key", "stack", "stacks"]
+_WASTE = 2  # a client's rows become at most so many times as many
+_FEW = 4  # clients of one length, on average, are worth a stack of their own
 
 
 def unscaled(objective: Any) -> tuple[Any, float]:
@@ -36,28 +38,53 @@ def stack(objectives: Sequence[Any]) -> Stack:
     if isinstance(objectives, ManyClients):
         return StackedObjective(objectives.whole, len(objectives))
     cores, factors = zip(*map(unscaled, objectives), strict=True)
+    lengths = {getattr(core, "num_examples", 1) for core in cores}
+    if len(lengths) > 1 and cores[0].padded_key() is not None:
+        cores = tuple(core.padded(max(lengths)) for core in cores)
     whole = type(cores[0]).along_axis(cores, factors)
     return whole if isinstance(whole, Stack) else StackedObjective(whole, len(cores))
 
 
 def why_not_one_stack(objectives: Sequence[Any]) -> str | None:
-    """Return why objectives with the same `key` are no stack after all; None if they are."""
+    """Return why objectives that are `alike` are no stack after all; None if they are."""
     cores = [unscaled(objective)[0] for objective in objectives]
     reason: str | None = type(cores[0]).why_not_stacked(cores)
     return reason
 
 
-def stacks(objectives: Sequence[Any]) -> list[tuple[Stack, Array]]:
-    """Return all objectives in stacks, each with the places of those that are in it."""
+def stacks(objectives: Sequence[Any], *, pad: bool = False) -> list[tuple[Stack, Array]]:
+    """Return all objectives in stacks, each with the places of those in it; see `alike`."""
     if isinstance(objectives, ManyClients):
         return [(stack(objectives), np.arange(len(objectives)))]
-    groups = alike(objectives).values()
+    groups = alike(objectives, pad=pad).values()
     return [(stack([objectives[c] for c in own]), np.array(own)) for own in groups]
 
 
-def alike(objectives: Sequence[Any]) -> dict[Hashable | None, list[int]]:
-    """Return the places of the objectives with each `key`."""
+def alike(objectives: Sequence[Any], *, pad: bool = False) -> dict[Hashable | None, list[int]]:
+    """Return the places of the objectives with each `key`.
+
+    With `pad`, those of many different lengths are put together as rows of weight 0 make them
+    equally long, which changes no sum over all rows.
+    """
     by_key: dict[Hashable | None, list[int]] = {}
     for place, objective in enumerate(objectives):
         by_key.setdefault(key(objective), []).append(place)
-    return by_key
+    if not pad:
+        return by_key
+    families: dict[Hashable, list[Hashable]] = {}
+    for name, places in by_key.items():
+        core, _ = unscaled(objectives[places[0]])
+        own = None if name is None else core.padded_key()
+        if own is not None:
+            families.setdefault((type(core), own), []).append(name)
+    for family, names in families.items():
+        if len(names) * _FEW <= sum(len(by_key[name]) for name in names):
+            continue
+        length = {name: objectives[by_key[name][0]].num_examples for name in names}
+        longest, bucket = 0, list[int]()
+        for name in sorted(names, key=lambda name: -length[name]):
+            if length[name] * _WASTE < longest or not longest:
+                longest, bucket = length[name], []
+                by_key[family, longest] = bucket
+            bucket += by_key.pop(name)
+    return {name: sorted(places) for name, places in by_key.items()}

@@ -194,14 +194,36 @@ class LinearModel(Objective, Stackable):
         A class from elsewhere may define its three functions, and must leave alone what is made of
         them. Numbers of its own that these may depend on must be the same.
         """
+        shared = self._shared()
+        return None if shared is None else (self.rows.shape, self.weights is None, *shared)
+
+    def padded_key(self) -> Hashable | None:
+        """Return what those of one stack share if rows of weight 0 make them equally many."""
+        shared = self._shared()
+        return None if shared is None or self.sparse else (self.rows.shape[1:], *shared)
+
+    def padded(self, count: int) -> Self:
+        """Return the same function with `count` rows, of which the last have weight 0."""
+        more = count - self.num_examples
+        weights = np.ones(self.num_examples, self.dtype) if self.weights is None else self.weights
+        share = self.dtype.type(count / self.num_examples)  # weights have mean 1
+        other = self._with_rows(
+            np.concatenate([self.rows, np.zeros((more, self.rows.shape[1]), self.rows.dtype)]),
+            np.concatenate([self.targets, np.repeat(self.targets[:1], more)]),
+            np.concatenate([weights * share, np.zeros(more, self.dtype)]),
+        )
+        other.num_examples = count
+        return other
+
+    def _shared(self) -> tuple[Any, ...] | None:
+        """Return what the clients of one stack share besides the number of their rows."""
         if not _is_three_functions(type(self)):
             return None
         own = {n: v for n, v in vars(self).items() if n not in _SAID and not callable(v)}
         own.pop("_bound", None)
         if not all(isinstance(v, int | float | str | tuple | np.dtype) for v in own.values()):
             return None
-        form = self.rows.shape, self.rows.dtype, self.targets.dtype
-        return (*form, self.sparse, self.weights is None, *sorted(own.items(), key=_name))
+        return (self.rows.dtype, self.targets.dtype, self.sparse, *sorted(own.items(), key=_name))
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Self:

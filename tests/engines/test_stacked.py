@@ -27,7 +27,7 @@ from flower_fedcon.objectives import (
     SoftmaxRegression,
 )
 from flower_fedcon.objectives.client_axis import Stack, together
-from flower_fedcon.objectives.cohorts import key, stack
+from flower_fedcon.objectives.cohorts import alike, key, stack
 from flower_fedcon.problems import chr12a
 from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.regularizers import L1, GroupLasso, L2Norm
@@ -147,11 +147,46 @@ def test_unknown_objectives_run_on_the_local_engine(caplog):
     assert "an objective is a Own, which has no stacked form" in caplog.text
     caplog.clear()
     unequal = [LeastSquares(np.eye(2)[: 1 + j], np.ones(1 + j)) for j in range(2)]
+    drawing = FedAvg(client_lr=0.1, local_steps=1, batch_size=1)
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        simulate(
-            FedAvg(client_lr=0.1, local_steps=1), FederatedProblem(unequal), 2, engine="stacked"
-        )
+        simulate(drawing, FederatedProblem(unequal), 2, engine="stacked")
     assert "the 2 clients differ: 2 types and shapes" in caplog.text
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "softmax"])
+@pytest.mark.parametrize("name", ["fedavg", "feddualavg", "feddr", "scaffold"])
+def test_clients_of_unequal_sizes_are_padded(name, kind, weighted, caplog):
+    """Rows of weight 0 change no sum over all rows: the iterates are those one by one."""
+    rng, sizes = np.random.default_rng(0), [3, 5, 8, 13, 21, 4, 6, 9, 14, 20, 7, 19]
+    clients = []
+    for m in sizes:
+        A, marks = rng.normal(size=(m, 4)), rng.integers(2, size=m)
+        weights = {"sample_weight": rng.uniform(0.1, 2.0, m)} if weighted else {}
+        if kind == "least squares":
+            clients.append(LeastSquares(A, rng.normal(size=m), **weights))
+        elif kind == "logistic":
+            intercept = {"intercept": True}
+            clients.append(LogisticRegression(A, 2 * marks - 1, 0.1, **weights, **intercept))
+        else:
+            clients.append(SoftmaxRegression(A, marks, 2, 0.1, **weights))
+    groups = alike(clients, pad=True)
+    assert sorted(place for own in groups.values() for place in own) == list(range(12))
+    assert [sorted(sizes[c] for c in own) for own in groups.values()] == [
+        [13, 14, 19, 20, 21], [5, 6, 7, 8, 9], [3, 4]
+    ]  # fmt: skip
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        for rule in (Full(), Sample(count=5)):
+            strategy, problem = made(name, clients, participation=rule)
+            one_by_one = simulate(strategy, problem, 12)
+            together = simulate(strategy, problem, 12, engine="stacked")
+            assert together.x == pytest.approx(one_by_one.x, rel=1e-12, abs=1e-13)
+            assert together["objective"] == pytest.approx(one_by_one["objective"], rel=1e-13)
+    assert caplog.text == ""
+    compiled = simulate(*made(name, clients), 12, engine="jax").x
+    assert compiled == pytest.approx(simulate(*made(name, clients), 12).x, rel=1e-11, abs=1e-13)
+    equal = [LeastSquares(np.eye(3)[:m], np.ones(m)) for m in (1, 2, 1, 2, 1, 2, 1, 2, 1, 2)]
+    assert len(alike(equal, pad=True)) == 2  # five of a size are worth a stack of their own
 
 
 @pytest.mark.parametrize("rule", [Full(), Sample(count=5), Bernoulli(0.4)])

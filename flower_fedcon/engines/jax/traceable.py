@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.objectives.client_axis import Stackable
-from flower_fedcon.objectives.cohorts import key, unscaled
+from flower_fedcon.objectives.cohorts import alike, unscaled
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers.exact import Exact
@@ -59,7 +59,7 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         core, _ = unscaled(other)
         if isinstance(core, Stackable) and core.why_not_traced is not None:
             return f"an objective {core.why_not_traced}"
-    kinds = len({key(objective) for objective in standing})
+    kinds = len(alike(standing, pad=strategy.batch_size is None))
     if kinds > 1 and not strategy.participation.is_full(len(standing)):
         return "the clients' objectives differ in type or shape, and each round samples others"
     if kinds > KINDS:
