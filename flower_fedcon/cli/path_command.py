@@ -76,6 +76,8 @@ def path(
     else:
         solved = regularization_path(problem, psi, strategy, **options)  # type: ignore[arg-type]
     names = names_of(problem)
+    if psi is None:
+        say(f"weights are multiples of the problem's own regularizer, {problem.regularizer!r}")
     _show(solved, chosen, weight.capitalize())
     if chosen is not None:
         place, ratio = chosen.one_standard_error, ratio_of(problem)
