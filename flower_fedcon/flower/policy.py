@@ -47,7 +47,8 @@ class Policy:
         a node with a table tells of its columns; see `flower_fedcon.tables.preparation`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
-        stands on fewer: a column's mean, a category, a metric of rows held out.
+        stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
+        of rows held out.
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
         asks for secure aggregation, whose reconstruction threshold this is then the least of.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.read import read_clients
+from flower_fedcon.tables.survey import collinear
 from flower_fedcon.validation import choice, count, nonnegative
 
+_WORK = 1e9  # multiplications that may go into collinear columns: half a second
+_log = logging.getLogger("flwr")
 PENALTIES = L1_NORM, GROUP = "l1", "group"
 
 
@@ -132,6 +136,8 @@ def prepared_problem(
     choice("weighting", weighting, WEIGHTINGS)
     count("min_rows", min_rows)
     preparation = prepare(clients, names, min_rows)
+    for line in collinear(clients, preparation, work=_WORK):
+        _log.warning("tables: %s", line)
     objectives = [table.objective(preparation, min_rows) for table in clients]
     columns = len(preparation.names)
     return FederatedProblem(

@@ -43,6 +43,7 @@ class Columns:
 
     Attributes
     ----------
+    schema : Schema
     misfits : list of Misfit
     notes : list of str
         What fits, and is worth saying.
@@ -54,7 +55,8 @@ class Columns:
 
     def __init__(self, cells: Cells, schema: Schema, sparse: Any = None) -> None:
         self._sparse = sparse
-        self._path, self._schema, self._rows = cells.path, schema, cells.rows
+        self.schema = schema
+        self._path, self._rows = cells.path, cells.rows
         self._names, self._cells = cells.names, cells.columns
         self.misfits: list[Misfit] = []
         self.notes: list[str] = []
@@ -69,7 +71,7 @@ class Columns:
         DataError
             If something does not fit.
         """
-        schema = self._schema
+        schema = self.schema
         lacking = [name for name in schema.columns if name not in self._cells]
         if lacking:
             raise DataError.lacking(self._path, lacking, self._names)
@@ -103,7 +105,7 @@ class Columns:
     # --- the outcome ---------------------------------------------------------------------------
 
     def _targets(self) -> Array:
-        schema, name = self._schema, self._schema.target
+        schema, name = self.schema, self.schema.target
         if schema.loss == "logistic":
             known = dict.fromkeys(schema.positive, 1.0) | dict.fromkeys(schema.negative, -1.0)
             remedy = "correct it, or list it in positive or negative in the schema"
@@ -170,7 +172,7 @@ class Columns:
     def _feature(self, feature: Feature) -> Array:
         """Return a numeric column, NaN where it is missing."""
         name, cells = feature.name, self._cells[feature.name]
-        marks = {*self._schema.missing, *feature.missing}
+        marks = {*self.schema.missing, *feature.missing}
         if cells.dtype.kind in "fiu":
             values = cells.astype(np.float64)
             good = np.isfinite(values) | np.isnan(values)
@@ -220,7 +222,7 @@ class Columns:
     def _marks(self, name: str, also: Sequence[str]) -> tuple[np.ndarray[Any, Any], Any]:
         """Return a column's cells as `canonical` text, "" where it is missing; and where it is."""
         cells = self._cells[name].tolist()
-        missing = {*self._schema.missing, *also}
+        missing = {*self.schema.missing, *also}
         counts: dict[str, int] = {}
         known: dict[Any, str] = {}
         wrong = {}

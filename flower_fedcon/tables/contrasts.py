@@ -79,13 +79,15 @@ def contrasts(
         sums = np.array([own["sums"][j] for own in told])
         squares = np.array([own["squares"][j] for own in spread])
         found += _missing(feature.name, names, observed)
-        found += _scales(feature, names, observed, sums, squares, float(first.means[j]))
+        found += scales(feature, names, observed, sums, squares, float(first.means[j]))
     place = 0
     listed_own = [categories_of(own["categories"], schema) for own in told]
     for feature in schema.categorical:
         known = first.categories[feature.name]
         counts = np.array([own["counts"][place : place + len(known)] for own in spread])
         place += len(known)
+        named = [j for j, category in enumerate(known) if category]  # but what stands for the rest
+        known, counts = tuple(known[j] for j in named), counts[:, named]
         found += _missing(feature.name, names, counts.sum(axis=1))
         found += _categories(feature, known, names, counts)
         where = [
@@ -109,7 +111,7 @@ def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
     return [f"column {column!r}: no value is told by {listed(where)}: the others' mean stands in"]
 
 
-def _scales(
+def scales(
     feature: Feature,
     names: Sequence[str],
     observed: Array,
@@ -117,7 +119,18 @@ def _scales(
     squares: Array,
     mean: float,
 ) -> list[str]:
-    """Say where values are a hundred times those of the others, or a hundredth."""
+    """Say where values are a hundred times those of the others, or a hundredth.
+
+    Parameters
+    ----------
+    feature : Feature
+    names : sequence of str
+        The clients'.
+    observed, sums, squares : array, shape (clients,)
+        How many values each has, their sum, and the sum of (value - mean)^2.
+    mean : float
+        That of all clients.
+    """
     sizes, means = {}, {}
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
         if n:

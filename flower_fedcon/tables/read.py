@@ -15,8 +15,10 @@ from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.raw_cells import SPARSE, Cells, opened, read_cells, suffix_of
 from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.survey import seen_in_rows
 from flower_fedcon.tables.table import Table
 
+_SAID = 10  # as many lines are logged of what stands out in a file
 _log = logging.getLogger("flwr")
 Found = TypeVar("Found")
 
@@ -67,7 +69,9 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
     path = Path(path)
     parts, notes = guarded(path, columns_by_client, path, schema, column)
     tables = guarded(path, lambda: {name: own.table() for name, own in parts.items()})
-    _say(path, dict.fromkeys([*notes, *(note for own in parts.values() for note in own.notes)]))
+    for own in parts.values():
+        notes += [*own.notes, *seen_in_rows(own)]
+    _say(path, notes)
     return tables
 
 
@@ -173,13 +177,16 @@ def _sparse(path: Path, schema: Schema) -> Columns:
 def _told(columns: Columns) -> Table:
     """Return the table of columns, and log what is worth saying."""
     table = columns.table()
-    _say(Path(table.file), columns.notes)
+    _say(Path(table.file), [*columns.notes, *seen_in_rows(columns)])
     return table
 
 
 def _say(path: Path, notes: Iterable[str]) -> None:
-    for note in notes:
-        _log.warning("%s: %s", path, note)
+    lines = list(dict.fromkeys(notes))
+    for line in lines[:_SAID]:
+        _log.warning("%s: %s", path, line)
+    if len(lines) > _SAID:
+        _log.warning("%s: %s more, see `fedcon data check`", path, len(lines) - _SAID)
 
 
 def _alike(column: str, texts: dict[str, None]) -> list[str]:

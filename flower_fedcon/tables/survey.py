@@ -19,14 +19,14 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.columns import Columns
-from flower_fedcon.tables.contrasts import check_outcomes, contrasts, listed
+from flower_fedcon.tables.contrasts import check_outcomes, contrasts, listed, scales
 from flower_fedcon.tables.marks import canonical, fills_in
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
-from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
 from flower_fedcon.validation import Array
 
-_WIDE = 1000  # columns of a model, above which no combinations of them are sought
+_WORK = 1e11  # multiplications, half a minute
 _FAR = 100.0
 _FEW = 20  # values, below which they are not taken for identifiers
 _ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
@@ -117,7 +117,8 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     spread = [client.table.answer(SPREAD, first.payload, least) for client in clients]
     findings = [f"{c.name}: {note}" for c in clients for note in c.columns.notes]
     findings += contrasts(schema, names, first, told, spread)
-    findings += [line for client in clients for line in _seen_in_rows(client)]
+    findings += _scales_of_outcomes(clients)
+    findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += _taken_as_one(clients)
     findings += _same_rows(clients)
     refusals = []
@@ -129,7 +130,9 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     else:
         for column, why in preparation.left_out.items():
             findings.append(f"column {column!r} is {why} over all clients, and left out")
-        findings += _collinear(clients, preparation)
+        tables = [client.table for client in clients]
+        findings += filter(None, [_unsought(tables, preparation, _WORK)])
+        findings += collinear(tables, preparation)
     lines = [line for column in schema.columns for line in _lines(column, clients, told)]
     return Survey(tuple(lines), tuple(findings), tuple(refusals))
 
@@ -182,22 +185,42 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 # --- what only rows show -------------------------------------------------------------------------
 
 
-def _seen_in_rows(client: Client) -> Iterator[str]:
-    """Yield what stands out in one client's columns of numbers."""
-    for column, values in client.columns.numbers.items():
+def _scales_of_outcomes(clients: Sequence[Client]) -> Iterator[str]:
+    """Yield what `contrasts` says of features, of outcomes, times and weights."""
+    schema, names = clients[0].table.schema, [client.name for client in clients]
+    for column in dict.fromkeys((schema.target, schema.weight)):
+        own = [client.columns.numbers.get(column) for client in clients]
+        values = [column for column in own if column is not None]
+        if len(values) == len(clients):
+            sizes = np.array([float(len(column)) for column in values])
+            sums = np.array([math.fsum(column.tolist()) for column in values])
+            mean = float(sums.sum() / sizes.sum())
+            squares = np.array([float(((column - mean) ** 2).sum()) for column in values])
+            yield from scales(Feature(column), names, sizes, sums, squares, mean)
+
+
+def seen_in_rows(columns: Columns) -> Iterator[str]:
+    """Yield what stands out in one client's columns of numbers.
+
+    Parameters
+    ----------
+    columns : Columns
+        Whose table has been made.
+    """
+    for column, values in columns.numbers.items():
         known = values[~np.isnan(values)]
         distinct, counts = np.unique(known, return_counts=True)
         rows = dict(zip(distinct.tolist(), counts.tolist(), strict=True))
         for value, rest in _far_out(distinct.tolist()):
-            where = f"column {column!r}: {value:g} ({rows[value]} rows) at {client.name}"
+            where = f"column {column!r}: {value:g} ({rows[value]} rows)"
             if fills_in(value):
                 yield f"{where}: if it stands for a missing value, add it to missing in the schema"
             else:
                 yield f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it right?"
-        if _counts_rows(column, known, distinct) and column in client.table.schema.names:
+        if column in columns.schema.names and _counts_rows(column, known, distinct):
             yield (
-                f"column {column!r} has another whole number in each row at {client.name}: is it "
-                "an identifier? Leave it out"
+                f"column {column!r} has another whole number in each row: is it an identifier? "
+                "Leave it out"
             )
 
 
@@ -258,21 +281,22 @@ def _same_rows(clients: Sequence[Client]) -> Iterator[str]:
             yield f"the same rows, all of them, are held by {listed(names)}"
 
 
-def _collinear(clients: Sequence[Client], preparation: Preparation) -> Iterator[str]:
-    """Yield which columns of the model are combinations of others, over all training rows."""
+def collinear(
+    tables: Sequence[Table], preparation: Preparation, work: float = _WORK
+) -> Iterator[str]:
+    """Yield which columns of the model are combinations of others, over all training rows.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+    preparation : Preparation
+    work : float
+        How many multiplications it may take; else nothing is sought.
+    """
     names = preparation.names
-    if preparation.width or len(names) < 2:
+    if _unsought(tables, preparation, work):
         return
-    if len(names) > _WIDE:
-        yield f"the model has {len(names)} columns: whether some are combinations was not sought"
-        return
-    if len(names) >= (rows := sum(preparation.rows)):
-        yield (
-            f"the model has {len(names)} columns, and {rows} rows to train on: some columns are "
-            "always combinations of others then"
-        )
-        return
-    for column, others in combinations(names, _triangle(clients, preparation)):
+    for column, others in combinations(names, _triangle(tables, preparation)):
         if len(others) == 1:
             yield f"columns {column!r} and {others[0]!r} are exactly collinear: leave one out"
         else:
@@ -280,16 +304,29 @@ def _collinear(clients: Sequence[Client], preparation: Preparation) -> Iterator[
             yield f"column {column!r} is exactly a combination of {said}: leave one out"
 
 
-def _triangle(clients: Sequence[Client], preparation: Preparation) -> Array:
-    """Return R of the QR factorization of all clients' centred training rows."""
-    columns = len(preparation.names)
-    triangle: Any = np.zeros((0, columns))
-    for client in clients:
-        rows = client.table.training_rows
-        own = client.table.matrix(preparation)[rows] - (
-            0.0 if preparation.standardized else preparation.means
+def _unsought(tables: Sequence[Table], preparation: Preparation, work: float) -> str:
+    """Return why combinations of columns are not sought; "" if they are."""
+    columns, rows = len(preparation.names), sum(preparation.rows)
+    if preparation.width:
+        return "whether some of the model's columns are combinations was not sought: it is sparse"
+    if columns >= rows:
+        return (
+            f"the model has {columns} columns, and {rows} rows to train on: some columns are "
+            "always combinations of others then"
         )
-        triangle = np.linalg.qr(np.concatenate([triangle, own]), mode="r")
+    if columns**2 * (rows + columns * len(tables)) > work:
+        return f"whether some of the model's {columns} columns are combinations was not sought"
+    return ""
+
+
+def _triangle(tables: Sequence[Table], preparation: Preparation) -> Array:
+    """Return R of the QR factorization of all clients' centred training rows."""
+    middle = (preparation.means - preparation.centers) / preparation.scales
+    triangle: Any = np.zeros((0, len(middle)))
+    for table in tables:
+        rows = table.matrix(preparation)[table.training_rows]
+        dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        triangle = np.linalg.qr(np.concatenate([triangle, dense - middle]), mode="r")
     found: Array = triangle
     return found
 

@@ -39,9 +39,9 @@ def column(kind, site):
 
 KINDS = {
     "scale": "column 'scale': values at b are about 1,0",
-    "nines": "column 'nines': -999 (3 rows) at a: if it stands for a missing value, add it to mis",
+    "nines": "a: column 'nines': -999 (3 rows): if it stands for a missing value, add it to mis",
     "empty": "column 'empty': no value is told by b: the others' mean stands in",
-    "number": "column 'number' has another whole number in each row at a: is it an identifier?",
+    "number": "b: column 'number' has another whole number in each row: is it an identifier?",
     "id": "column 'id' has as many categories as rows at a, b: is it an identifier? Leave it out",
     "case": "column 'case': categories that no other client has, and no others: a has f, m; b has ",
     "word": "are 2 categories: do they mean the same?",
@@ -113,10 +113,11 @@ def test_a_file_of_all_clients_is_looked_at_client_by_client(sites, run_command)
     assert f"all.csv: row {2 * ROWS + 1}, column 'site': found ''" in out
 
 
-def test_the_check_names_columns_that_are_combinations(tmp_path, run_command):
-    for site in "ab":
+def test_columns_that_are_combinations_are_named(tmp_path, run_command, caplog):
+    """By the check and by a run; and an outcome in another unit by the check."""
+    for site, unit in (("a", 1), ("b", 1000)):
         x, z = RNG.normal(50, 9, size=(2, ROWS))
-        rows = [f"{a},{a},{b},{3 * a - b},{2 * a + 7}" for a, b in zip(x, z, strict=True)]
+        rows = [f"{unit * a},{a},{b},{3 * a - b},{2 * a + 7}" for a, b in zip(x, z, strict=True)]
         (tmp_path / f"{site}.csv").write_text("\n".join(["y,x,z,sum,twice", *rows]))
     features = "\n".join(f'{name} = "numeric"' for name in ("x", "z", "sum", "twice"))
     (tmp_path / "s.toml").write_text(f'target = "y"\nstandardize = false\n[features]\n{features}')
@@ -125,6 +126,9 @@ def test_the_check_names_columns_that_are_combinations(tmp_path, run_command):
     assert len(said) == 2
     assert any("collinear" in line and "'x'" in line and "'twice'" in line for line in said)
     assert any("'z'" in line and "'sum'" in line for line in said)
+    assert "- column 'y': values at b are about 1,0" in out
+    tables(data=f"{tmp_path}/*.csv", schema=f"{tmp_path}/s.toml")
+    assert {f"- {r.message.removeprefix('tables: ')}" for r in caplog.records} == set(said)
 
 
 def test_a_run_says_before_round_1_what_sums_show(sites, caplog):
@@ -133,6 +137,9 @@ def test_a_run_says_before_round_1_what_sums_show(sites, caplog):
     lines = [record.message for record in caplog.records]
     for kind in IN_SUMS:
         assert any(KINDS[kind] in line for line in lines), kind
+    for kind in ("nines", "number"):  # a node logs these, too, where its file is
+        words = KINDS[kind].partition(": ")[2]
+        assert any(f".csv: {words}" in line for line in lines), kind
 
 
 def test_many_lines_are_cut(tmp_path, caplog):
