@@ -29,6 +29,7 @@ from flower_fedcon.tables.preparation import (
     categories_of,
     conclude,
     expected,
+    first_of,
 )
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.table import Table
@@ -108,8 +109,11 @@ class Preparing:
             more = len(said) - _SAID
             _log.warning("tables: %s more things stand out, see `fedcon data check`", more)
         found = conclude(schema, first, answers)
-        for name, why in found.left_out.items():
-            _log.warning("column %s is %s over all clients, and left out", name, why)
+        if found.left_out:
+            _log.warning(
+                "columns with one value or none over all clients are left out: %s",
+                first_of(found.left_out),
+            )
         return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
 
     def constants(

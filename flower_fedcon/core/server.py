@@ -221,11 +221,11 @@ class Server:
                 self.round,
             )
 
-    def certificate_request(self) -> Request:
-        """Return what asks everyone for the gradient at the model."""
+    def certificate_request(self, x: Array | None = None) -> Request:
+        """Return what asks everyone for the gradient at the model, or at another one."""
         rounds, everyone = self.acknowledgements.rounds, self.everyone
         none = np.zeros_like(rounds)
-        down = {"x": self.x}
+        down = {"x": self.x if x is None else x}
         return Request(
             everyone, self.round, rounds, down, none, phase=CERTIFY, wanted=len(everyone)
         )

@@ -15,6 +15,7 @@ from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Model, array_bytes
+from flower_fedcon.optimizers import Momentum
 from flower_fedcon.paths.weights import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, Zero, as_regularizer
@@ -31,6 +32,7 @@ from flower_fedcon.wire.payloads import payload_bytes
 
 _log = logging.getLogger("flwr")
 _NEWTON = 1000  # entries of a model, up to which Hessians are exchanged by default
+_MOMENTUM = 0.9  # of large models: a tenth of the rounds, where they are ill-conditioned
 _ROUNDING = 1e-9
 _SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
 
@@ -116,7 +118,7 @@ def regularization_path(
     strategy : FedConStrategy, optional
         The method; its regularizer is set at each point. By default `FedNewton`, where objectives
         have a `hessian` and the model at most 1000 entries, else proximal gradient steps: `FedMiD`
-        with one step and the prox on the server alone or, for cohorts, `CompositeFL`. With
+        with one step, and momentum and the prox on the server or, for cohorts, `CompositeFL`. With
         `participation=Sample(...)` the method must be exact under sampling, as are FedNewton and
         FedDR; the residual is then of all clients.
     num : int (default: 100)
@@ -332,5 +334,8 @@ def default_strategy(
         )
     if rule.is_full(problem.num_clients):  # L of the mean is at most the mean of the L_j
         lr = len(known) / sum(known)
-        return FedMiD(None, client_lr=lr, local_steps=1, server_prox_only=True)
+        return FedMiD(
+            None, client_lr=lr, local_steps=1, server_prox_only=True,
+            server_lr=1 / (1 - _MOMENTUM), server_optimizer=Momentum(_MOMENTUM),
+        )  # fmt: skip
     return CompositeFL(None, client_lr=1 / max(known), local_steps=1, participation=rule)

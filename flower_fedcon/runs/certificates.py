@@ -59,12 +59,16 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     return found
 
 
-def pooled_gradient(server: Server, engine: Engine) -> tuple[Array | None, dict[int, Payload]]:
+def pooled_gradient(
+    server: Server, engine: Engine, x: Array | None = None
+) -> tuple[Array | None, dict[int, Payload]]:
     """Return the gradient of (1/N) sum_i f_i at the model, and the answers that it is made of.
+
+    Of the server's model, or of x.
 
     None without an answer of every client; they are named in the log.
     """
-    setup, answers = server.setup, _answers(server, engine)
+    setup, answers = server.setup, _answers(server, engine, x)
     missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
     if missing:
         _log.warning("no certificate: no usable answer from %s", ", ".join(missing))
@@ -76,11 +80,11 @@ def pooled_gradient(server: Server, engine: Engine) -> tuple[Array | None, dict[
     return gradient, answers
 
 
-def _answers(server: Server, engine: Engine) -> dict[int, Payload]:
+def _answers(server: Server, engine: Engine, x: Array | None) -> dict[int, Payload]:
     """Return the usable answers, by client."""
     found: dict[int, Payload] = {}
     everyone = frozenset(server.everyone)
-    request = server.certificate_request()
+    request = server.certificate_request(x)
     server.audit.asked(request)
     for reply in engine.answer(request):
         for one in reply.single() if reply.payload else [reply]:

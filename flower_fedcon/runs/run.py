@@ -26,6 +26,7 @@ from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
+from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import History, Record
 from flower_fedcon.runs.plan import Plan
@@ -58,7 +59,7 @@ class Run:
         x0: Array,
         engine: Engine,
     ) -> None:
-        self.plan, self._engine = plan, engine
+        self.plan, self._engine, self._start = plan, engine, x0
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
                 "certificates are made of the clients' gradients, which no noise covers: with "
@@ -120,7 +121,7 @@ class Run:
                     f"{error}. The run is whole up to its last checkpoint: mend this, and go on "
                     "with resume=True (--resume)"
                 ) from error
-            self._save_model(history)
+            self._save_model(history, ended=True)
             self._warn(history)
             self.server.audit.ended()
             return history
@@ -134,14 +135,20 @@ class Run:
             last = history.rows[-1] if history.rows else {}
             for text in server.strategy.doubts(server.state, last, unheard):
                 _strategies_log.warning("%s", text)
+        reached = None if history.report is None else history.report.reached
+        if reached is not None and not reached.converged:
+            _strategies_log.warning("%s", reached.text)
 
-    def _save_model(self, history: History) -> None:
+    def _save_model(self, history: History, *, ended: bool = False) -> None:
         """Give the history what the completed rounds reached, and write it; after an error too."""
         server, unpack = self.server, self.server.setup.layout.unpack
         history.x = unpack(server.x)
         outputs = server.strategy.outputs(server.state)
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
-        history.report = Report.of(server, history.rows[-1] if history.rows else {})
+        last, reached = history.rows[-1] if history.rows else {}, None
+        if ended and server.round and server.setup.preparation is not None:
+            reached = convergence(server, self._engine, self._start, last)
+        history.report = Report.of(server, last, reached)
         if self._directory is not None:
             self._directory.save_model(history)
             if history.report is not None:

@@ -14,8 +14,9 @@ import numpy as np
 
 from flower_fedcon.errors import listed
 from flower_fedcon.regularizers import WithIntercept
+from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
-from flower_fedcon.tables.preparation import INTERCEPT
+from flower_fedcon.tables.preparation import INTERCEPT, first_of
 from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -42,14 +43,19 @@ class Report:
         What the exponential is: the odds ratio of one unit more, say; "" where it is nothing.
     lines : list of str
         Everything else, a line each.
+    reached : Convergence, optional
+        Whether the run has converged, `reached.converged`; None of one that was interrupted.
     """
 
     rows: list[tuple[str, float, float, float]]
     lines: list[str]
     ratio: str = ""
+    reached: Convergence | None = None
 
     @classmethod
-    def of(cls, server: Server, record: Record) -> Report | None:
+    def of(
+        cls, server: Server, record: Record, reached: Convergence | None = None
+    ) -> Report | None:
         """Return the report of a run after a record; None without tables."""
         preparation, x = server.setup.preparation, np.asarray(server.x, dtype=np.float64)
         if preparation is None:
@@ -67,7 +73,8 @@ class Report:
                 at_mean = float(table[columns, k])
                 zero = at_mean - math.fsum((own * preparation.centers).tolist())
                 rows.append((names[columns, k], at_mean, zero, math.nan))
-        return cls(rows, _lines(server, record), RATIOS.get(preparation.loss, ""))
+        ratio = RATIOS.get(preparation.loss, "")
+        return cls(rows, _lines(server, record, reached), ratio, reached)
 
     @property
     def text(self) -> str:
@@ -107,7 +114,7 @@ class Report:
         write_text(folder / COEFFICIENTS, out.getvalue())
 
 
-def _lines(server: Server, record: Record) -> list[str]:
+def _lines(server: Server, record: Record, reached: Convergence | None) -> list[str]:
     preparation, setup = server.setup.preparation, server.setup
     assert preparation is not None  # noqa: S101  (the caller's case)
     rule = server.strategy.regularizer
@@ -115,8 +122,8 @@ def _lines(server: Server, record: Record) -> list[str]:
     lines = [f"penalty: {psi!r}, not of the intercept" if psi is not rule else f"penalty: {psi!r}"]
     if "objective" in record:
         lines.append(f"objective: {record['objective']:.12g}")
-    if "kkt" in record:
-        lines.append(f"KKT residual: {record['kkt']:.3g}")
+    if reached is not None:
+        lines.append(reached.text)
     if record:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
@@ -128,8 +135,7 @@ def _lines(server: Server, record: Record) -> list[str]:
     ]
     lines.append(f"took part: {', '.join(part)}")
     if preparation.left_out:
-        why = ", ".join(f"{name} ({reason})" for name, reason in preparation.left_out.items())
-        lines.append(f"left out: {why}")
+        lines.append(f"left out: {first_of(preparation.left_out)}")
     return lines
 
 

@@ -21,6 +21,10 @@ becomes the column's mean over all nodes: of a numeric column, or of those 0s an
 is that after this step, as scikit-learn's SimpleImputer and StandardScaler find it on pooled rows.
 A column without values, or with one value only, is left out of the model.
 
+A feature with more than 200 categories is a wide one. It has a column more, "feature=(other)", for
+rows without a value, or with a category that no node tells; and with one the rows are sparse, see
+`flower_fedcon.tables.encoding`.
+
 SVMlight files have columns, and nothing is missing: 1. up rows and columns, down the most columns;
 2. up the sum of squares of each column. Columns are divided by their root mean square, and never
 centred, so that they stay sparse.
@@ -38,6 +42,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.encoding import OTHER, WIDE, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
 from flower_fedcon.tables.schema import Feature, Schema
@@ -72,6 +77,8 @@ class Preparation:
         Of each client, those trained on.
     width : int
         Columns of SVMlight files; 0 for others.
+    numeric : int
+        How many of the encoded columns are numeric ones; they come first.
     standardized : bool
     loss : str
         The schema's.
@@ -93,6 +100,7 @@ class Preparation:
     left_out: Mapping[str, str]
     rows: tuple[int, ...] = ()
     width: int = 0
+    numeric: int = 0
     standardized: bool = True
     loss: str = ""
     classes: tuple[str, ...] = ()
@@ -103,7 +111,11 @@ class Preparation:
     @property
     def centers(self) -> Array:
         """What is taken from each column: its mean, or 0 where columns stay as they are."""
-        return self.means if self.standardized else np.zeros_like(self.means)
+        if not self.standardized:
+            return np.zeros_like(self.means)
+        if any(map(is_wide, self.categories.values())):
+            return np.where(self.kept < self.numeric, self.means, 0.0)
+        return self.means
 
     def entries(self, shape: tuple[int, ...]) -> list[str]:
         """Return the names of a model's entries, flattened: its columns, and the intercept."""
@@ -111,10 +123,6 @@ class Preparation:
         if len(shape) == 1:
             return rows
         return [f"{row} [{mark}]" for row in rows for mark in self.classes]
-
-    def dummies(self, feature: Feature) -> list[str]:
-        """Return the categories of a feature that have a column."""
-        return dummies(feature, self.categories[feature.name])
 
     @cached_property
     def payload(self) -> Payload:
@@ -247,7 +255,8 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
     categories = {}
     for feature in schema.categorical:
         found = {mark for own in told for mark in own.get(feature.name, ())}
-        categories[feature.name] = feature.categories or tuple(sorted(found, key=_in_order))
+        every = feature.categories or tuple(sorted(found, key=_in_order))
+        categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
     return Agreed(rows, observed, means, categories, 0)
 
 
@@ -257,6 +266,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
     squares = _total(answers, "squares")
     said: dict[str, Any] = {
         "rows": first.rows,
+        "numeric": len(schema.numeric),
         "standardized": schema.standardize,
         "loss": schema.loss,
         "classes": schema.classes,
@@ -273,6 +283,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
             schema.digest, names, groups, zeros, scales, kept, {}, {}, width=first.width, **said
         )
     names_, groups_, means, variances, observed = [], [], [], [], []
+    unused = set()  # columns of wide features that no row needs
     for j, feature in enumerate(schema.numeric):
         names_.append(feature.name)
         groups_.append(schema.names.index(feature.name))
@@ -286,22 +297,28 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         place += len(known)
         n = math.fsum(own.values())
         for category in dummies(feature, known):
+            if category == OTHER and not own[category]:
+                unused.add(len(names_))
             share = own[category] / n if n else 0.0
-            names_.append(f"{feature.name}={category}")
+            names_.append(f"{feature.name}={category or '(other)'}")
             groups_.append(schema.names.index(feature.name))
             means.append(share)
             spread = own[category] * (1 - share) ** 2 + (n - own[category]) * share**2
             variances.append(spread / total)
             observed.append(n)
-    why = {}
+    why, used = {}, []
     for j, name in enumerate(names_):
         if observed[j] == 0:
             why[name] = "empty"
+        elif j in unused:
+            continue
         elif _is_constant(variances[j], means[j], total):
             why[name] = "constant"
-    kept = np.array([j for j, name in enumerate(names_) if name not in why], dtype=np.int64)
+        else:
+            used.append(j)
+    kept = np.array(used, dtype=np.int64)
     if not kept.size:
-        raise ConfigError(f"no column has two values over all nodes: {why}")
+        raise ConfigError(f"no column has two values over all nodes: {first_of(why)}")
     return Preparation(
         schema=schema.digest,
         names=tuple(names_[j] for j in kept),
@@ -313,6 +330,16 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         left_out=why,
         **said,
     )
+
+
+def first_of(left_out: Mapping[str, str], most: int = 20) -> str:
+    """Return in words which columns are left out and why, the first ones by name.
+
+    >>> first_of({"a": "empty", "b": "constant", "c": "empty"}, most=2)
+    'a (empty), b (constant) and 1 more'
+    """
+    told = ", ".join(f"{name} ({why})" for name, why in [*left_out.items()][:most])
+    return told if len(left_out) <= most else f"{told} and {len(left_out) - most} more"
 
 
 def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from flower_fedcon.objectives import (
     Objective,
     SoftmaxRegression,
 )
+from flower_fedcon.tables.encoding import codes, encoded
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
@@ -164,10 +165,11 @@ class Table:
             squares.append(math.fsum(known * known) if len(known) >= least else 0.0)
         agreed = unpacked_text(down["categories"])
         for feature, column in zip(self.schema.categorical, self.categories[rows].T, strict=True):
-            for category in agreed[feature.name]:
-                n = int((column == category).sum())
-                counts.append(float(n) if n >= least else 0.0)
-        return {"squares": np.array(squares), "counts": np.array(counts)}
+            known = tuple(agreed[feature.name])
+            places = codes(column, known)
+            own = np.bincount(places[places >= 0], minlength=len(known)).astype(np.float64)
+            counts.append(np.where(own >= least, own, 0.0))
+        return {"squares": np.array(squares), "counts": np.concatenate([[], *counts])}
 
     # --- what they become ----------------------------------------------------------------------
 
@@ -200,18 +202,7 @@ class Table:
 
             inverse = sparse.diags_array(1.0 / preparation.scales)
             return sparse.csr_array(self._widened(preparation.width) @ inverse)
-        columns: list[Array] = list(self.numeric.T)
-        for feature, marks in zip(self.schema.categorical, self.categories.T, strict=True):
-            unknown = ~np.isin(marks, preparation.categories[feature.name])
-            for category in preparation.dummies(feature):
-                column = np.where(marks == category, 1.0, 0.0)
-                column[unknown] = np.nan
-                columns.append(column)
-        whole = np.stack(columns, axis=1)[:, preparation.kept]
-        whole = np.where(np.isnan(whole), preparation.means, whole)
-        if self.schema.standardize:
-            whole = (whole - preparation.means) / preparation.scales
-        return whole
+        return encoded(self, preparation)
 
     def _widened(self, width: int) -> Any:
         if self.sparse.shape[1] > width:

@@ -93,7 +93,7 @@ def test_constant_and_empty_columns_are_left_out(tmp_path, caplog):
     problem = tables(data=str(tmp_path / "*.csv"), schema=schema)
     assert problem.preparation.names == ("x",)
     assert problem.preparation.left_out == {"same": "constant", "none": "empty"}
-    assert "column none is empty over all clients, and left out" in caplog.text
+    assert "are left out: same (constant), none (empty)" in caplog.text
 
 
 def test_nothing_is_told_that_stands_on_few_rows(clients):

@@ -37,7 +37,9 @@
     [sweep]                            # optional: a study, for `fedcon compare`; see `study`
     participation = [{fraction = 0.1}, "full"]
 
-An algorithm's `regularizer` and `constraint` come from the problem; a table such as
+For tables the name of ``[algorithm]`` may be left out, and the table, too: then it is the one that
+`fedcon path` takes by default, FedNewton up to 1000 columns, and proximal gradient steps with
+momentum above. An algorithm's `regularizer` and `constraint` come from the problem; a table such as
 ``regularizer = {type = "L1", weight = 1e-3}`` gives another. An algorithm that does not use what
 the problem has, or uses another, is refused unless its table, or ``[run]`` for all of them, says
 ``on_mismatch = "warn"``. Other arguments are tables alike: ``server_optimizer = {type = "Adam"}``,
@@ -68,10 +70,11 @@ from flower_fedcon.lab.experiments.toml_schema import (
     context,
     defaults,
 )
+from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
-from flower_fedcon.runs.toml import argument, read_toml, section, write_value
+from flower_fedcon.runs.toml import argument, read_toml, section, tabled, write_value
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, parameters
 
@@ -119,6 +122,8 @@ class Experiment:
         self._tables: Table = copy.deepcopy(dict(tables))
         self._built: list[FederatedProblem] = []  # the problem, once it is asked for
         with context(source):
+            if _is_of_tables(self._tables.get("problem")):
+                self._tables.setdefault("algorithm", {})
             changes.apply(self._tables, overrides)
             self._check()
 
@@ -286,6 +291,21 @@ class Experiment:
             lines += section("[sweep]", self.sweep)
         return "\n".join(lines).lstrip("\n") + "\n"
 
+    def _completed(self, table: Table) -> Table:
+        """Return an algorithm's table with the method that its problem's tables allow."""
+        problem, rule = (
+            self.problem(),
+            argument("participation", table.get("participation", "full")),
+        )
+        with context("[algorithm]"):
+            made = default_strategy(problem, rule)
+        stated = {
+            name: tabled(value) for name, value in made.arguments().items() if value is not None
+        }
+        oracle = ("regularizer", "constraint")  # which the problem has
+        stated = {name: value for name, value in stated.items() if name not in oracle}
+        return {"name": type(made).__name__, **stated, **table}
+
     # --- checks --------------------------------------------------------------------------------
 
     def _algorithms(self) -> list[Table]:
@@ -343,6 +363,8 @@ class Experiment:
             for key, parameter in parameters(function).items():
                 if parameter.default is parameter.empty and key not in tables["problem"]:
                     raise ConfigError(f"{key} is missing: {tables['problem']['name']} needs it")
+        if "name" not in tables["algorithm"] and _is_of_tables(tables["problem"]):
+            tables["algorithm"] = self._completed(tables["algorithm"])
         for i, table in enumerate(self._algorithms()):
             with context(_table_name(i)):
                 kind = registry.strategy_class(_required_name(table, "algorithm"))
@@ -363,6 +385,12 @@ def _check_grid(grid: Any, table: Table) -> None:
             check_type(key, number, float)
         if len(numbers) < 3 or sorted(set(numbers)) != numbers:
             raise ConfigError(f"{key} must be three or more numbers that grow, got {values!r}")
+
+
+def _is_of_tables(problem: Any) -> bool:
+    """Return whether a problem's table names a builder of this package that reads tables."""
+    name = problem.get("name") if isinstance(problem, dict) else None
+    return name in ("tables", "heart")
 
 
 def _table_name(index: int) -> str:
