@@ -9,6 +9,7 @@ coefficient changes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,16 @@ OTHER = ""
 def is_wide(categories: tuple[str, ...]) -> bool:
     """Return whether a feature of these categories, which are agreed on, is a wide one."""
     return OTHER in categories
+
+
+def dummies(feature: Feature, categories: Sequence[str]) -> list[str]:
+    """Return the categories that have a column: all but the reference, by default the first.
+
+    >>> dummies(Feature("sex", "categorical"), ("f", "m"))
+    ['m']
+    """
+    reference = feature.reference or (categories[0] if categories else "")
+    return [category for category in categories if category != reference]
 
 
 def codes(marks: np.ndarray[Any, Any], categories: tuple[str, ...]) -> Any:
@@ -66,8 +77,6 @@ def encoded(table: Table, preparation: Preparation) -> Any:
 
 def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
     """Return the places of the categories that have a column."""
-    from flower_fedcon.tables.preparation import dummies
-
     having = set(dummies(feature, categories))
     return [place for place, category in enumerate(categories) if category in having]
 

@@ -42,10 +42,10 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.tables.encoding import OTHER, WIDE, is_wide
+from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
-from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.schema import Schema
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
@@ -166,16 +166,6 @@ class Preparation:
         names = ("",) * len(means)
         width = 0 if kept.size and kept[0] >= 0 else len(means)
         return cls(schema, names, (), means, scales, kept, categories, {}, width=width)
-
-
-def dummies(feature: Feature, categories: Sequence[str]) -> list[str]:
-    """Return the categories that have a column: all but the reference, by default the first.
-
-    >>> dummies(Feature("sex", "categorical"), ("f", "m"))
-    ['m']
-    """
-    reference = feature.reference or (categories[0] if categories else "")
-    return [category for category in categories if category != reference]
 
 
 def packed_text(content: Any) -> np.ndarray[Any, Any]:
