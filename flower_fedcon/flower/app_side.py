@@ -16,7 +16,15 @@ from flower_fedcon.core.protocol import UNIFORM
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import incoming, messages
 from flower_fedcon.flower.codec import ERROR, Config
-from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, mean_buffers
+from flower_fedcon.flower.forms import (
+    FORM,
+    Extras,
+    ModelForm,
+    attach,
+    detach,
+    flat_metrics,
+    mean_buffers,
+)
 from flower_fedcon.flower.incoming import Fault, Parts
 from flower_fedcon.flower.nodes import in_words
 from flower_fedcon.layout import array_bytes
@@ -32,6 +40,7 @@ Reader: TypeAlias = Callable[[], tuple[Mapping[str, Any], Any]]
 _log = logging.getLogger("flwr")
 _EACH = 100  # clients whose metrics are recorded one by one
 _METRICS = 100  # of one client
+_TOLD = 1000  # lines of the log about metrics that are left out
 
 
 class AppSide:
@@ -52,6 +61,8 @@ class AppSide:
         self._train, self._evaluate = dict(train_config), dict(evaluate_config)
         self._heard: dict[int, tuple[float, list[Array], dict[str, float]]] = {}
         self._trained: Record = {}
+        self._evaluated: Record = {}
+        self._told: set[tuple[int, str]] = set()  # the metrics that were named as left out
 
     def open(self, server: Server, buffers: list[Array]) -> None:
         """Take part in a run, which starts from these buffers; the server has them."""
@@ -100,7 +111,7 @@ class AppSide:
             if not np.isfinite(array).all():
                 raise ConfigError(f"its buffer {name!r} holds non-finite values")
             buffers.append(array)
-        examples, metrics = _checked(beside.metrics, parts.examples)
+        examples, metrics = self._usable(client, lambda: (beside.metrics, parts.examples))
         self._heard[client] = (examples, buffers, metrics)
         return parts._replace(tensors=tensors, config=config)
 
@@ -123,6 +134,16 @@ class AppSide:
     def trained(self) -> Record:
         """What the last round's train functions have measured."""
         return self._trained
+
+    @property
+    def columns(self) -> set[str]:
+        """The names that the clients' metrics have."""
+        return {*self.trained, *self.evaluated}
+
+    @property
+    def evaluated(self) -> Record:
+        """What the last evaluate functions have measured."""
+        return self._evaluated
 
     # --- evaluation ----------------------------------------------------------------------------
 
@@ -153,6 +174,8 @@ class AppSide:
     def record(self, contents: Sequence[tuple[int, Fault | Reader]]) -> Record:
         """Return what the clients' own functions have measured, in training and evaluation.
 
+        A name that both have begins with "train_" and "evaluate_".
+
         Parameters
         ----------
         contents : sequence of (client, fault or what reads metrics and number of examples)
@@ -161,7 +184,7 @@ class AppSide:
         failed: dict[str, str] = {}
         for client, content in contents:
             found = content if isinstance(content, Fault) else incoming.guarded(
-                partial(_usable, content)
+                partial(self._usable, client, content)
             )  # fmt: skip
             if isinstance(found, Fault):
                 failed[self._names[client]] = found.reason
@@ -169,7 +192,25 @@ class AppSide:
                 answers[client] = found
         if failed:
             _log.warning("no evaluation from %s", in_words(failed))
-        return {**self.trained, **self._mean(answers)}
+        self._evaluated = self._mean(answers)
+        both = self.trained.keys() & self.evaluated.keys()
+        return {
+            f"{kind}_{name}" if name in both else name: value
+            for kind, found in (("train", self.trained), ("evaluate", self.evaluated))
+            for name, value in found.items()
+        }
+
+    def _usable(self, client: int, read: Reader) -> tuple[float, dict[str, float]]:
+        """Return a client's examples and the metrics that can be used; name the others once."""
+        examples, metrics, others = _checked(*read())
+        for name, reason in others.items():
+            if (client, name) not in self._told and len(self._told) < _TOLD:
+                self._told.add((client, name))
+                _log.warning(
+                    "client %s: its metric %s is left out: %s",
+                    self._names[client], incoming.readable(name), reason,
+                )  # fmt: skip
+        return examples, metrics
 
     def _mean(self, answers: Mapping[int, tuple[float, Mapping[str, float]]]) -> Record:
         """Return metrics' means, weighted by examples, and those of each client ("name/client").
@@ -192,18 +233,29 @@ def _bytes(buffers: Sequence[Array]) -> int:
     return sum(array_bytes(b.shape, b.dtype) for b in buffers)
 
 
-def _usable(read: Reader) -> tuple[float, dict[str, float]]:
-    return _checked(*read())
+def _checked(
+    metrics: Mapping[str, Any], examples: Any
+) -> tuple[float, dict[str, float], dict[str, str]]:
+    """Return a client's examples and metrics, and why others of these cannot be used, by name.
 
-
-def _checked(metrics: Mapping[str, Any], examples: Any) -> tuple[float, dict[str, float]]:
-    """Return examples and metrics of one client, if they can be used."""
-    check_metric_names(metrics)
-    if len(metrics) > _METRICS:
-        raise ConfigError(f"it has {len(metrics)} metrics, at most {_METRICS} are recorded")
-    for name, value in metrics.items():
-        if not usable(value):
-            raise ConfigError(f"its metric {name} is no number that can be averaged")
+    Raises
+    ------
+    ConfigError
+        If the number of examples is none.
+    """
     if not usable(examples) or examples <= 0:
         raise ConfigError("its num-examples is no number > 0")
-    return float(examples), {k: float(v) for k, v in metrics.items()}
+    found, others = dict[str, float](), dict[str, str]()
+    for name, value in flat_metrics(metrics).items():
+        try:
+            check_metric_names([name])
+        except ConfigError as error:
+            others[str(name)[:100]] = str(error)
+            continue
+        if not usable(value):
+            others[name] = "it is no number that can be averaged"
+        elif len(found) == _METRICS:
+            others[name] = f"it is one of more than {_METRICS}"
+        else:
+            found[name] = float(value)
+    return float(examples), found, others

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
 
 BATCH_NORM = ("*running_mean", "*running_var", "*num_batches_tracked")
-"""What is a buffer unless the caller says otherwise, as is every array of whole numbers."""
+"""What is a buffer besides those that the caller declares, as is every array of whole numbers."""
 FORM = "form"
 _BUFFER, _USER, _METRIC = "buffer.", "user.", "metric."
 _FLOATS = ("float64", "float32")
@@ -66,18 +66,20 @@ class ModelForm:
                 raise ConfigError(
                     f"buffers: {pattern!r} fits none of initial_arrays: {', '.join(names)}"
                 )
-        patterns = BATCH_NORM if declared is None else (*declared,)
+        patterns = (*BATCH_NORM, *(declared or ()))
         buffers = tuple(
             name
             for name, array in arrays.items()
             if array.dtype.kind in "iub" or any(fnmatch.fnmatchcase(name, p) for p in patterns)
         )
-        for name, array in arrays.items():
-            if name not in buffers and array.dtype.name not in _FLOATS:
-                raise ConfigError(
-                    f"initial_arrays[{name!r}] is {array.dtype}, and methods work on float32 and "
-                    "float64: convert it, or declare it in start(buffers=...)"
-                )
+        others = {n: a.dtype for n, a in arrays.items()
+                  if n not in buffers and a.dtype.name not in _FLOATS}  # fmt: skip
+        if others:
+            found = ", ".join(f"initial_arrays[{n!r}] is {dtype}" for n, dtype in others.items())
+            raise ConfigError(
+                f"{found}, and methods work on float32 and float64: convert what is trained, and "
+                f"declare what is not: start(buffers={[*others]!r})"
+            )
         if len(buffers) == len(names):
             raise ConfigError("initial_arrays holds nothing but buffers: there is nothing to train")
         return cls(names, buffers)
@@ -224,6 +226,21 @@ def detach(
     split = len(arrays) - count
     extras = Extras(list(arrays[split:]), starting(_USER), starting(_METRIC))
     return list(arrays[:split]), own, extras
+
+
+def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics with each number of a list as one of its own, as they are averaged.
+
+    >>> flat_metrics({"loss": 0.5, "recall": [0.1, 0.9]})
+    {'loss': 0.5, 'recall[0]': 0.1, 'recall[1]': 0.9}
+    """
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, list | tuple):
+            found |= {f"{name}[{i}]": one for i, one in enumerate(value)}
+        else:
+            found[name] = value
+    return found
 
 
 def mean_buffers(cohort: Sequence[Sequence[Array]], weights: Sequence[float]) -> list[Array]:

@@ -69,6 +69,7 @@ class GridRun:
         self._train_config = dict(train_config or {})
         self._evaluate_config = dict(evaluate_config or {})
         self._buffers = buffers
+        self._app: AppSide | None = None
 
     def play(
         self,
@@ -83,15 +84,28 @@ class GridRun:
         def report(record: Record) -> None:
             text = ", ".join(f"{k} {v:.6g}" for k, v in record.items() if k != "round")
             _log.info("[ROUND %d/%d] %s", record["round"], plan.num_rounds, text)
-            result.train_metrics_clientapp[int(record["round"])] = MetricRecord({**record})
+            number, app = int(record["round"]), self._app
+            result.train_metrics_clientapp[number] = MetricRecord({**record})
+            if app is not None:
+                result.train_metrics_clientapp[number] = MetricRecord({**app.trained})
+                result.evaluate_metrics_clientapp[number] = MetricRecord({**app.evaluated})
+            elif "objective" in record:
+                found = MetricRecord({"objective": record["objective"]})
+                result.evaluate_metrics_clientapp[number] = found
 
         def evaluate(server_round: int, x: Array) -> Record:
             found = {} if plan.evaluate is None else plan.evaluate(server_round, x)
+            taken = {*found} if self._app is None else {*found, *self._app.columns}
+            for name, value in centrally(server_round).items():
+                if isinstance(value, int | float):
+                    found[f"server_{name}" if name in taken else name] = value
+            return found
+
+        def centrally(server_round: int) -> Mapping[str, Any]:
             metrics = None if evaluate_fn is None else evaluate_fn(server_round, self.arrays())
             if metrics is not None:
                 result.evaluate_metrics_serverapp[server_round] = metrics
-                found |= {k: v for k, v in metrics.items() if isinstance(v, int | float)}
-            return found
+            return metrics or {}
 
         def progress(round_: Round) -> None:
             done, clients = round_.number - before, self._server.setup.clients
@@ -111,10 +125,15 @@ class GridRun:
 
         self.open(initial, replace(plan, callbacks=[report, *plan.callbacks], evaluate=evaluate))
         started, before = time.monotonic(), self._server.round
+        if not before:
+            centrally(0)  # as Flower's strategies do
         _log.info("Starting %s:", self._strategy.title)
         self._strategy.summary()
         result.history = self._run.play(progress)
         result.arrays = self.arrays()
+        for record in result.history.rows:  # of a run that was resumed, what came before
+            number = int(record["round"])
+            result.train_metrics_clientapp.setdefault(number, MetricRecord({**record}))
         if result.history.report is not None:
             _log.info("The model:\n%s", result.history.report.text)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
@@ -140,7 +159,7 @@ class GridRun:
         self._server = self._run.server
         self._engine.check(self._server.strategy, certificates=plan.certificates)
         if agreed.form is not None and agreed.loops:
-            app = AppSide(agreed.form, self._train_config, self._evaluate_config)
+            app = self._app = AppSide(agreed.form, self._train_config, self._evaluate_config)
             app.open(self._server, agreed.buffers)
             self._engine.serve(app)
         else:

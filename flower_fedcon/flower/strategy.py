@@ -34,6 +34,15 @@ PLAN = Plan(num_rounds=3, evaluate_every=10)
 """How a run on nodes goes unless it is told otherwise: they would have to evaluate every model."""
 
 
+_HOOKS = {
+    "configure_train": "who takes part is participation=..., what they are told broadcast(state)",
+    "aggregate_train": "the server's step is aggregate(state, uploads)",
+    "configure_evaluate": "what evaluate functions find is evaluate_config=... of start()",
+    "aggregate_evaluate": "the history has each client's metrics, and start(callbacks=...) sees it",
+}
+"""The calls of Flower's own loop, and what to define in their place."""
+
+
 class FlowerStrategy(Strategy):
     """What Flower calls; `FedConStrategy` derives from it, and defines what is abstract here."""
 
@@ -98,8 +107,8 @@ class FlowerStrategy(Strategy):
             How many clients to wait for, how long, and what becomes of those that fail.
         buffers : sequence of str, optional
             Names, or patterns such as "norm.*", of arrays that belong to the model and are not
-            optimised: the clients' are averaged. By default the statistics of PyTorch's batch
-            normalisation; arrays of whole numbers always.
+            optimised: the clients' are averaged. The statistics of PyTorch's batch normalisation
+            and arrays of whole numbers always are.
         weighting : {"uniform", "examples"} (default: "uniform")
             Whether F is the plain mean of the f_j, or weighted by their numbers of examples: an
             objective is then scaled, as by `FederatedProblem(weights=...)`; of train loops of
@@ -128,6 +137,7 @@ class FlowerStrategy(Strategy):
         from flower_fedcon.engines.grid import GridEngine
         from flower_fedcon.flower.grid_run import GridRun
 
+        self._check_hooks()
         flowers = {"num_rounds": num_rounds, "timeout": timeout}
         settings |= {name: value for name, value in flowers.items() if value is not None}
         known = plan or PLAN, patience or Patience()
@@ -169,6 +179,20 @@ class FlowerStrategy(Strategy):
 
         metrics = self._current().evaluation(replies)
         return MetricRecord({**metrics}) if metrics else None
+
+    def _check_hooks(self) -> None:
+        """Refuse a subclass whose own form of Flower's loop would not be called.
+
+        Raises
+        ------
+        ConfigError
+            With its name, and what to define instead.
+        """
+        for hook, instead in _HOOKS.items():
+            if getattr(type(self), hook) is not getattr(FlowerStrategy, hook):
+                raise ConfigError(
+                    f"{type(self).__name__} defines {hook}, which start() does not call: {instead}"
+                )
 
     def _current(self) -> GridRun:
         if self._grid_run is None:

@@ -10,7 +10,7 @@ from flwr.app import Context, Message
 
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
-from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach
+from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, flat_metrics
 from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.training.numpy_loop import ArrayTraining
@@ -163,6 +163,8 @@ class _Serving:
             )
         layers, buffers = form.split(trained)
         examples = int(metrics.pop("num-examples"))
-        numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float)}
+        numbers = {
+            k: float(v) for k, v in flat_metrics(metrics).items() if isinstance(v, int | float)
+        }
         self._said = Extras(buffers, {}, numbers)
         return layers, examples

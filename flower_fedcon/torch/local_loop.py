@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -52,9 +52,15 @@ class TorchTraining(LocalTraining):
             If the parameters or `lr` are others, or the method has no step of its own.
         """
         self.check_optimizer(lr)
-        tensors = list(params)
+        every = list(params)
+        tensors = [tensor for tensor in every if tensor.requires_grad]
         shapes = tuple(tuple(t.shape) for t in tensors)
         if shapes != self.layout.shapes:
+            if len(every) > len(tensors) and len(every) == len(self.layout.shapes):
+                names = self.layout.names or tuple(map(str, range(len(every))))
+                self._refuse_names(
+                    [n for n, t in zip(names, every, strict=True) if not t.requires_grad], "frozen"
+                )
             raise ConfigError(
                 f"{self.name}: method.optimizer was given parameters of shapes {shapes}, the "
                 f"server's model has {self.layout.shapes}: give it model.parameters(), all of them"
@@ -73,26 +79,21 @@ class TorchTraining(LocalTraining):
         found = dict(model.named_parameters(remove_duplicate=False))
         names = self.layout.names or tuple(found)
         buffers = dict(model.named_buffers())
-        for name in names:
-            if name in found and found[name].requires_grad:
-                continue
-            what = "frozen" if name in found else "a buffer" if name in buffers else "missing"
-            remedy = "build the same model on server and clients"
-            if what != "missing":
-                remedy = f"declare it to start(buffers=...), such as buffers=[{name!r}]"
-            raise ConfigError(f"{self.name}: {name!r} is {what} in this client's model: {remedy}")
+        fixed = [name for name in names if name not in found or not found[name].requires_grad]
+        missing = [name for name in fixed if name not in found and name not in buffers]
+        if missing:
+            self._refuse_names(missing, "missing")
+        if fixed:
+            kinds = {"frozen" if name in found else "buffers" for name in fixed}
+            self._refuse_names(fixed, " or ".join(sorted(kinds, reverse=True)))
         for name, parameter in found.items():
             if parameter.requires_grad and name not in names:
                 raise ConfigError(
                     f"{self.name}: this client trains {name!r}, which is not in the server's "
                     "initial_arrays: build the same model on server and clients"
                 )
+        # Tied weights stand here under each of their names: with one gradient they stay the same.
         tensors: list[Tensor] = [found[name] for name in names]
-        if len({id(t) for t in tensors}) < len(tensors):
-            raise ConfigError(
-                f"{self.name}: two of the model's parameters are one tensor (tied weights): send "
-                "one of them, and tie the other after loading"
-            )
         shapes = tuple(tuple(t.shape) for t in tensors)
         if shapes != self.layout.shapes:
             raise ConfigError(
@@ -101,6 +102,14 @@ class TorchTraining(LocalTraining):
             )
         self._check_loaded(tensors)
         return tensors
+
+    def _refuse_names(self, names: Sequence[str], what: str) -> NoReturn:
+        """Refuse layers of the server's model that this client's does not train."""
+        remedy = "Build the same model on server and clients"
+        if what != "missing":
+            remedy = f"Declare them: start(buffers={[*names]!r})"
+        listed = ", ".join(map(repr, names))
+        raise ConfigError(f"{self.name}: {what} in this client's model: {listed}. {remedy}")
 
     def _check_loaded(self, tensors: Sequence[Tensor]) -> None:
         for tensor, layer in zip(tensors, self.start, strict=True):

@@ -18,7 +18,7 @@ from flower_fedcon.layout import array_bytes
 from flower_fedcon.validation import Array
 
 SCALAR_BYTES = 8
-_DTYPES = frozenset(["<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "<u4", "<u2", "|u1", "|b1"])
+_DTYPES = frozenset(["<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "<u4", "<u2", "|u1", "|b1"])
 
 
 @runtime_checkable
@@ -75,7 +75,7 @@ def load_array(data: bytes) -> Array:
     Raises
     ------
     ConfigError
-        If the bytes are not exactly one array of numbers in C order.
+        If the bytes are not exactly one array of numbers.
     """
     stream = io.BytesIO(data)
     try:
@@ -83,16 +83,15 @@ def load_array(data: bytes) -> Array:
         if version != (1, 0):
             raise ValueError(f"format version {version}")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        if fortran and len(shape) > 1:
-            raise ValueError("Fortran order is not accepted")
         if dtype.str not in _DTYPES:
             raise ValueError(f"dtype {dtype.str} is not accepted")
         start = stream.tell()
         whole = all(type(n) is int and 0 <= n <= len(data) for n in shape)
         if not whole or math.prod(shape) * dtype.itemsize != len(data) - start:
             raise ValueError(f"shape {shape} does not fit its {len(data) - start} bytes")
-        array = np.frombuffer(data, dtype=dtype, offset=start).reshape(shape)
+        flat = np.frombuffer(data, dtype=dtype, offset=start)
+        array = flat.reshape(shape, order="F" if fortran else "C")
     except Exception as error:  # NumPy parses the header as Python: anything may go wrong
         raise ConfigError(f"not an array in NumPy's format: {error!r}"[:300]) from None
-    # A copy: aligned and writable, as the sender's array was.
-    return array.copy()
+    # A copy: aligned and writable, as the sender's array was, and in C order, whichever that had.
+    return array.copy(order="C")

@@ -117,7 +117,7 @@ def test_a_model_that_was_not_loaded_is_refused():
     for wrong, said in (
         (forgetful, "load the message's arrays"),
         (other, "parameters of shapes"),
-        (frozen, "is frozen in this client's model: declare it"),
+        (frozen, "frozen in this client's model: .*Declare them"),
     ):
         with pytest.raises(RoundError, match=said):
             by_loops(strategy, problem(), 1, wrong, TorchTraining)

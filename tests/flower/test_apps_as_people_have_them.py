@@ -1,0 +1,215 @@
+"""Apps as people have them: layouts of arrays, frozen and tied weights, metrics of every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from fake_grid import FakeGrid, on_grid
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flower_fedcon.errors import FedConError
+from flower_fedcon.flower import nodes
+from flower_fedcon.regularizers import L1
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
+from flower_fedcon.torch import train_step
+
+pytestmark = [on_grid, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.norm(self.a(x))))
+
+
+class Transposed(Small):
+    """Its first weights lie in memory column by column, as scikit-learn's do after `fit`."""
+
+    def __init__(self):
+        super().__init__()
+        self.a.weight = nn.Parameter(torch.randn(4, 8).t())
+
+
+class Half(Small):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sixteen", torch.ones(2, dtype=torch.float16))
+
+
+class Frozen(Small):
+    def __init__(self):
+        super().__init__()
+        self.a.requires_grad_(False)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.second(torch.relu(self.first(x))))
+
+
+def rows(place):
+    rng = torch.Generator().manual_seed(place)
+    x = torch.randn(40, 4, generator=rng)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 1).long()
+
+
+def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None):
+    """Return an app that trains such a model by SGD, or by `body(model, method)`."""
+
+    def make(load):
+        app = ClientApp()
+
+        def model_of(message):
+            model = kind()
+            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            return model
+
+        @app.train()
+        @train_step
+        def train(message, context, method):
+            model, (x, y) = model_of(message), rows(context.node_config["partition-id"])
+            if body is None:
+                correction = method.begin(model)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            else:
+                correction, optimizer = body(model, method)
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = cross_entropy(model(x), y)
+                loss.backward()
+                if correction is not None:
+                    correction.apply_gradients(model)
+                optimizer.step()
+            metrics = MetricRecord({"num-examples": len(x), **trained(float(loss))})
+            content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+            return Message(RecordDict(content), reply_to=message)
+
+        if evaluated is not None:
+
+            @app.evaluate()
+            def evaluate(message, context):
+                metrics = {"num-examples": 40, **evaluated(context.node_config["partition-id"])}
+                return Message(RecordDict({"m": MetricRecord(metrics)}), reply_to=message)
+
+        return app
+
+    return make
+
+
+def start(strategy, kind, rounds=2, **options):
+    app = {name: options.pop(name) for name in ("body", "trained", "evaluated") if name in options}
+    torch.manual_seed(0)
+    model = kind()
+    grid = FakeGrid([None] * 3, make=app_of(kind, **app))
+    first = ArrayRecord(model.state_dict())
+    result = strategy.start(grid, first, rounds, round_deadline=2.0, **options)
+    return result, model.state_dict(), result.arrays.to_torch_state_dict()
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared"), [(Small, None), (Transposed, None), (Half, ["sixteen"]), (Tied, None)]
+)
+def test_models_are_trained(kind, declared):
+    result, before, after = start(FedProx(proximal=0.1), kind, buffers=declared)
+    assert result.history.rows[-1]["dropped"] == 0
+    assert list(after) == list(before)
+    for name, value in after.items():
+        assert (value.shape, value.dtype) == (before[name].shape, before[name].dtype)
+    moved = [name for name in after if not torch.equal(after[name], before[name])]
+    assert set(before) - set(moved) == ({"sixteen"} if kind is Half else set())
+    if kind is Tied:
+        assert torch.equal(after["first.weight"], after["second.weight"])
+
+
+def own_step(model, method):
+    return None, method.optimizer(model.parameters(), 0.05)
+
+
+def test_what_is_frozen_never_moves(monkeypatch):
+    """Declared beside the statistics of batch normalisation, which stay buffers."""
+    monkeypatch.setattr(nodes, "_HOPELESS", 0.0)
+    for strategy, more in (
+        (FedProx(proximal=0.1), {}),
+        (FedDualAvg(L1(0.001), client_lr=0.05), {"body": own_step}),
+    ):
+        _, before, after = start(strategy, Frozen, buffers=["a.*"], **more)
+        assert torch.equal(after["a.weight"], before["a.weight"])
+        assert not torch.equal(after["b.weight"], before["b.weight"])
+        assert not torch.equal(after["norm.running_mean"], before["norm.running_mean"])
+        words = r"frozen in this client's model: 'a.weight', 'a.bias'. Declare .*\['a.weight', 'a.b"
+        with pytest.raises(FedConError, match=words):
+            start(strategy, Frozen, **more)
+
+
+def test_types_that_methods_do_not_work_on_are_named_at_once():
+    words = r"\['sixteen'\] is torch.float16|initial_arrays\['sixteen'\] is float16.*buffers=\['sixteen'\]"
+    with pytest.raises(FedConError, match=words):
+        start(FedProx(proximal=0.1), Half)
+
+
+def test_a_metric_that_cannot_be_averaged_costs_that_metric_alone(caplog):
+    measured = {"recall": [0.25, 0.75], "gone": float("nan"), "round": 3.0, "huge": 1e300 * 1e10}
+    result, _, _ = start(
+        FedAvg(),
+        Small,
+        trained=lambda loss: {"train_loss": loss, **measured},
+        evaluated=lambda place: {"accuracy": float(place), "gone": float("inf")},
+        evaluate_every=1,
+    )
+    row = result.history.rows[-1]
+    assert row["dropped"] == 0
+    assert (row["recall[0]"], row["recall[1]"], row["accuracy"]) == (0.25, 0.75, 1.0)
+    assert row["round"] == 2
+    assert "gone" not in row
+    assert "huge" not in row
+    assert caplog.text.count("its metric gone is left out") == 3  # once for each client
+
+
+def test_metrics_of_one_name_are_kept_apart():
+    result, _, _ = start(
+        FedAvg(),
+        Small,
+        trained=lambda loss: {"loss": 7.0},
+        evaluated=lambda place: {"loss": float(place), "own": 2.0},
+        evaluate_fn=lambda server_round, arrays: MetricRecord({"loss": -1.0 * server_round}),
+        evaluate_every=1,
+    )
+    row = result.history.rows[-1]
+    assert (row["train_loss"], row["evaluate_loss"], row["server_loss"]) == (7.0, 1.0, -2.0)
+    assert (row["evaluate_loss/2"], row["own"]) == (2.0, 2.0)
+    assert "loss" not in row
+    assert result.train_metrics_clientapp[2]["loss"] == 7.0
+    assert result.evaluate_metrics_clientapp[1]["loss"] == 1.0
+    central = result.evaluate_metrics_serverapp
+    assert {number: found["loss"] for number, found in central.items()} == {0: 0, 1: -1, 2: -2}
+
+
+@pytest.mark.parametrize("hook", ["configure_train", "aggregate_train", "aggregate_evaluate"])
+def test_hooks_that_would_not_be_called_are_refused(hook):
+    own = type("Mine", (FedProx,), {hook: lambda *_: None})
+    with pytest.raises(FedConError, match=f"Mine defines {hook}, which start.. does not call"):
+        start(own(proximal=0.1), Small)
+
+
+def test_arrays_in_fortran_order_are_read():
+    from flower_fedcon.wire.payloads import load_array
+
+    for array in (np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(3, dtype="<f2")):
+        from flwr.app import Array
+
+        found = load_array(Array(array).data)
+        assert found.flags.c_contiguous
+        assert (found.dtype, found.tolist()) == (array.dtype, array.tolist())
