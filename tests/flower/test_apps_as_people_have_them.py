@@ -155,7 +155,7 @@ def test_what_is_frozen_never_moves(monkeypatch):
 
 
 def test_types_that_methods_do_not_work_on_are_named_at_once():
-    words = r"\['sixteen'\] is torch.float16|initial_arrays\['sixteen'\] is float16.*buffers=\['sixteen'\]"
+    words = r"initial_arrays\['sixteen'\] is float16.*buffers=\['sixteen'\]"
     with pytest.raises(FedConError, match=words):
         start(FedProx(proximal=0.1), Half)
 
