@@ -24,7 +24,7 @@ from flower_fedcon import Policy, Sample, server_app, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.deployment import LocalDeployment, family_of
 from flower_fedcon.problems import files, tables
-from flower_fedcon.strategies import FedDR, FedFW
+from flower_fedcon.strategies import FedFW, FedNewton
 
 APP, DEPLOYMENT, TABLES = "docs/flower_app.md", "docs/deployment.md", "docs/tables.md"
 
@@ -53,7 +53,7 @@ def test_four_files_on_four_nodes(clone):
     finally:
         stop([home, deployed])
     problem = tables(data="examples/heart/*.csv", schema="examples/heart/app/schema.toml", l1=0.02)
-    strategy = FedDR(problem.regularizer, step_size=3.0)
+    strategy = FedNewton(problem.regularizer)
     simulate(strategy, problem, 3, certificates=True, run_dir=clone / "here")
     for name in ("coefficients.csv", "report.txt"):
         there = clone / "runs" / "heart-deployed" / name
