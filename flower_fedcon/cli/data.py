@@ -44,13 +44,15 @@ def check(
 
     Of each column and client: how many values there are and how many are missing, the least, the
     mean and the greatest, the categories with their rows, and what a node would tell a server.
-    Below stands what stands out: a client whose values are a hundred times the others', marks of
+    Below is what stands out: a client whose values are a hundred times the others', marks of
     missing values such as -999, categories that may be one ("M", "m", "male"), a reference that
     does not occur, columns that are combinations of others, empty columns, identifiers. Only what
     does not fit is refused.
 
-    Runs where the files are, and sends nothing. The exit code is 1 if something does not fit.
+    Runs where the files are, and sends nothing. The exit code is 1 if something does not fit, or if
+    a class of the outcome has no row.
     """
+    from flower_fedcon.problems.files import natural
     from flower_fedcon.problems.tables import client_names
     from flower_fedcon.tables import DataError, Schema
     from flower_fedcon.tables.read import columns_by_client, columns_of, guarded
@@ -72,7 +74,8 @@ def check(
             wrong = True
             _misfits(path, error)
             continue
-        for name, columns in parts.items():
+        for name in sorted(parts, key=natural):
+            columns = parts[name]
             where = f"{path}" if client_column is None else f"{path}: {name}"
             try:
                 found = guarded(path, columns.table)

@@ -101,7 +101,8 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file (seen from {Path.cwd()})") from None
     except OSError as error:
-        raise DataError(f"{path}: it cannot be read: {error.strerror or error}") from None
+        text = " ".join(str(error.strerror or error).split())
+        raise DataError(f"{path}: it cannot be read: {text}") from None
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
         raise DataError(
@@ -222,6 +223,7 @@ def _misshapen(
 
 def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
     """Return the cells of a Parquet file, an index that pandas has saved among its columns."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
@@ -230,9 +232,8 @@ def _parquet(path: Path, wanted: Sequence[str]) -> Cells:
     table = file.read(columns=[file.schema_arrow.names[j] for j in places.values()])
     columns = {}
     for name, column in zip(places, table.columns, strict=True):
-        plain = column.null_count == 0 and (
-            str(column.type) in ("float", "double") or "int" in str(column.type)
-        )
+        numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+        plain = numbers and column.null_count == 0
         # Integers beside missing values would pass through floats, in which long ones merge.
         columns[name] = column.to_numpy() if plain else _objects(column.to_pylist())
     return _numbered(path, names, columns, file.metadata.num_rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
+import random
 import string
 import tempfile
 import warnings
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fuzzing import CASES, damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -182,9 +185,33 @@ def test_parquet_and_npz_go_by_the_rules_of_csv(tmp_path):
     frame = lossy.to_pandas().assign(c="a").set_index("y")
     frame.to_parquet(tmp_path / "indexed.parquet")
     assert read_table(tmp_path / "indexed.parquet", LINEAR).targets.tolist() == [1.0]
+    frame.reset_index().astype({"c": "category"}).to_parquet(tmp_path / "codes.parquet")
+    assert read_table(tmp_path / "codes.parquet", LINEAR).categories.tolist() == [["a"]]
     np.savez(tmp_path / "t.npz", **{"y": np.ones(2), "x": np.ones(2), "x ": np.ones(2)})
     with pytest.raises(DataError, match="column 'x': found 2 columns of this name"):
         read_table(tmp_path / "t.npz", LINEAR)
+
+
+@pytest.mark.fuzz
+def test_damaged_tables_are_read_or_refused_in_a_sentence(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"y": np.arange(9.0), "x": np.arange(9), "c": list("abcabcabc")})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_csv(tmp_path / "t.csv.gz", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    rng = random.Random(0)
+    for path in sorted(tmp_path.iterdir()):
+        whole = path.read_bytes()
+        for _ in range(CASES // 5):
+            path.write_bytes(damaged(whole, rng))
+            with contextlib.suppress(DataError):
+                read_table(path, LINEAR)
+                continue
+            with pytest.raises(DataError) as told:
+                read_table(path, LINEAR)
+            assert str(told.value).startswith(f"{path}: ")
+            assert "\n" not in str(told.value)
 
 
 # --- categories and clients are text -------------------------------------------------------------
