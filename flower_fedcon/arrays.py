@@ -32,6 +32,10 @@ class Traced:
         """Do what `placed` does."""
         raise NotImplementedError
 
+    def dots(self, y: Any, axes: int) -> Any:
+        """Do what `dot` does."""
+        raise NotImplementedError
+
     def loop(self, advance: Callable[[Any], Any], state: Any) -> Any:
         """Do what `repeat` does, with a state of which this is an array."""
         raise NotImplementedError
@@ -127,6 +131,8 @@ def dot(x: Any, y: Any, axes: int) -> Any:
     >>> dot(np.array([[1.0, 2.0], [3.0, 4.0]]), np.ones((2, 2)), axes=1)
     array([3., 7.])
     """
+    if isinstance(x, Traced):
+        return x.dots(y, axes)
     if x.ndim == axes:
         return float(x.dot(y) if axes == 1 else np.vdot(x, y))
     n, size = len(x), math.prod(x.shape[1:])

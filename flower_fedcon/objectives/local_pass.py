@@ -135,11 +135,14 @@ class LocalPass(NamedTuple):
     objective: Any = None
 
     def only(self, places: Any) -> LocalPass:
-        """Return the pass of some clients of a cohort, where the arrays have an axis of clients."""
+        """Return the pass of some clients of a cohort, whose starts have an axis of clients.
+
+        What all clients share has no such axis, and stays as it is.
+        """
         arrays = {
             name: array[places]
             for name in ("start", "linear", "center", "less")
-            if (array := getattr(self, name)) is not None
+            if (array := getattr(self, name)) is not None and array.ndim == self.start.ndim
         }
         return self._replace(**arrays)
 

@@ -17,6 +17,7 @@ from flower_fedcon.arrays import (
     nobody,
     over,
     pick,
+    placed,
     repeat,
     some,
 )
@@ -50,24 +51,28 @@ def play(
     """
     if not problem.many or not known(problem.start):
         return repeat(partial(advance, problem, stop), state)
-    whole, here, now = state, np.arange(len(problem.start)), state
+    here, now = np.arange(len(problem.start)), state
+    everyone: Any = None  # as long as all are in the arrays
     while left := int(now.going.sum()):  # type: ignore[attr-defined]
         if 2 * left <= len(here):
-            whole = over(partial(put, here), whole, now)
+            first = everyone is None
+            merge = put if first else _into  # later the arrays are the loop's own
+            everyone = over(partial(merge, here), now if first else everyone, now)
             places = np.flatnonzero(now.going)  # type: ignore[attr-defined]
             here, now = here[places], over(partial(taken, places), now)
             problem, stop = problem.only(places), some_of(stop, places)
         now = advance(problem, stop, now)
-    return over(partial(put, here), whole, now)  # type: ignore[no-any-return]
+    return now if everyone is None else over(partial(_into, here), everyone, now)
 
 
 def put(places: Any, whole: Any, part: Any) -> Any:
     """Return an array with another in some places; what clients share, as it is in the part."""
-    if not is_array(whole):
-        return part
-    merged = np.array(whole)
-    merged[places] = part
-    return merged
+    return _into(places, np.array(whole) if is_array(whole) else whole, part)
+
+
+def _into(places: Any, whole: Any, part: Any) -> Any:
+    """Do the same in the array itself."""
+    return placed(whole, places, part) if is_array(whole) else part
 
 
 def taken(places: Array, part: Any) -> Any:

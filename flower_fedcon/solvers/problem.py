@@ -36,11 +36,11 @@ class LocalProblem:
     start : array
         Where a solver starts. Its shape and dtype are the model's.
     linear : array, optional
-        Shape of `start`; 0 if None.
+        Shape of `start`, or of one model; 0 if None.
     shift : float
         >= 0.
     center : array, optional
-        Shape of `start`; the origin if None.
+        Shape of `start`, or of one model; the origin if None.
     regularizer : Regularizer, optional
         psi, one client's; 0 if None.
 
@@ -76,11 +76,11 @@ class LocalProblem:
         self.many = served is not None
         if self.many:
             objective, shape = served, (len(served), *served.shape)
-            start = _in_shape(start, shape)
-            linear = None if linear is None else _in_shape(linear, shape)
-            center = None if center is None else _in_shape(center, shape)
+            if start.shape != shape:  # all clients have the same
+                start = np.broadcast_to(start, shape)
+        own = start.shape[1:] if self.many else start.shape
         for name, array in (("linear", linear), ("center", center)):
-            if array is not None and array.shape != start.shape:
+            if array is not None and array.shape not in (start.shape, own):
                 raise ConfigError(
                     f"LocalProblem({name}) must have the start's shape {start.shape}, "
                     f"got {array.shape}"
@@ -198,7 +198,7 @@ class LocalProblem:
     def _terms(self, x: Array, value: Any) -> tuple[Any, Any, Any]:
         value = value if self.many else float(value)
         _, linear, shift, center, *_ = self.added
-        along = 0.0 if linear is None else dot(linear, x, self.axes)
+        along = 0.0 if linear is None else dot(x, linear, self.axes)
         if not shift:
             return value, along, 0.0
         away = x if center is None else x - center
@@ -297,8 +297,3 @@ class ClientsError(FedConError):
 def target(tolerance: Any, start: Any, eps: float) -> Any:
     """Return the gradient norm to reach: relative to max(1, start), and not below rounding."""
     return larger(tolerance, 50 * eps) * larger(1.0, start)
-
-
-def _in_shape(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return each client's array of a cohort, where all may have the same."""
-    return array if array.shape == shape else np.broadcast_to(array, shape)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flower_fedcon.arrays import dot, keep, known, length, nobody, repeat, some, wide
+from flower_fedcon.arrays import dot, keep, known, length, nobody, placed, repeat, some, wide
 from flower_fedcon.errors import FedConError
 from flower_fedcon.solvers.descent import CLEAR, Rules, finish
 from flower_fedcon.solvers.loop import Point, ended, is_good, play, told
@@ -28,15 +28,16 @@ _DOUBLINGS = 10  # of a step, before it grows faster
 _IDLE = 4  # steps in a row that hardly change the value, and leave a longer gradient
 
 
-class Pair(NamedTuple):
-    """A move s and the change y of the gradient along it, both shape (n, entries of a model).
+class Pairs(NamedTuple):
+    """The last moves s and the changes y of the gradient along them.
 
-    `weight`, shape (n,), is 1/<s, y>, or 0 for a pair that does not count.
+    `moves` and `changes` have shape (n, pairs, entries of a model); each new pair takes the place
+    of the oldest. `weights`, shape (n, pairs), are 1/<s, y>, or 0 for a pair that does not count.
     """
 
-    move: Any
-    change: Any
-    weight: Any
+    moves: Any
+    changes: Any
+    weights: Any
 
 
 class QuasiNewton(NamedTuple):
@@ -49,8 +50,7 @@ class QuasiNewton(NamedTuple):
         Shared by all clients.
     goal : array, shape (n,)
         The norms to be reached.
-    pairs : tuple of Pair
-        The last ones, the oldest first.
+    pairs : Pairs
     scale : array, shape (n,)
         <s, y>/<y, y> of the last pair that counts; NaN without one.
     best, lowest : array, shape (n,)
@@ -132,12 +132,13 @@ def quasi_newton(
 
 def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None) -> QuasiNewton:
     each, x = problem.each, problem.start
-    at, nothing = Point.of(problem, x), np.zeros_like(x.reshape(len(x), -1), dtype=np.float64)
+    at, shape = Point.of(problem, x), (len(x), min(PAIRS, most), x[0].size)
+    pairs = Pairs(np.zeros(shape), np.zeros(shape), np.zeros(shape[:2]))
     begun = QuasiNewton(
         at=at,
         k=0,
         goal=target(tolerance, at.norm, problem.eps),
-        pairs=(Pair(nothing, nothing, each(0.0)),) * min(PAIRS, most),
+        pairs=pairs,
         scale=each(np.nan),
         best=at.norm,
         lowest=at.value,
@@ -168,7 +169,7 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
     slope = dot(s.at.g, direction, problem.axes)
     steep = ~(slope < 0)  # rounding has spoilt the pairs
     if some(steep):
-        pairs = tuple(pair._replace(weight=np.where(steep, 0.0, pair.weight)) for pair in pairs)
+        pairs = pairs._replace(weights=np.where(steep[:, None], 0.0, pairs.weights))
         scale = np.where(steep, np.nan, scale)
         direction = keep(steep, -s.at.g, direction)
         slope = np.where(steep, -np.square(s.at.norm), slope)
@@ -185,7 +186,7 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
         evaluations=s.evaluations,
     )
     end = repeat(partial(_attempt, problem, s.at, direction, slope), begun)
-    pair, scale = _pair(problem, s.at, end.at, scale)
+    pairs, scale = _with_last(problem, s.k, s.at, end.at, pairs, scale)
     endless = end.left & np.isinf(end.high)
     stuck = end.left & ~endless
     found, going = ended(s.found, s.going, end.left, end.at.x, end.at.norm, s.k, False)
@@ -198,7 +199,7 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
         at=end.at,
         k=s.k + 1,
         goal=s.goal,
-        pairs=(*pairs[1:], pair),
+        pairs=pairs,
         scale=scale,
         best=np.minimum(end.at.norm, s.best),
         lowest=np.where(lower, end.at.value, s.lowest),
@@ -216,31 +217,41 @@ def _direction(s: QuasiNewton) -> Array:
     """Return -H_i g_i, with the last pairs of moves and changes of the gradient."""
     g = s.at.g
     q: Any = g.reshape(len(g), -1).astype(np.float64)
-    pairs = s.pairs  # those that are not there yet count nothing
-    if known(s.k):
-        pairs = pairs[max(0, len(pairs) - s.k) :]
+    moves, changes, weights = s.pairs
+    most = weights.shape[1]
+    # The oldest first; those that are not there yet count nothing.
+    slots = [(s.k + i) % most for i in range(max(0, most - s.k) if known(s.k) else 0, most)]
     shares = []
-    for pair in reversed(pairs):
-        shares.append(pair.weight * dot(pair.move, q, 1))
-        q = q - shares[-1][:, None] * pair.change
+    for slot in reversed(slots):
+        shares.append(weights[:, slot] * dot(moves[:, slot], q, 1))
+        q = q - shares[-1][:, None] * changes[:, slot]
     q = q * np.where(np.isnan(s.scale), 1.0, s.scale)[:, None]
-    for pair in pairs:
-        back = pair.weight * dot(pair.change, q, 1)
-        q = q + (shares.pop() - back)[:, None] * pair.move
+    for slot in slots:
+        back = weights[:, slot] * dot(changes[:, slot], q, 1)
+        q = q + (shares.pop() - back)[:, None] * moves[:, slot]
     direction: Array = (-q).astype(g.dtype).reshape(g.shape)
     return direction
 
 
-def _pair(problem: LocalProblem, before: Point, now: Point, scale: Any) -> tuple[Pair, Any]:
-    """Return the pair of the last step, if there is curvature along it, and its scale."""
-    n = len(before.x)
+def _with_last(
+    problem: LocalProblem, k: Any, before: Point, now: Point, pairs: Pairs, scale: Any
+) -> tuple[Pairs, Any]:
+    """Return the pairs with that of the last step, if there is curvature along it, and its scale.
+
+    The arrays of pairs are changed, where they can be.
+    """
+    n, slot = len(before.x), k % pairs.weights.shape[1]
     s = (now.x - before.x).reshape(n, -1).astype(np.float64)
     y = (now.g - before.g).reshape(n, -1).astype(np.float64)
     sy, yy = dot(s, y, 1), dot(y, y, 1)
     curved = sy > problem.eps * length(s, 1) * np.sqrt(yy)
-    weight = np.where(curved, 1.0 / sy, 0.0)
-    pair = Pair(np.where(curved[:, None], s, 0.0), np.where(curved[:, None], y, 0.0), weight)
-    return pair, np.where(curved, sy / yy, scale)
+    here = (slice(None), slot)
+    last = Pairs(
+        placed(pairs.moves, here, np.where(curved[:, None], s, 0.0)),
+        placed(pairs.changes, here, np.where(curved[:, None], y, 0.0)),
+        placed(pairs.weights, here, np.where(curved, 1.0 / sy, 0.0)),
+    )
+    return last, np.where(curved, sy / yy, scale)
 
 
 def _attempt(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flower_fedcon.arrays import added, is_array, placed
+from flower_fedcon.arrays import added, dot, is_array, placed
 from flower_fedcon.regularizers import NuclearNorm
 
 jax = pytest.importorskip("jax")
@@ -80,3 +80,24 @@ def test_a_tuple_with_names_keeps_them():
     assert found == pytest.approx([2.0, 1.0])
     with pytest.raises(NotTraceableError, match="asks for a value"):
         traced(lambda a: NuclearNorm(0.1).prox(a, 1.0), np.eye(2))
+
+
+@pytest.mark.parametrize("size", [3, 32, 33, 35, 100])
+def test_inner_products_of_clients_are_those_of_numpy_s_arrays(size):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 4, size))
+    for others in (y, y[0]):
+        found = traced(lambda a, b: dot(a, b, 1), x, others)
+        assert found == pytest.approx(dot(x, others, 1), abs=1e-13)
+    alone = traced(lambda a, b: dot(a, b, 1), x[0], y[0])
+    assert alone.shape == ()
+    assert float(alone) == pytest.approx(dot(x[0], y[0], 1), abs=1e-13)
+    tables = x.reshape(2, 2, size)
+    assert traced(lambda a: dot(a, a, 2), tables) == pytest.approx(dot(tables, tables, 2))
+
+
+def test_a_long_inner_product_takes_one_pass():
+    with jax.enable_x64(True):
+        compiled = jax.jit(lambda x: dot(TracedArray(x), TracedArray(x), 1).value)
+        text = compiled.lower(np.ones((10, 100))).compile().as_text()
+    assert "reduce-window" not in text  # of which XLA makes passes of their own
