@@ -24,6 +24,7 @@ from flower_fedcon.validation import choice, count, nonnegative
 
 _WORK = 1e9  # multiplications that may go into collinear columns: half a second
 _log = logging.getLogger("flwr")
+_MANY, _WIDE = 20_000, 1000  # rows and columns from which on a line says how far it has come
 PENALTIES = L1_NORM, GROUP = "l1", "group"
 
 
@@ -115,7 +116,11 @@ def clients_of(
         read, names = dealt_out(paths[0], known, partition)
     elif client_column is None:
         names = client_names(paths)
-        read = [read_table(path, known) for path in paths]
+        read = []
+        for path in paths:
+            read.append(read_table(path, known))
+            if len(read[-1].targets) > _MANY:
+                _log.info("tables: %s is read, %d rows", path, len(read[-1].targets))
     else:
         found = read_clients(paths[0], known, client_column)
         names = sorted(found, key=natural)
@@ -140,6 +145,9 @@ def prepared_problem(
         _log.warning("tables: %s", line)
     objectives = [table.objective(preparation, min_rows) for table in clients]
     columns = len(preparation.names)
+    if columns > _WIDE:
+        rows = sum(table.num_examples for table in clients)
+        _log.info("tables: %d rows of %d clients, %d columns", rows, len(clients), columns)
     return FederatedProblem(
         objectives,
         regularizer=regularizer(clients[0].schema, preparation, l1, penalty),

@@ -151,6 +151,7 @@ def test_the_default_method_converges(tmp_path):
     """FedNewton; and above a thousand columns steps with momentum, from the clients' constants."""
     small = experiment(write_sites(tmp_path, 6))
     assert small.labels == ["FedNewton"]
+    assert small.chosen == "method: FedNewton, the default for tables of 7 columns"
     history = simulate(small.strategy(), small.problem(), 8)
     assert history.report.reached.converged
     folder = tmp_path / "wide"

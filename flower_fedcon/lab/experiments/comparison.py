@@ -27,6 +27,8 @@ _NO = Tracking()
 
 def run_one(experiment: Experiment, plan: Plan, tracking: Tracking = _NO) -> None:
     """Run an experiment's main algorithm in the plan's run directory."""
+    if experiment.chosen:
+        say(experiment.chosen)
     experiment.strategies()  # raises before the first run
     _find_optimum(experiment)
     folder = _folder(plan)

@@ -94,6 +94,8 @@ class Experiment:
     Attributes
     ----------
     title, paper : str
+    chosen : str
+        Which method tables have by default, in words; "" where the file names one.
     run_options : RunOptions
     tuning : TuningOptions
     sweep : dict
@@ -121,6 +123,7 @@ class Experiment:
         self.source = source
         self._tables: Table = copy.deepcopy(dict(tables))
         self._built: list[FederatedProblem] = []  # the problem, once it is asked for
+        self.chosen = ""  # which method tables have got, where the file names none
         with context(source):
             if _is_of_tables(self._tables.get("problem")):
                 self._tables.setdefault("algorithm", {})
@@ -302,9 +305,11 @@ class Experiment:
         stated = {
             name: tabled(value) for name, value in made.arguments().items() if value is not None
         }
+        columns, kind = len(problem.preparation.names) if problem.preparation else 0, type(made)
+        self.chosen = f"method: {kind.__name__}, the default for tables of {columns} columns"
         oracle = ("regularizer", "constraint")  # which the problem has
         stated = {name: value for name, value in stated.items() if name not in oracle}
-        return {"name": type(made).__name__, **stated, **table}
+        return {"name": kind.__name__, **stated, **table}
 
     # --- checks --------------------------------------------------------------------------------
 
