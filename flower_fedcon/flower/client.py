@@ -37,6 +37,7 @@ from flower_fedcon.objectives.private_objective import PrivateObjective, is_priv
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive
 from flower_fedcon.wire.payloads import Payload
@@ -206,6 +207,8 @@ class FlowerClient(NumPyClient):
             known = (info.smoothness, info.strong_convexity)
             answer = {"constants": np.array([math.nan if v is None else v for v in known])}
         else:
+            if request.round == 1:
+                log_notes([table])
             answer = table.answer(STAGES[request.round - 1], down, least)
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})
 

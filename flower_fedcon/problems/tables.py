@@ -18,7 +18,7 @@ from flower_fedcon.problems.files import natural
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
-from flower_fedcon.tables.read import read_clients
+from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.survey import collinear
 from flower_fedcon.validation import choice, count, nonnegative
 
@@ -125,6 +125,7 @@ def clients_of(
         found = read_clients(paths[0], known, client_column)
         names = sorted(found, key=natural)
         read = [found[name] for name in names]
+    log_notes(read)
     return read, names
 
 

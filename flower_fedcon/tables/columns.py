@@ -64,7 +64,7 @@ class Columns:
         self.numbers: dict[str, Array] = {}
 
     def table(self) -> Table:
-        """Return the table.
+        """Return the table, once; of the columns their numbers and counts stay.
 
         Raises
         ------
@@ -100,6 +100,7 @@ class Columns:
             remedy = "correct the weights, or leave this client out of the data"
             misfit = Misfit(schema.weight, 0, found, "a weight above 0 in one of them", remedy)
             raise DataError.of(self._path, [misfit])
+        self._cells = {}
         return table
 
     # --- the outcome ---------------------------------------------------------------------------

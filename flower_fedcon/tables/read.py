@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.survey import seen_in_rows
 from flower_fedcon.tables.table import Table
 
-_SAID = 10  # as many lines are logged of what stands out in a file
+_SAID = 10  # as many lines are logged of what stands out
 _log = logging.getLogger("flwr")
 Found = TypeVar("Found")
 
@@ -47,15 +48,14 @@ def read_table(
     """
     path = Path(path)
     if column is None:
-        return guarded(path, lambda: _told(columns_of(path, schema)))
+        return guarded(path, lambda: _table(columns_of(path, schema)))
     parts, notes = guarded(path, columns_by_client, path, schema, column)
-    _say(path, notes)
     name = canonical(client)
     if name not in parts:
         raise DataError(
             f"{path}: no row has {name!r} in the column {column!r}: {nearest(name, parts)}"
         )
-    return guarded(path, _told, parts[name])
+    return guarded(path, _table, parts[name], notes)
 
 
 def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Table]:
@@ -68,11 +68,18 @@ def read_clients(path: str | Path, schema: Schema, column: str) -> dict[str, Tab
     """
     path = Path(path)
     parts, notes = guarded(path, columns_by_client, path, schema, column)
-    tables = guarded(path, lambda: {name: own.table() for name, own in parts.items()})
-    for own in parts.values():
-        notes += [*own.notes, *seen_in_rows(own)]
-    _say(path, notes)
-    return tables
+    return guarded(path, lambda: {name: _table(own, notes) for name, own in parts.items()})
+
+
+def log_notes(tables: Iterable[Table]) -> None:
+    """Log what stands out in the rows of tables, where these may be seen."""
+    lines = list(
+        dict.fromkeys(f"{table.file}: {note}" for table in tables for note in table.notes())
+    )
+    for line in lines[:_SAID]:
+        _log.warning("%s", line)
+    if len(lines) > _SAID:
+        _log.warning("%s more things stand out, see `fedcon data check`", len(lines) - _SAID)
 
 
 def columns_of(path: Path, schema: Schema) -> Columns:
@@ -174,19 +181,9 @@ def _sparse(path: Path, schema: Schema) -> Columns:
     return Columns(cells, schema, sparse=A)
 
 
-def _told(columns: Columns) -> Table:
-    """Return the table of columns, and log what is worth saying."""
-    table = columns.table()
-    _say(Path(table.file), [*columns.notes, *seen_in_rows(columns)])
-    return table
-
-
-def _say(path: Path, notes: Iterable[str]) -> None:
-    lines = list(dict.fromkeys(notes))
-    for line in lines[:_SAID]:
-        _log.warning("%s: %s", path, line)
-    if len(lines) > _SAID:
-        _log.warning("%s: %s more, see `fedcon data check`", path, len(lines) - _SAID)
+def _table(columns: Columns, notes: Sequence[str] = ()) -> Table:
+    """Return the table of columns, which says what stands out in them when it is asked."""
+    return replace(columns.table(), notes=lambda: [*notes, *columns.notes, *seen_in_rows(columns)])
 
 
 def _alike(column: str, texts: dict[str, None]) -> list[str]:

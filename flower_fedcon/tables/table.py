@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,6 +45,9 @@ class Table:
         "" where a value is missing.
     sparse : scipy.sparse.csr_array, shape (m, columns), optional
         The features of an SVMlight file.
+    notes : callable
+        Returns what stands out in the rows, for whoever may see them: cells may be named. A node
+        logs it once in a run.
     """
 
     file: str
@@ -53,6 +57,7 @@ class Table:
     numeric: Array
     categories: np.ndarray[Any, Any]
     sparse: Any = None
+    notes: Callable[[], Sequence[str]] = tuple
 
     @cached_property
     def _split(self) -> tuple[Any, Any]:

@@ -126,6 +126,17 @@ def test_the_server_says_what_stands_out(log):
 
 
 @on_grid
+def test_a_node_logs_what_stands_out_in_its_rows(tmp_path, log):
+    """Once in a run, and for itself: the server is told sums alone."""
+    rows = "".join(f"{20 + j},{j % 2}\n" for j in range(20))
+    (tmp_path / "a.csv").write_text(f"age,ill\n-999,1\n{rows}")
+    schema = Schema("ill", {"age": "numeric"}, positive=[1], negative=[0])
+    grid = make_grid([tmp_path / "a.csv"], schema)
+    FedDR(PSI, step_size=1.0).start(grid, num_rounds=3, schema=schema)
+    assert log.text.count("a.csv: column 'age': -999 (1 rows): if it stands for a missing") == 1
+
+
+@on_grid
 def test_a_node_with_few_rows_refuses(log):
     """By its own policy; the server cannot ask it to."""
     grid = make_grid(HEART)
