@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -166,6 +167,24 @@ def test_the_default_method_converges(tmp_path):
     assert problem.objective(history.x) == pytest.approx(best, abs=1e-9)
     again = Experiment.load(written(tmp_path / "again.toml", large.to_toml()))
     assert again.settings("FedMiD")["server_optimizer"] == {"type": "Momentum", "beta": 0.9}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("levels", "rows"), [(5000, 5000), (100_000, 25_000)])
+def test_thousands_of_categories_take_little_memory(tmp_path, levels, rows):
+    """An array's rows would take gigabytes; and the run converges."""
+    data = write_sites(tmp_path, levels, rows=rows, missing=0.02)
+    tracemalloc.start()
+    try:
+        described = experiment(data, l1=0.002)
+        problem = described.problem()
+        history = simulate(described.strategy(), problem, 500, evaluate_every=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert problem.layout.size > 0.35 * levels
+    assert history.report.reached.converged
+    assert peak < 150e6
 
 
 def written(path, text):
