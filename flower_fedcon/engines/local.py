@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
@@ -100,14 +102,15 @@ def served(
         Returns what a reply says of a client's error, or raises it.
     """
     server_round = request.round
-    personal, restore, common = request.personal, request.restore, request.broadcast
+    personal, restore = request.personal, request.restore
+    common = {name: _read_only(value) for name, value in request.broadcast.items()}
     done: list[int] = []
     payloads: list[Payload] = []
     work: list[dict[str, float]] = []
     others: list[Reply] = []
     rounds = zip(request.clients, request.acknowledged.tolist(), request.kept.tolist(), strict=True)
     for index, acknowledged, kept in rounds:
-        down = request.down(index) if personal else common
+        down = {**common, **personal[index]} if index in personal else common
         given = restore.get(index) if restore else None
         try:
             client = known(index)
@@ -122,6 +125,14 @@ def served(
         payloads.append(payload)
         work.append(client.work)
     return [*_in_columns(done, server_round, payloads, work if any(work) else ()), *others]
+
+
+def _read_only(value: Any) -> Any:
+    """Return a broadcast value, which is also the others', so that no client can write to it."""
+    if isinstance(value, np.ndarray):
+        value = value.view()
+        value.flags.writeable = False
+    return value
 
 
 def _in_columns(

@@ -23,7 +23,14 @@ from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Stackable
-from flower_fedcon.objectives.cohorts import Stack, alike, stacks, why_not_one_stack
+from flower_fedcon.objectives.cohorts import (
+    Stack,
+    alike,
+    is_patched,
+    stacks,
+    unscaled,
+    why_not_one_stack,
+)
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
@@ -60,6 +67,9 @@ def why_not_stackable(
         other = standing[groups[None][0]]
         if problem.layout.layered and not isinstance(other, Stackable):
             return "the model is a list of arrays"
+        core = unscaled(other)[0]
+        if isinstance(core, Stackable) and is_patched(core):
+            return f"an objective is a {type(core).__name__} of which a method was replaced"
         return f"an objective is a {type(other).__name__}, which has no stacked form"
     if len(groups) > max(kinds, len(standing) // 2):
         return f"the {len(standing)} clients differ: {len(groups)} types and shapes of objectives"

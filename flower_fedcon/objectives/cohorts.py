@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,36 @@ def unscaled(objective: Any) -> tuple[Any, float]:
     return objective, factor
 
 
-def key(objective: Any) -> Hashable | None:
+def key(objective: Any, patched: dict[type, bool] | None = None) -> Hashable | None:
     """Return what objectives in one stack must share; None for one that cannot be stacked."""
     core, _ = unscaled(objective)
-    own = core.stack_key() if isinstance(core, Stackable) else None
-    return None if own is None else (type(core), own)
+    kind, known = type(core), {} if patched is None else patched
+    if not isinstance(core, Stackable) or is_patched(core):
+        return None
+    if kind not in known:
+        known[kind] = _is_patched_kind(kind)
+    own = None if known[kind] else core.stack_key()
+    return None if own is None else (kind, own)
+
+
+def is_patched(objective: Any) -> bool:
+    """Return whether an object has methods of its own in place of its class's.
+
+    What is made of many clients has those of the class.
+    """
+    kind = type(objective)
+    return any([callable(getattr(kind, name, None)) for name in vars(objective)])  # noqa: C419
+
+
+def _is_patched_kind(kind: type) -> bool:
+    """Return whether methods of this package's classes were replaced."""
+    here = f"{__name__.partition('.')[0]}."
+    return any(
+        isinstance(own, FunctionType) and not (own.__module__ or "").startswith(here)
+        for one in kind.__mro__
+        if one.__module__.startswith(here)
+        for own in vars(one).values()
+    )
 
 
 def stack(objectives: Sequence[Any]) -> Stack:
@@ -67,8 +93,9 @@ def alike(objectives: Sequence[Any], *, pad: bool = False) -> dict[Hashable | No
     equally long, which changes no sum over all rows.
     """
     by_key: dict[Hashable | None, list[int]] = {}
+    patched: dict[type, bool] = {}  # looked at once, since it takes as long as all else
     for place, objective in enumerate(objectives):
-        by_key.setdefault(key(objective), []).append(place)
+        by_key.setdefault(key(objective, patched), []).append(place)
     if not pad:
         return by_key
     families: dict[Hashable, list[Hashable]] = {}

@@ -23,13 +23,21 @@ _GRADIENTS = (
     "constraint_gradient",
     "constraint_sums_gradient",
 )
+_OWN = (*_VALUES, *_GRADIENTS, "value_and_gradient", "constraint_sums")
+_MADE_OF = {
+    "value_and_gradient": ("value", "gradient"),
+    "add_gradient": ("gradient",),
+    "pulled_gradient": ("gradient",),
+}
+"""What a loss of this package has, and of what it is made: not of what was patched in later."""
 
 
 class ForeignObjective:
     """An objective of one array whose answers are checked, and that cannot change its argument.
 
     It gets a copy of x, which it may change or return; a gradient may be anything that NumPy makes
-    an array of x's shape of. What else the objective has is reached as it is.
+    an array of x's shape of. What else the objective has is reached as it is, but for
+    what a class made of a value or gradient that this one object was given another of.
 
     Parameters
     ----------
@@ -49,9 +57,16 @@ class ForeignObjective:
 
     def __init__(self, objective: Any) -> None:
         self._objective = objective
+        own = getattr(objective, "__dict__", {})
+        self._hidden = frozenset(
+            name
+            for name, sources in _MADE_OF.items()
+            if name not in own and any(source in own for source in sources)
+        )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by copy and pickle before there is an objective
+        # Copy and pickle ask for some before there is an objective.
+        if name.startswith("__") or name == "_hidden" or name in self._hidden:
             raise AttributeError(name)
         found = getattr(self._objective, name)
         if name in _VALUES:
@@ -117,11 +132,12 @@ def as_seen(objective: Any, layout: Layout) -> Any:
 
 
 def is_foreign(objective: Any) -> bool:
-    """Return whether an object is none of this package's, and derives from none."""
+    """Return whether an object is none of this package's, or has a value or gradient of its own."""
     if isinstance(objective, LossBound | GroupLossBounds):
         return is_foreign(objective.objective)
     here, interfaces = f"{__name__.partition('.')[0]}.", (Objective, LinearModel)
-    return not any(
-        kind.__module__.startswith(here) and kind not in interfaces
-        for kind in type(objective).__mro__
-    )
+    kinds = type(objective).__mro__[:-1]
+    others = [kind for kind in kinds if not kind.__module__.startswith(here)]
+    ours = any(kind not in others and kind not in interfaces for kind in kinds)
+    own = getattr(objective, "__dict__", {})
+    return not ours or any(name in part for part in (own, *map(vars, others)) for name in _OWN)

@@ -20,13 +20,15 @@ from flower_fedcon.objectives.client_axis import (
     places,
     together,
 )
+from flower_fedcon.objectives.read_attributes import attributes_read
 from flower_fedcon.validation import Array, float_array, nonnegative, total
 
 _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
 _TOP = 0.025  # relative error of the largest eigenvalue of a large Gram matrix
 _DATA = ("rows", "targets", "weights")  # what has an axis of rows
 _NUMBERS = ("scale", "l2")  # of each client
-_SAID = {*_DATA, *_NUMBERS, "total_weight", "num_examples", "_constants", "clients"}
+_SAID = {*_DATA, *_NUMBERS, "total_weight", "num_examples", "_constants", "clients", "_bound"}
+_FORM = ("shape", "dtype", "intercept", "_row_shape", "_plain")
 
 
 def is_sparse(A: object) -> bool:
@@ -193,7 +195,8 @@ class LinearModel(Objective, Stackable):
         """Return what the clients of one stack share; None where there is more than losses.
 
         A class from elsewhere may define its three functions, and must leave alone what is made of
-        them. Numbers of its own that these may depend on must be the same.
+        them. What these read of the object must be the same, and arrays of its own, which may be of
+        its rows, are in no stack; other attributes do not count.
         """
         shared = self._shared()
         return None if shared is None else (self.rows.shape, self.weights is None, *shared)
@@ -218,11 +221,19 @@ class LinearModel(Objective, Stackable):
 
     def _shared(self) -> tuple[Any, ...] | None:
         """Return what the clients of one stack share besides the number of their rows."""
-        if not _is_three_functions(type(self)):
+        kind = type(self)
+        if not _is_three_functions(kind) or hasattr(self, "constraint_value"):
             return None
-        own = {n: v for n, v in vars(self).items() if n not in _SAID and not callable(v)}
-        own.pop("_bound", None)
-        if not all(isinstance(v, int | float | str | tuple | np.dtype) for v in own.values()):
+        read = attributes_read(kind, ("loss", "slope", "curvature"))
+        own = {
+            name: value
+            for name, value in vars(self).items()
+            if name in _FORM
+            or (name not in _SAID and (read is None or name in read or is_array(value)))
+        }
+        try:
+            hash(tuple(own.values()))
+        except TypeError:
             return None
         return (self.rows.dtype, self.targets.dtype, self.sparse, *sorted(own.items(), key=_name))
 

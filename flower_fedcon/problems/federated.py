@@ -288,7 +288,9 @@ class FederatedProblem:
             self._check_residual(packed, record, self._optimum)
         if not (self._own_metrics or self.metrics):
             return record
-        x = self.layout.unpack(packed)
+        shown = packed.view()
+        shown.flags.writeable = False  # it is the run's own
+        x = self.layout.unpack(shown)
         if self._own_metrics:
             record |= pooled([metrics(x) for metrics in self._own_metrics], self.names)
         return record | numbers({name: metric(x) for name, metric in self.metrics.items()})
