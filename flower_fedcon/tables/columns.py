@@ -141,9 +141,9 @@ class Columns:
             mark for mark in found if mark and mark not in known and found[mark] is not None
         ]
         if otherwise:
-            said = _listed(otherwise)
             self.notes.append(
-                f"column {name!r}: {said} are read as true and false, as the schema's values are"
+                f"column {name!r}: read as true or false, which the schema's values say: "
+                f"{_listed(otherwise)}"
             )
         if others and not (booleans and any(number_in(mark) is None for mark in known)):
             own = {folded(mark): mark for mark in known}

@@ -186,13 +186,16 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 
 
 def _scales_of_outcomes(clients: Sequence[Client]) -> Iterator[str]:
-    """Yield what `contrasts` says of features, of outcomes, times and weights."""
+    """Yield what `contrasts` says of features, of outcomes, times and weights; and of one value."""
     schema, names = clients[0].table.schema, [client.name for client in clients]
     for column in dict.fromkeys((schema.target, schema.weight)):
         own = [client.columns.numbers.get(column) for client in clients]
         values = [column for column in own if column is not None]
         if len(values) == len(clients):
             sizes = np.array([float(len(column)) for column in values])
+            if len(np.unique(np.concatenate(values))) == 1 and column == schema.target:
+                yield f"target {column!r} is {values[0][0]:g} in all rows: there is nothing to fit"
+                return
             sums = np.array([math.fsum(column.tolist()) for column in values])
             mean = float(sums.sum() / sizes.sum())
             squares = np.array([float(((column - mean) ** 2).sum()) for column in values])

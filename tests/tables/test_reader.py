@@ -313,6 +313,9 @@ def test_booleans_in_any_spelling(yes, no, tmp_path):
     cells, found = SPELLINGS + OPPOSITES, [1.0] * len(SPELLINGS) + [-1.0] * len(OPPOSITES)
     assert outcomes(tmp_path, cells, positive=[yes], negative=[no]) == found
     assert outcomes(tmp_path, cells, positive=[yes]) == found
+    said = Schema("y", {"x": "numeric"}, positive=[yes], negative=[no])
+    note = read_table(tmp_path / "t.csv", said).notes()[0]
+    assert note.startswith("column 'y': read as true or false, which the schema's values say: ")
     assert outcomes(tmp_path, cells, classes=[no, yes]) == [max(y, 0) for y in found]
     text = "t,e,x\n" + "".join(f"{i},{cell},0\n" for i, cell in enumerate(cells))
     schema = Schema("t", {"x": "numeric"}, event="e", event_values=(no, yes))

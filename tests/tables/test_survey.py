@@ -192,6 +192,15 @@ def test_a_class_that_nobody_has_is_refused_before_round_1(case, tmp_path, run_c
     assert (code, f"- no row has {words} at b" in out) == (0, True)
 
 
+def test_an_outcome_of_one_value_is_said(tmp_path, run_command):
+    for site in "ab":
+        (tmp_path / f"{site}.csv").write_text("y,x\n" + "".join(f"7,{i}\n" for i in range(8)))
+    (tmp_path / "s.toml").write_text('target = "y"\n[features]\nx = "numeric"')
+    _, out, _ = run_command("data", "check", "a.csv", "b.csv", "--schema", "s.toml")
+    assert "- target 'y' is 7 in all rows: there is nothing to fit" in out
+    assert "- the same rows, all of them, are held by a, b" in out
+
+
 def test_few_rows_of_a_class_are_not_told(tmp_path):
     """Nor whether there are any: no number of the outcome leaves a node then."""
     (tmp_path / "a.csv").write_text("y,x\n" + "0,1\n" * 9 + "1,2\n" * 3)
