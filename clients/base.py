@@ -13,7 +13,7 @@ from flower_fedcon.clients.families.compression import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
 from flower_fedcon.core.batches import Batches
 from flower_fedcon.core.compressing import SETTING
-from flower_fedcon.core.evaluation import own_distance
+from flower_fedcon.core.evaluation import own_distance, spread_of
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, stream
@@ -349,7 +349,8 @@ class FedConClient(FlowerClient, Generic[State]):
         at, acting = self._incarnation, self._acting
         if phase == CERTIFY:
             own = own_distance(versions.at(acknowledged) if acknowledged else None, down["x"])
-            return {"gradient": self.objective.gradient(down["x"]), **own}
+            spread = spread_of(self.objective, down["x"]) if "units" in down else {}
+            return {"gradient": self.objective.gradient(down["x"]), **spread, **own}
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

@@ -27,6 +27,7 @@ Method for the Optimization of Finite Sums", ICML 2016 (NIM). The guard is recon
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, NamedTuple, Unpack
 
@@ -38,13 +39,22 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import Each, Regularizer, as_regularizer
-from flower_fedcon.solvers.quadratic_models import QuadraticModel, minimizer, packed_size, unpack
+from flower_fedcon.solvers.quadratic_models import (
+    ALIKE,
+    QuadraticModel,
+    apart,
+    minimizer,
+    packed_size,
+    unpack,
+)
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
+_log = logging.getLogger("flwr")
+_LOOKED_AT = 1000  # entries, up to which it is looked whether they can be told apart
 _LARGEST = 2000  # entries of a model: 16 megabytes for each client's upload
-_ROUNDING = 1e-10  # relative, of sums of values
+_ROUNDING = 1000  # machine epsilons, of a sum of values
 
 
 class FedNewtonState(NamedTuple):
@@ -143,12 +153,32 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         if state.mirror is not None:
             return self._incremental(state, uploads)
         m, psi, x = uploads.mean("m"), self.regularizer, state.x
-        value = math.fsum(model.value(own) for model, _, own in self._blocks(m, x))
+        blocks = self._blocks(m, x)
+        value = math.fsum(model.value(own) for model, _, own in blocks)
         if state.t > 1:
-            bound = state.value + psi.value(state.w)
-            if not value + psi.value(x) <= bound + _ROUNDING * max(1.0, abs(bound)):
+            size = math.fsum(model.size(own) for model, _, own in blocks)
+            rounding = _ROUNDING * float(np.finfo(x.dtype).eps) * size
+            if not value + psi.value(x) <= state.value + psi.value(state.w) + rounding:
                 return state._replace(x=(0.5 * (x + state.w)).astype(x.dtype), t=state.t + 1)
-        return self.renew(state._replace(w=x, value=value, m=m, t=state.t + 1))
+        after = self.renew(state._replace(w=x, value=value, m=m, t=state.t + 1))
+        if state.t == 1:
+            self._tell_alike(after)
+        return after
+
+    def _tell_alike(self, state: FedNewtonState) -> None:
+        """Log which entries rounding can hardly tell apart."""
+        shares = self.apart(state)
+        if shares is None or shares.min() >= ALIKE:
+            return
+        places = np.flatnonzero(shares < ALIKE).tolist()[:5]
+        prepared = self.setup.preparation
+        known = prepared is not None and state.x.size == len(prepared.names) + 1
+        names = [*prepared.names, "(intercept)"] if known and prepared is not None else None
+        _log.warning(
+            "rounding is the limit: of %s all but %.0e is a combination of the others: center "
+            "columns, leave some out, or take a penalty",
+            ", ".join(f"entry {j}" if names is None else names[j] for j in places), shares.min(),
+        )  # fmt: skip
 
     def _incremental(self, state: FedNewtonState, uploads: Uploads) -> FedNewtonState:
         """Do step 4 with the m_i of earlier rounds; those of the cohort enter last."""
@@ -172,6 +202,20 @@ class FedNewton(FedConStrategy[FedNewtonState]):
             return state
         found = [minimizer(*block) for block in self._blocks(state.m, state.x)]
         return state._replace(x=np.stack(found).reshape(state.x.shape))
+
+    def apart(self, state: FedNewtonState) -> Array | None:
+        """Return the shares of the entries in use that are no combination of the others.
+
+        See `flower_fedcon.solvers.quadratic_models.apart`; None before round 1, of models side by
+        side, and of more than 1000 entries.
+        """
+        weights = self.regularizer.entrywise(state.x.shape)
+        many = state.x.size > _LOOKED_AT
+        if state.t == 1 or isinstance(self.regularizer, Each) or weights is None or many:
+            return None
+        H = unpack(state.m, state.x.size).H
+        H[np.diag_indices_from(H)] += weights[1].reshape(-1)
+        return apart(H, ((state.x != 0) | (weights[0] == 0)).reshape(-1))
 
     def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
         """Return m, psi and x; of each model, where several are side by side."""

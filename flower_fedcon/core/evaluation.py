@@ -14,6 +14,7 @@ import numpy as np
 
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.errors import ConfigError, RoundError, printable
+from flower_fedcon.objectives.curvatures import entry_curvatures
 from flower_fedcon.validation import Array
 
 Record: TypeAlias = dict[str, float]
@@ -139,6 +140,14 @@ def own_distance(state: Any, x: Array) -> dict[str, float]:
     """Return how far a client's own iterate lies from the model, if its state has one."""
     own = getattr(state.state if isinstance(state, Remembering) else state, "x", None)
     return {} if own is None else {"distance": float(np.linalg.norm((own - x).ravel()))}
+
+
+def spread_of(objective: Any, x: Array) -> dict[str, Array]:
+    """Return the roots of about how far an objective curves along each entry, if it knows that."""
+    found = entry_curvatures(objective)
+    if found is None or found.shape != x.shape:
+        return {}
+    return {"spread": np.sqrt(np.abs(found)).astype(x.dtype)}
 
 
 def pooled(

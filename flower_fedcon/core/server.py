@@ -221,11 +221,15 @@ class Server:
                 self.round,
             )
 
-    def certificate_request(self, x: Array | None = None) -> Request:
-        """Return what asks everyone for the gradient at the model, or at another one."""
+    def certificate_request(self, x: Array | None = None, *, units: bool = False) -> Request:
+        """Return what asks everyone for the gradient at the model, or at another one.
+
+        With `units` also for what the units of the model's entries follow from.
+        """
         rounds, everyone = self.acknowledgements.rounds, self.everyone
         none = np.zeros_like(rounds)
-        down = {"x": self.x if x is None else x}
+        at = self.x if x is None else x
+        down: Payload = {"x": at, "units": 1.0} if units else {"x": at}
         return Request(
             everyone, self.round, rounds, down, none, phase=CERTIFY, wanted=len(everyone)
         )

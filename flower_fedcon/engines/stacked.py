@@ -16,7 +16,7 @@ import numpy as np
 
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.acknowledgements import Versions, state_before
-from flower_fedcon.core.evaluation import own_distance
+from flower_fedcon.core.evaluation import own_distance, spread_of
 from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
@@ -275,6 +275,9 @@ class StackedEngine(InProcess):
         ):
             group, place = self._groups[self._group_of[client]], int(self._place[client])
             payload: Payload = {"gradient": [group.stack.gradient(x, slice(place, place + 1))[0]]}
+            if "units" in request.broadcast:
+                spread = spread_of(self._problem.clients[client], x)
+                payload |= {name: [value] for name, value in spread.items()}
             if self._states is not None:
                 found = own_distance(self._states.acknowledged(client, acknowledged), x)
                 payload |= {name: [value] for name, value in found.items()}

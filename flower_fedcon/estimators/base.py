@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, Self
@@ -26,6 +27,7 @@ from flower_fedcon.paths.path import default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
+from flower_fedcon.solvers.quadratic_models import ALIKE
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, choice, expect_unmasked, real, total
 
@@ -173,16 +175,40 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _finish(self, path: RegularizationPath, place: int) -> None:
+        alike = self._alike(path, place)
         if not path.converged[place]:
+            ended = path.rounds[place] < self.max_iter
             warnings.warn(
-                f"{type(self).__name__} did not reach its tolerance in max_iter={self.max_iter} "
-                f"rounds (KKT residual {path.kkt[place]:.3g}): scale the columns, or allow more",
+                f"{type(self).__name__} did not reach its tolerance in {path.rounds[place]} rounds "
+                f"(KKT residual {path.kkt[place]:.3g}): "
+                + (alike or ("rounding is the limit: take a larger tol" if ended else
+                             f"allow more than max_iter={self.max_iter} rounds")),
                 ConvergenceWarning,
                 stacklevel=4,
-            )
+            )  # fmt: skip
+        elif alike:
+            warnings.warn(f"{type(self).__name__}: {alike}", ConvergenceWarning, stacklevel=4)
         self.history_ = path
         self.n_iter_ = max(1, int(path.rounds.sum()))
         self._take(np.asarray(path.x[place]))
+
+    def _alike(self, path: RegularizationPath, place: int) -> str:
+        """Return of which column rounding leaves little, and how much; "" if of none."""
+        x = np.asarray(path.x[place])
+        if path.apart is None or path.apart.size != x.size:
+            return ""
+        used = np.where(x.reshape(-1) != 0, path.apart, 1.0)
+        used = used.reshape(len(x), -1).min(axis=1)[: self.n_features_in_]  # of each column
+        column, share = int(used.argmin()), float(used.min())
+        if share >= ALIKE:
+            return ""
+        name = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))[column]
+        digits = max(0, math.floor(math.log10(max(share, 1e-300) / np.finfo(x.dtype).eps)))
+        return (
+            f"rounding is the limit: of column {str(name)!r} all but {share:.0e} is a combination "
+            f"of the others, which leaves about {digits} digits of its coefficient: center it, "
+            "leave out a column, or take a penalty"
+        )
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

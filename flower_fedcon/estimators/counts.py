@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -75,13 +76,8 @@ class FederatedPoissonRegressor(FederatedElasticNet):
 
     def _start(self, clients: list[Any]) -> Array | None:
         """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
-        total = sum(float(f.y.dot(np.ones(len(f.y)) if f.weights is None else f.weights))
-                    * f.total_weight / f.num_examples for f in clients)  # fmt: skip
-        if not (self.fit_intercept and total > 0):
-            return None
-        start = np.zeros(clients[0].shape)
-        start[-1] = np.log(total / self._total)
-        return start
+        mean = self._mean_target(clients)
+        return self._with_intercept(clients, math.log(mean)) if mean > 0 else None
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return D^2, the share of the deviance that is explained: `PoissonRegressor.score`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -24,6 +25,25 @@ class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
         return LeastSquares(X, y, sample_weight=weight, intercept=self.fit_intercept)
+
+    def _start(self, clients: list[Any]) -> Array | None:
+        """Return the null model, from which on gradients say what the columns explain."""
+        return self._with_intercept(clients, self._mean_target(clients))
+
+    def _with_intercept(self, clients: list[Any], value: float) -> Array | None:
+        if not self.fit_intercept:
+            return None
+        start = np.zeros(clients[0].shape)
+        start[-1] = value
+        return start
+
+    def _mean_target(self, clients: list[Any]) -> float:
+        """Return the mean of all clients' targets, of sums that each could send."""
+        sums = (
+            float(f.targets.sum() if f.weights is None else f.weights @ f.targets)
+            * f.total_weight / f.num_examples for f in clients
+        )  # fmt: skip
+        return math.fsum(sums) / self._total
 
     def _take(self, x: Array) -> None:
         self.coef_ = x[:-1].copy() if self.fit_intercept else x.copy()
@@ -115,7 +135,8 @@ class FederatedLasso(FederatedElasticNet):
     fit_intercept : bool (default: True)
         The intercept is not penalised.
     tol : float (default: 1e-8)
-        KKT residual, relative to the gradient at the start where that is larger than 1.
+        KKT residual, relative to the gradient at the start, in units that do not depend on those
+        of the data: see `flower_fedcon.regularization_path`.
     max_iter : int (default: 1000)
         The most rounds.
     algorithm : str or strategy, optional

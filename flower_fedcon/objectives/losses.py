@@ -304,6 +304,12 @@ class PoissonRegression(LinearModel):
         """Return exp(score)."""
         return _exp(scores)
 
+    def usual_curvatures(self) -> Array:
+        """Return the counts, each half way to their mean: what exp(score) is near a fit."""
+        w = self.targets if self.weights is None else self.weights * self.targets
+        found: Array = 0.5 * (self.targets + w.mean(axis=-1, keepdims=True))
+        return found
+
 
 def _exp(scores: Array) -> Array:
     result: Array = np.exp(np.minimum(scores, _LINEAR_FROM[scores.dtype]))

@@ -83,6 +83,15 @@ class Quadratic(Objective, Stackable):
         """Return Q, or its rows and columns with these numbers."""
         return self.Q if columns is None else self.Q[np.ix_(columns, columns)]
 
+    def entry_curvatures(self) -> Array:
+        """Return the absolute diagonal of Q."""
+        return np.abs(np.diag(self.Q))
+
+    def usual_sizes(self) -> tuple[Any, Any]:
+        """Return the norm of b, and the trace of |Q|; of each client."""
+        diagonal = np.abs(np.diagonal(self.Q, axis1=-2, axis2=-1))
+        return np.sqrt(np.square(self.b).sum(axis=-1)), diagonal.sum(axis=-1)
+
     def value(self, x: Array) -> Any:
         """Return f(x)."""
         self._expect(x)

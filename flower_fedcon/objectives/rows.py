@@ -23,6 +23,7 @@ from flower_fedcon.objectives.client_axis import (
 from flower_fedcon.objectives.read_attributes import attributes_read
 from flower_fedcon.validation import Array, float_array, nonnegative, total
 
+_SQUARED = 2**18  # entries of which the squares are kept at once
 _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
 _TOP = 0.025  # relative error of the largest eigenvalue of a large Gram matrix
 _DATA = ("rows", "targets", "weights")  # what has an axis of rows
@@ -188,6 +189,81 @@ class LinearModel(Objective, Stackable):
         if self.weights is not None:
             part._weigh(self.weights[rows] * (self.total_weight / self.num_examples))
         return part
+
+    # --- units -----------------------------------------------------------------------------------
+
+    def usual_curvatures(self) -> Any:
+        """Return what `curvature` is bounded by, or what it usually is: a number, or one a row."""
+        most = self.curvatures[1]
+        if most is not None:
+            return most
+        try:
+            return self.curvature(np.zeros_like(self.targets), self.targets)
+        except NotImplementedError:  # a loss of one's own, for methods that ask for gradients alone
+            return 1.0
+
+    def entry_curvatures(self) -> Array:
+        """Return the mean squares of the columns, times what the loss curves by, in x's shape."""
+        m, d = self.rows.shape
+        weights = np.broadcast_to(self.usual_curvatures(), m) * (self.scale / m)
+        if self.weights is not None:
+            weights = weights * self.weights
+        weights = weights.astype(np.float64, copy=False)
+        if self.sparse:
+            found = np.asarray(self.rows.multiply(self.rows).T @ weights).reshape(-1)
+        else:
+            found, at_once = np.zeros(d), max(1, _SQUARED // d)
+            for start in range(0, m, at_once):
+                some = slice(start, start + at_once)
+                found += weights[some] @ np.square(self.rows[some], dtype=np.float64)
+        wide = found.reshape(self._row_shape + (1,) * (len(self.shape) - len(self._row_shape)))
+        bound = 1.0 if self._bound is None else self._bound
+        curvatures: Array = np.broadcast_to(wide, self.shape) + self.l2 * bound
+        return curvatures
+
+    def usual_sizes(self) -> tuple[Any, Any]:
+        """Return how long gradients may be at 0, and how far f may curve, by data alone.
+
+        With a client axis, of each client. The first is the rows' mean length times that of what
+        they count for; their sum, the gradient, may cancel.
+        """
+        if is_array(self.rows):
+            squares = np.square(self.rows, dtype=np.float64).sum(axis=-1)
+        elif self.clients is None:
+            squares = np.asarray(self.rows.multiply(self.rows).sum(axis=1)).reshape(-1)
+        else:
+            each = (rows.multiply(rows).sum(axis=1) for rows in self.rows.each)
+            squares = np.stack([np.asarray(one).reshape(-1) for one in each])
+        if self.weights is not None:
+            squares = squares * self.weights
+        scale = self.scale
+        counts = self.row_weights(self._scores(np.zeros(self.shape, self.dtype), self.rows))
+        lengths = np.square(counts, dtype=np.float64).sum(axis=-1)
+        if lengths.ndim > squares.ndim - 1:  # of each class
+            lengths = lengths.sum(axis=-1)
+        curvatures = (self.usual_curvatures() * squares).mean(axis=-1)
+        return np.sqrt(counts.shape[-1] * lengths * squares.mean(axis=-1)), scale * curvatures
+
+    def bears(self, sizes: Array) -> bool:
+        """Return whether `in_units` takes these sizes: one for each column."""
+        columns = sizes.reshape(*self._row_shape, -1)
+        alike = sizes.shape == self.shape and bool((columns == columns[..., :1]).all())
+        return alike and _is_three_functions(type(self))
+
+    def in_units(self, sizes: Array) -> Self:
+        """Return z -> f(sizes * z), of the same type.
+
+        Parameters
+        ----------
+        sizes : array of `shape`
+            > 0, one for each column.
+        """
+        flat = sizes.reshape(self.rows.shape[-1], -1)[:, 0]
+        rows = self.rows.multiply(flat).tocsr() if self.sparse else self.rows * flat
+        other = self._with_rows(rows, self.targets, self.weights)
+        bound = 1.0 if self._bound is None else self._bound
+        other._bound = np.broadcast_to(bound * sizes * sizes, self.shape).astype(self.dtype)
+        return other
 
     # --- many clients ----------------------------------------------------------------------------
 
@@ -541,12 +617,13 @@ class LinearModel(Objective, Stackable):
 
     def _curvature(self) -> tuple[Any, Any]:
         least, most = self.curvatures
-        mu: Any = 0.0 if self.intercept else self.l2
+        l2 = self.l2 if self._bound is None else self.l2 * float(self._bound.max())
+        mu: Any = self.l2 if self._bound is None else self.l2 * float(self._bound.min())
         if most is None:
             return None, mu
         share = self.scale / self.num_examples
         top, bottom = self._singular_squares()
-        return share * most * top + self.l2, share * least * bottom + mu
+        return share * most * top + l2, share * least * bottom + mu
 
     def _singular_squares(self) -> tuple[Any, Any]:
         """Return sigma_max^2 and sigma_min^2 of the rows times the roots of their weights.

@@ -180,6 +180,22 @@ class CoxRegression(LinearModel):
         hessian -= (self._term_weights[:, None] * means).T @ means / self._size
         return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
 
+    def usual_curvatures(self) -> float:
+        """Return the share of the rows with an event."""
+        return float(self._w[self.events].sum()) / self._size
+
+    def entry_curvatures(self) -> Array:
+        """Return the columns' variances, times the share of the rows with an event."""
+        weights = self._w / float(self._w.sum())
+        if self.sparse:
+            mean = np.asarray(self.rows.T @ weights).reshape(-1)
+            squares = np.asarray(self.rows.multiply(self.rows).T @ weights).reshape(-1)
+            variances = np.maximum(squares - mean * mean, 1e-9 * squares)
+        else:
+            variances = weights @ np.square(self.rows - weights @ self.rows)
+        found: Array = self.usual_curvatures() * variances + self.l2
+        return found
+
     def _curvature(self) -> tuple[float, float]:
         # A covariance over a risk set is at most the largest squared distance from any point.
         rows = self.rows.astype(np.float64)
@@ -190,4 +206,6 @@ class CoxRegression(LinearModel):
         else:
             far = float(((rows - mean) ** 2).sum(axis=1).max())
         events = float(self._w[self.events].sum()) / self._size
-        return max(events * far, 0.0) + self.l2, self.l2
+        bound = np.ones(1) if self._bound is None else self._bound
+        most, least = self.l2 * float(bound.max()), self.l2 * float(bound.min())
+        return max(events * far, 0.0) + most, least

@@ -218,6 +218,7 @@ def cross_validate(
     together = FederatedProblem(
         [SideBySide(train[j], len(fitting) * fit[j]) for j in fitting],
         names=[problem.names[j] for j in fitting],
+        x0=np.repeat(problem.start[None], len(splits), axis=0),
     )
     found = regularization_path(together, Each(psi), strategy, values=path.values, **options)
     losses = np.zeros((len(splits), len(path)))
@@ -265,6 +266,14 @@ class SideBySide(Objective):
             if f is not None:
                 blocks[k] = self.factors[k] * f.hessian(x[k], columns)
         return blocks
+
+    def entry_curvatures(self) -> Array:
+        """Return about how far f curves along each entry of X."""
+        curvatures = np.zeros(self.shape)
+        for k, f in enumerate(self.parts):
+            if f is not None:
+                curvatures[k] = self.factors[k] * f.entry_curvatures()
+        return curvatures
 
     def _curvature(self) -> tuple[float | None, float | None]:
         found = [

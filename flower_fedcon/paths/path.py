@@ -23,17 +23,21 @@ from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import hold
+from flower_fedcon.solvers.units import units_of
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.strategies.compositefl import CompositeFL
 from flower_fedcon.strategies.fedmid import FedMiD
 from flower_fedcon.strategies.fednewton import FedNewton
 from flower_fedcon.validation import Array, choice, count, positive
-from flower_fedcon.wire.payloads import payload_bytes
+from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 _log = logging.getLogger("flwr")
 _NEWTON = 1000  # entries of a model, up to which Hessians are exchanged by default
 _MOMENTUM = 0.9  # of large models: a tenth of the rounds, where they are ill-conditioned
 _ROUNDING = 1e-9
+_NOTHING = 1000.0  # machine epsilons: a gradient that is rounding
+_REACH = 16.0  # machine epsilons of what a model's terms are: their gradient's rounding
+_TRIES = 5  # at a weight that leaves nothing
 _SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
 
 
@@ -48,9 +52,10 @@ class RegularizationPath:
     x : list of models
         The solutions.
     kkt : array, shape (num,)
-        ||x - prox(x - grad F(x), 1)||, by the clients' gradients; at most the tolerance where
-        `converged`.
+        ||z - prox(z - grad F in z, 1)||, by the clients' gradients, where z is the model in units
+        in which F is about 1 curved along each entry; see `runs.certificates.certify`.
     converged : array of bool, shape (num,)
+        Whether kkt reached the tolerance.
     active : list of array of int
         The entries of the flattened model that psi penalises and that are not 0.
     rounds, exchanges : array of int, shape (num,)
@@ -58,6 +63,10 @@ class RegularizationPath:
     uplink_bytes, downlink_bytes : array of int, shape (num,)
         Of all exchanges of this point.
     seconds : array, shape (num,)
+    apart : array of the flattened model's shape, optional
+        Of each entry that is in use at the last point, which share of its square is no combination
+        of the others' (1 - R^2 of a column by the others): rounding leaves about 15 digits of a
+        coefficient, less the zeros of its share. By FedNewton, which has the Hessian.
     """
 
     values: Array
@@ -70,6 +79,7 @@ class RegularizationPath:
     uplink_bytes: Array
     downlink_bytes: Array
     seconds: Array
+    apart: Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -128,8 +138,9 @@ def regularization_path(
     values : sequence of float, optional
         The lambdas instead of `num` and `min_ratio`; they are sorted, the largest first.
     tolerance : float (default: 1e-8)
-        The KKT residual at which a point ends, times the norm of the gradient at the start where
-        that is more than 1.
+        The KKT residual at which a point ends, relative to the norm of the gradient at the start,
+        or at the null model where that was fitted; both in units in which F is about 1 curved along
+        each entry, so that it does not matter what units the data are in.
     max_rounds : int (default: 1000)
         The most rounds of a point; it is then not `converged`, and a warning says so.
     engine : {"local", "stacked"} (default: "local")
@@ -161,7 +172,7 @@ def regularization_path(
             ratio = positive("min_ratio", min_ratio)
             if ratio >= 1:
                 raise ConfigError(f"min_ratio must be in (0, 1), got {min_ratio!r}")
-            largest = walk.largest_weight()
+            largest = walk.largest_weight(ratio)
             grid = largest * np.geomspace(1.0, ratio, count("num", num))
         else:
             grid = weights(values)
@@ -214,9 +225,10 @@ class Walk:
         rule = self._strategy.participation
         setup = Setup.of(self._engine.describe(), max_rounds, problem.layout, rule, seed)
         self._run = Run(Plan(max_rounds), self._with(self.psi), setup, problem.start, self._engine)
-        self._gradients = 0
-        self._start = self._gradient()
-        self.target = self.tolerance * max(1.0, float(np.linalg.norm(self._start)))
+        self._gradients, self._up, self._down = 0, 0, 0
+        self._least = 0.0  # a residual that is rounding
+        self._start, self._curvatures = self._gradient(units=True)
+        self._take_units(self.psi)
 
     def close(self) -> None:
         """End the run and what holds the clients."""
@@ -238,34 +250,74 @@ class Walk:
             if states is not None:
                 self._engine.load(states)
 
-    def largest_weight(self) -> float:
-        """Return the least lambda at which all that psi penalises is 0."""
-        gradient = self._start
-        found = largest_weight(self.psi, self._run.server.x, gradient)
-        if bool(np.all(penalised(self.psi, gradient + 1.0))):
+    def _take_units(self, psi: Regularizer) -> None:
+        """Measure gradients in the units of F + psi."""
+        self._units = units_of(psi, self._curvatures, self._start.shape)
+        self.target = max(self.tolerance * self._units.length(self._start), self._least)
+
+    def largest_weight(self, ratio: float) -> float:
+        """Return the least lambda at which all that psi penalises is 0.
+
+        Where a null model leaves nothing but rounding to explain, as of a constant target, it is
+        one at which that is so down to `ratio` times it.
+        """
+        start, x = self._start, self._run.server.x
+        found = largest_weight(self.psi, x, start)
+        if bool(np.all(penalised(self.psi, start + 1.0))):
             return found
         # Something is free: the null model is the solution for a far larger weight.
-        self._turn(self.psi.scaled(1e3 * max(found, 1.0)))
-        self._solve()
-        self._play(1)  # to rounding, since the first point is to be the null model
-        found = largest_weight(self.psi, self._run.server.x, self._gradient())
+        weight = 1e3 * (found or self._units.length(start) or 1.0)
+        for _ in range(_TRIES):
+            self._turn(self.psi.scaled(weight))
+            self._solve()
+            self._play(1)  # to rounding, since the first point is to be the null model
+            x = self._run.server.x
+            if not (x[penalised(self.psi, x)] != 0).any():
+                break
+            weight *= 1e6
+        # From here on, what the null model leaves is what gradients are compared with.
+        self._start, _ = self._gradient()
+        size = self._units.length(start) + self._units.reach(x)
+        noise = _NOTHING * float(np.finfo(x.dtype).eps) * size
+        found = largest_weight(self.psi, x, self._start)
+        if self._units.length(self._start) <= noise:
+            self._least = noise
+            known = self._units.psi.entrywise(x.shape)
+            if known is not None:
+                found = max(found, noise / float(known[0][known[0] > 0].min()))
+            return 100.0 * found / ratio
+        self._take_units(self.psi)
         return found * (1.0 + _ROUNDING)
 
-    def _gradient(self) -> Array:
-        gradient, _ = pooled_gradient(self._run.server, self._engine)
-        self._gradients += 1
-        if gradient is None:
+    def _gradient(self, *, units: bool = False) -> tuple[Array, Array | None]:
+        found, _ = pooled_gradient(self._run.server, self._engine, units=units)
+        if found is None:
             raise ConfigError("a path needs the gradients of all clients: see the log")
-        return gradient
+        self._count(1 if found[1] is None else 2, 1.0 if units else None)
+        return found
 
-    def _solve(self) -> tuple[float, int]:
-        """Play rounds until the KKT residual is small; return it and their number."""
+    def _count(self, vectors: int, number: float | None = None) -> None:
+        """Count an exchange of gradients: so many vectors up, one and perhaps a number down."""
+        model = np.zeros(self._layout.shape, self._layout.array_dtype)
+        clients = self._run.server.setup.num_clients
+        down: Payload = {"x": model} if number is None else {"x": model, "units": number}
+        self._gradients += 1
+        self._up += vectors * array_bytes(model.shape, model.dtype) * clients
+        self._down += payload_bytes(down) * clients
+
+    def _solve(self) -> tuple[float, bool, int]:
+        """Play rounds until the KKT residual is small.
+
+        Return it, whether it reached the tolerance, or the last digit of its terms, and the rounds.
+        """
         played = 0
         while True:
-            kkt = certify(self._run.server, self._engine)["kkt"]
-            self._gradients += 1
-            if kkt <= self.target or played >= self.max_rounds:
-                return kkt, played
+            kkt = certify(self._run.server, self._engine, self._units)["kkt"]
+            self._count(1)
+            x = self._run.server.x
+            digit = float(np.finfo(x.dtype).eps) * self._units.reach(x)
+            if kkt <= max(self.target, _REACH * digit) or played >= self.max_rounds:
+                return kkt, kkt <= max(self.target, digit), played
             some = min(max(1, int(_SPARSER * played)), self.max_rounds - played)
             self._play(some)
             played += some
@@ -277,35 +329,38 @@ class Walk:
     def along(self, grid: Array) -> RegularizationPath:
         """Return the path over these weights."""
         points: list[dict[str, Any]] = []
-        model = np.zeros(self._layout.shape, self._layout.array_dtype)
-        up = array_bytes(model.shape, model.dtype) * self._run.server.setup.num_clients
-        down = payload_bytes({"x": model}) * self._run.server.setup.num_clients
         began, sent, received, rounds, gradients = time.perf_counter(), 0, 0, 0, 0
         for value in grid.tolist():
-            self._turn(self.psi.scaled(value))
-            kkt, played = self._solve()
+            psi = self.psi.scaled(value)
+            self._take_units(psi)
+            self._turn(psi)
+            kkt, converged, played = self._solve()
             server, now = self._run.server, time.perf_counter()
             x = server.x.copy()
             asked = self._gradients - gradients
+            up, down = server.uplink_bytes + self._up, server.downlink_bytes + self._down
             points.append(
                 {
                     "x": self._layout.unpack(x),
                     "kkt": kkt,
-                    "converged": kkt <= self.target,
+                    "converged": converged,
                     "active": np.flatnonzero((x != 0) & penalised(self.psi, x)),
                     "rounds": played,
                     "exchanges": server.round - rounds + asked,
-                    "uplink_bytes": server.uplink_bytes - sent + asked * up,
-                    "downlink_bytes": server.downlink_bytes - received + asked * down,
+                    "uplink_bytes": up - sent,
+                    "downlink_bytes": down - received,
                     "seconds": now - began,
                 }
             )
-            began, sent, received = now, server.uplink_bytes, server.downlink_bytes
+            began, sent, received = now, up, down
             rounds, gradients = server.round, self._gradients
         lists = ("x", "active")
         columns: dict[str, Any] = {name: [p[name] for p in points] for name in points[0]}
         columns = {k: v if k in lists else np.array(v) for k, v in columns.items()}
-        path = RegularizationPath(values=grid, **columns)
+        server = self._run.server
+        newton = server.strategy if isinstance(server.strategy, FedNewton) else None
+        apart = None if newton is None else newton.apart(server.state)
+        path = RegularizationPath(values=grid, **columns, apart=apart)
         if not path.converged.all():
             worst = int(np.argmax(~path.converged))
             _log.warning(

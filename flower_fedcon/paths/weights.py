@@ -61,21 +61,30 @@ def largest_weight(psi: Regularizer, x: Array, gradient: Array) -> float:
             raise _no_largest(psi)
         return float((np.abs(v[l1 > 0]) / l1[l1 > 0]).max())
     null = psi.scaled(_HUGE).prox(v, 1.0)
-    if np.array_equal(null, v):
+    size = float(np.abs(v - null).max())  # in whatever unit: it is searched over what is of size 1
+    if not size:
         raise _no_largest(psi)
+    v = (v - null) / size
+    null = psi.scaled(_HUGE).prox(v, 1.0)
+
+    def leaves_nothing(weight: float) -> bool:
+        return np.array_equal(psi.scaled(weight).prox(v, 1.0), null)
+
     high = 1.0
-    while not np.array_equal(psi.scaled(high).prox(v, 1.0), null):
+    while not leaves_nothing(high):
         high *= 2.0
         if high > _HUGE:
             raise _no_largest(psi)
-    low = 0.0
+    while leaves_nothing(0.5 * high) and high > 1.0 / _HUGE:
+        high *= 0.5
+    low = 0.5 * high
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        if np.array_equal(psi.scaled(middle).prox(v, 1.0), null):
+        if leaves_nothing(middle):
             high = middle
         else:
             low = middle
-    return high
+    return size * high
 
 
 def weights(values: Sequence[float] | Array) -> Array:

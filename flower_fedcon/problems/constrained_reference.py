@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.problems.reference import Reference
+from flower_fedcon.problems.reference import Reference, curvature_along
+from flower_fedcon.regularizers import Zero
+from flower_fedcon.solvers.units import units_of
 from flower_fedcon.validation import Array, positive
 
 Function = Callable[[Array], float]
@@ -25,12 +28,14 @@ def solve_constrained(
     jacobian: Slope,
     x0: Array,
     *,
+    curvatures: Array | None = None,
     tolerance: float = 1e-5,
 ) -> Reference:
     """Minimise F(x) subject to g_k(x) <= 0, all convex and smooth, to a certified residual.
 
-    By SciPy's SLSQP. The residual is the least ||grad F + sum mu_k grad g_k|| over the mu_k >= 0 of
-    the constraints that bind; at a minimiser it is 0.
+    By SciPy's SLSQP, in units in which F and the constraints are of size 1 and change by as much
+    over a length of 1. The residual is the least ||grad F + sum mu_k grad g_k|| over the mu_k >= 0
+    of the constraints that bind; at a minimiser it is 0.
 
     Parameters
     ----------
@@ -40,9 +45,11 @@ def solve_constrained(
         The g_k, shape (m,), and their gradients, shape (m, *shape of x0).
     x0 : array
         Where to start.
+    curvatures : array, optional
+        About how far F curves along each entry, from which the units of the entries follow.
     tolerance : float
-        The residual must come down to tolerance * max(1, ||gradient of F at x0||), and the
-        constraints to the tolerance's square.
+        The residual must come down to the tolerance, relative to the gradient of F at x0, and the
+        constraints to the tolerance's square, relative to their sizes there.
 
     Raises
     ------
@@ -63,9 +70,13 @@ def solve_constrained(
     """
     from scipy.optimize import minimize, nnls
 
-    shape, start = x0.shape, np.asarray(x0, dtype=np.float64)
-    _check_convex(lambda x: np.concatenate([gradient(x)[None], jacobian(x)]), start)
-    target = positive("tolerance", tolerance) * max(1.0, float(np.linalg.norm(gradient(start))))
+    shape, given = x0.shape, np.asarray(x0, dtype=np.float64)
+    scales = _Scales.of(gradient, constraints, jacobian, given, curvatures)
+    _check_convex(lambda x: np.concatenate([gradient(x)[None], jacobian(x)]), given, scales.x)
+    value, gradient = scales.function(value, gradient)
+    given_bounds = constraints, jacobian
+    constraints, jacobian = scales.bounds(constraints, jacobian)
+    start, target = given / scales.x, positive("tolerance", tolerance)
 
     slopes = _rows(jacobian, shape)
     found = minimize(
@@ -87,18 +98,27 @@ def solve_constrained(
     if len(binding):
         residual = float(nnls(binding.T, -slope)[1])
     if g.max() > tolerance**2:
-        _raise_if_nothing_keeps(constraints, jacobian, start, tolerance)
+        _raise_if_nothing_keeps(*given_bounds, given, curvatures, tolerance)
     if not residual <= target or not g.max() <= tolerance**2:
         raise FedConError(
             f"the reference stopped at a residual of {residual:.3g} and constraints up to "
-            f"{g.max():.3g} ({found.message}): looser constraints, or scaled data, may help; or "
-            "give optimum=, or run without F* (reference = false)"
+            f"{g.max():.3g} of what they are at x0 ({found.message}): looser constraints may help; "
+            "or give optimum=, or run without F* (reference = false)"
         )
-    return Reference(x.reshape(shape), float(value(x.reshape(shape))), residual, "slsqp")
+    x = x.reshape(shape)
+    steep = scales.f / scales.far
+    return Reference(
+        scales.x * x, scales.f * float(value(x)), steep * residual, "slsqp", scales.x / scales.far
+    )
 
 
 def least_violation(
-    constraints: Callable[[Array], Array], jacobian: Slope, x0: Array, *, tolerance: float = 1e-5
+    constraints: Callable[[Array], Array],
+    jacobian: Slope,
+    x0: Array,
+    *,
+    curvatures: Array | None = None,
+    tolerance: float = 1e-5,
 ) -> Reference:
     """Minimise max_k g_k(x), all convex and smooth, to a certified residual.
 
@@ -107,8 +127,8 @@ def least_violation(
 
     Parameters
     ----------
-    constraints, jacobian, x0, tolerance : see `solve_constrained`
-        The residual must come down to tolerance times the largest slope at x0, or tolerance.
+    constraints, jacobian, x0, curvatures, tolerance : see `solve_constrained`
+        The residual must come down to tolerance times the largest slope at x0.
 
     Raises
     ------
@@ -129,10 +149,11 @@ def least_violation(
     """
     from scipy.optimize import minimize, nnls
 
-    shape, start = x0.shape, np.asarray(x0, dtype=np.float64)
-    _check_convex(jacobian, start)
-    slopes = _rows(jacobian, shape)
-    scale = max(1.0, float(np.linalg.norm(slopes(start.ravel()), axis=1).max()))
+    shape, given = x0.shape, np.asarray(x0, dtype=np.float64)
+    scales = _Scales.of(None, constraints, jacobian, given, curvatures)
+    _check_convex(jacobian, given, scales.x)
+    constraints, jacobian = scales.bounds(constraints, jacobian)
+    start, slopes = given / scales.x, _rows(jacobian, shape)
     found = minimize(
         lambda point: point[-1],
         np.append(start.ravel(), constraints(start).max()),
@@ -148,27 +169,97 @@ def least_violation(
     x = np.asarray(found.x[:-1], dtype=np.float64)
     g = constraints(x.reshape(shape))
     rows = slopes(x)[g > g.max() - _SMALL]
-    sums = np.full((1, len(rows)), scale)  # the weights' sum, which is 1
-    weights, _ = nnls(np.vstack([rows.T, sums]), np.append(np.zeros(x.size), scale))
+    sums = np.ones((1, len(rows)))  # the weights' sum, which is 1
+    weights, _ = nnls(np.vstack([rows.T, sums]), np.append(np.zeros(x.size), 1.0))
     residual = float(np.linalg.norm(weights @ rows)) / max(float(weights.sum()), 1e-300)
-    if not residual <= positive("tolerance", tolerance) * scale:
+    if not residual <= positive("tolerance", tolerance):
         raise FedConError(
-            f"the least violation was not found: SLSQP stopped at {g.max():.3g}, with a residual "
-            f"of {residual:.3g} ({found.message}): scale the data to unit size, or add l2"
+            f"the least violation was not found: SLSQP stopped at {scales.g * g.max():.3g}, with a "
+            f"relative residual of {residual:.3g} ({found.message}): add l2"
         )
-    return Reference(x.reshape(shape), float(g.max()), residual, "slsqp")
+    steep, units = scales.g / scales.far, scales.x / scales.far
+    return Reference(
+        scales.x * x.reshape(shape), scales.g * float(g.max()), steep * residual, "slsqp", units
+    )
+
+
+class _Scales(NamedTuple):
+    """What is of size 1 in SLSQP's problem.
+
+    Attributes
+    ----------
+    x : array of the model's shape
+        The lengths over which F, or the largest constraint, changes by about its size.
+    f, g : float
+        The sizes of changes of F and of the constraints.
+    far : float
+        x in the units of the entries.
+    """
+
+    x: Array
+    f: float
+    g: float
+    far: float
+
+    @classmethod
+    def of(
+        cls,
+        gradient: Slope | None,
+        constraints: Callable[[Array], Array],
+        jacobian: Slope,
+        x0: Array,
+        curvatures: Array | None,
+    ) -> _Scales:
+        """Return them, by what is known at x0."""
+        sizes = units_of(Zero(), curvatures, x0.shape, exact=True).sizes
+        slopes = np.asarray(jacobian(x0)).reshape(-1, x0.size) * sizes.reshape(-1)
+        steepest = float(np.linalg.norm(slopes, axis=1).max())
+        values = np.abs(constraints(x0))
+        far, curved = 0.0, 1.0
+        if gradient is not None:
+            down: Slope = gradient
+            steep = float(np.linalg.norm(sizes * down(x0)))
+            if curvatures is None:
+                curved = curvature_along(down, x0)
+            far = steep / curved
+        if steepest:
+            far = max(far, float(values.max()) / steepest) or 1.0
+        far = far or 1.0
+        return cls(far * sizes, curved * far * far, steepest * far or 1.0, far)
+
+    def function(self, value: Function, gradient: Slope) -> tuple[Function, Slope]:
+        """Return F and its gradient of x in these units."""
+        return (
+            lambda x: value(self.x * x) / self.f,
+            lambda x: self.x * gradient(self.x * x) / self.f,
+        )
+
+    def bounds(
+        self, constraints: Callable[[Array], Array], jacobian: Slope
+    ) -> tuple[Callable[[Array], Array], Slope]:
+        """Return the constraints and their gradients, in these units."""
+        return (
+            lambda x: np.asarray(constraints(self.x * x)) / self.g,
+            lambda x: self.x * np.asarray(jacobian(self.x * x)) / self.g,
+        )
 
 
 def _raise_if_nothing_keeps(
-    constraints: Callable[[Array], Array], jacobian: Slope, x0: Array, tolerance: float
+    constraints: Callable[[Array], Array],
+    jacobian: Slope,
+    x0: Array,
+    curvatures: Array | None,
+    tolerance: float,
 ) -> None:
     """Raise if the constraints are certain to leave no point."""
     try:
-        least = least_violation(constraints, jacobian, x0, tolerance=tolerance)
+        least = least_violation(
+            constraints, jacobian, x0, curvatures=curvatures, tolerance=tolerance
+        )
     except FedConError:  # not certain
         return
-    doubt = least.residual * max(1.0, float(np.linalg.norm(least.x)))
-    if least.value > max(tolerance**2, doubt):
+    doubt = least.residual * least.length(least.x - x0)
+    if least.value > max(tolerance**2 * float(np.abs(constraints(x0)).max()), doubt):
         raise FedConError(
             f"no model keeps these bounds: the largest constraint is at least about "
             f"{least.value:.3g} above 0 at all of them. Take bounds that are higher by more than "
@@ -207,11 +298,11 @@ def _rows(jacobian: Slope, shape: tuple[int, ...]) -> Slope:
     return rows
 
 
-def _check_convex(slopes: Slope, x0: Array) -> None:
-    """Raise if one of the gradients, shape (m, *shape of x0), is not monotone."""
+def _check_convex(slopes: Slope, x0: Array, lengths_of_x: Array) -> None:
+    """Raise if one of the gradients, shape (m, *shape of x0), is not monotone near x0."""
     rng = np.random.default_rng(0)
     for scale in np.repeat([0.1, 1.0], _PAIRS):
-        a, b = x0 + scale * rng.standard_normal((2, *x0.shape))
+        a, b = x0 + scale * lengths_of_x * rng.standard_normal((2, *x0.shape))
         first, second = (np.asarray(slopes(x)).reshape(-1, x0.size) for x in (a, b))
         move = (b - a).ravel()
         lengths = np.linalg.norm(first, axis=1) + np.linalg.norm(second, axis=1)

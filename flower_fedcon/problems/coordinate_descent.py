@@ -85,7 +85,7 @@ def coordinate_descent(
         if size < x.size:
             goal = max(goal, _SHARE * float(violation.max()))
         rest = min(limit - spent, _TIRED)
-        x[chosen], epochs = _solved(gram, own.T @ b, l1[chosen], x[chosen], goal, rest)
+        x[chosen], epochs = solved(gram, own.T @ b, l1[chosen], x[chosen], goal, rest)
         spent += epochs
         size = min(2 * size, x.size)
 
@@ -97,7 +97,7 @@ def _violation(x: Array, gradient: Array, l1: Array, l2: Array) -> Array:
     return found
 
 
-def _solved(
+def solved(
     gram: Array, linear: Array, l1: Array, x: Array, target: float, limit: int
 ) -> tuple[Array, int]:
     """Minimise x'gram x/2 - linear'x + sum_i l1_i |x_i| until no condition is violated by more.

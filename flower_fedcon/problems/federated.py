@@ -23,6 +23,7 @@ from flower_fedcon.problems.reference import Reference, solve
 from flower_fedcon.regularizers import Indicator, Zero, as_regularizer
 from flower_fedcon.runs.history import Record
 from flower_fedcon.sets import ConstraintSet
+from flower_fedcon.solvers.units import mean_curvatures
 from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.validation import Array, choice, float_array
 from flower_fedcon.wire.digests import digest
@@ -240,7 +241,10 @@ class FederatedProblem:
             )
         check_convex(self.objectives)
         return least_violation(
-            self._functional.values, self._functional.gradients, self.start
+            self._functional.values,
+            self._functional.gradients,
+            self.start,
+            curvatures=mean_curvatures(self._summands),
         ).value
 
     def _constrained_optimum(self) -> Reference:
@@ -256,6 +260,7 @@ class FederatedProblem:
             self._functional.values,
             self._functional.gradients,
             self.start,
+            curvatures=mean_curvatures(self._summands),
         )
 
     def digests(self) -> dict[str, list[str]]:
@@ -297,14 +302,15 @@ class FederatedProblem:
 
     def _check_residual(self, x: Array, record: Record, optimum: Reference) -> None:
         """Raise if F(x) is below F* by more than rounding, and by more than convexity allows."""
-        single = x.dtype == np.float32
-        allowed = (1e-5 if single else 1e-9) * max(1.0, abs(optimum.value))
+        relative = 1e-5 if x.dtype == np.float32 else 1e-9
+        allowed = relative * max(abs(record["objective"]), abs(optimum.value))
         if not record["residual"] < -allowed:
             return
+        allowed = max(allowed, relative * abs(self._objective(self.start)))
         # F* was found up to a certified residual; and outside of D, F may be lower.
         if np.size(optimum.x) == x.size:
-            away = np.linalg.norm(x.ravel() - np.asarray(optimum.x).ravel())
-            allowed += 2 * optimum.residual * float(away)
+            away = optimum.length(x - np.asarray(optimum.x).reshape(x.shape))
+            allowed += 2 * optimum.residual * away
         if self.constraint is not None and record["violation"]:
             inside = self.constraint.project(x)
             slope = np.linalg.norm(self._mean([c.gradient(inside) for c in self._summands]))

@@ -5,6 +5,8 @@ The only code shared with the algorithms is that of the objectives and the proxi
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +24,19 @@ from flower_fedcon.objectives import (
     SmoothFunction,
     SoftmaxRegression,
 )
+from flower_fedcon.objectives.curvatures import in_units
 from flower_fedcon.problems.coordinate_descent import coordinate_descent
-from flower_fedcon.regularizers import L2Squared, Regularizer, Zero
+from flower_fedcon.problems.proximal_newton import excess, interchangeable, newton
+from flower_fedcon.regularizers import Indicator, Regularizer
+from flower_fedcon.solvers.units import Units, mean_curvatures, units_of
 from flower_fedcon.validation import Array, count, float_array, positive
+
+_log = logging.getLogger("flwr")
+_DENSE = 1000  # entries of a model, up to which second derivatives are looked at
+_DOUBTS = 500  # and up to which their eigenvalues are
+_FAR = 1e-6  # of F's usual size: a doubt that is told
+_EPS = float(np.finfo(np.float64).eps)
+_LOOKS = 100
 
 
 @dataclass(frozen=True)
@@ -38,16 +50,29 @@ class Reference:
     value : float
         F(x) + psi(x).
     residual : float
-        L ||x - prox(x - gradient/L, 1/L)||, the norm of the proximal gradient, or a bound on it,
-        the least ||gradient + q|| over the subdifferential of psi; 0 at a minimiser.
+        L ||z - prox(z - gradient/L, 1/L)||, the norm of the proximal gradient in z = x / units, or
+        a bound on it, the least ||gradient + q|| over the subdifferential of psi; 0 at a minimiser.
     method : str
-        How it was found: "direct", "l-bfgs", "coordinate descent", "fista", or two of them.
+        How it was found: "direct", "l-bfgs", "newton", "coordinate descent", "fista", or several.
+    units : array, optional
+        In z, F is about 1 curved along each entry: see `flower_fedcon.solvers.units`.
+    gap : float
+        How far F(x) + psi(x) is above the minimum at most, on a set with a linear minimization
+        oracle and where F is quadratic with l1 and l2 weights; with another F of at most 500
+        entries that is twice differentiable, about how far; NaN where nothing is known.
     """
 
     x: Array
     value: float
     residual: float
     method: str
+    units: Array | None = None
+    gap: float = math.nan
+
+    def length(self, move: Array) -> float:
+        """Return the norm of a move from x in the units of `residual`."""
+        own = move.reshape(-1) if self.units is None else (move / self.units).reshape(-1)
+        return float(np.linalg.norm(own))
 
 
 def solve(
@@ -60,6 +85,8 @@ def solve(
 ) -> Reference:
     """Minimise (1/N) sum_j f_j(x) + psi(x) to a certified residual.
 
+    It works on columns of one size, whatever their units (`flower_fedcon.solvers.units`).
+
     Parameters
     ----------
     objectives : sequence of N objects
@@ -69,7 +96,8 @@ def solve(
     x0 : array
         Where to start.
     tolerance : float
-        The residual must come down to tolerance * max(1, ||gradient of F at x0||).
+        The residual must come down to tolerance times the norm of the gradient of F at x0 or at 0,
+        whichever is larger.
     max_iterations : int
         The most iterations of each iterative stage.
 
@@ -94,38 +122,62 @@ def solve(
             f"{regularizer!r} is not convex: no solver certifies a minimum. Run without F* "
             "(reference = false), and take certificates, whose kkt is 0 at stationary points"
         )
-    x = float_array("x0", x0).astype(np.float64)
-    smooth = _Mean(objectives)
+    x0 = float_array("x0", x0).astype(np.float64)
+    own = _Mean(objectives)
     limit = count("max_iterations", max_iterations)
-    start = smooth.gradient(x)
-    if start.shape != x.shape:
-        raise ConfigError(f"the gradient has shape {start.shape}, x0 has shape {x.shape}")
-    target = positive("tolerance", tolerance) * max(1.0, float(np.linalg.norm(start)))
+    start = own.gradient(x0)
+    if start.shape != x0.shape:
+        raise ConfigError(f"the gradient has shape {start.shape}, x0 has shape {x0.shape}")
+    units = units_of(regularizer, mean_curvatures(own.parts), x0.shape, exact=True)
+    smooth, psi, x = own.in_units(units), units.psi, x0 / units.sizes
+    size = max(units.length(start), units.length(own.gradient(np.zeros_like(x0))))
+    target = positive("tolerance", tolerance) * size
 
-    if isinstance(regularizer, Zero | L2Squared):
-        ridge = regularizer.weight if isinstance(regularizer, L2Squared) else 0.0
-        direct = _direct(smooth.parts, ridge, x)
+    weights = psi.entrywise(x.shape)
+    method, residual = "", math.inf
+    if weights is not None and not weights[0].any():
+        found = _direct(smooth.parts, weights[1], x)
         x, method = (
-            (_lbfgs(smooth, ridge, x, target, limit), "l-bfgs") if direct is None else direct
+            (_lbfgs(smooth, weights[1], x, target, limit), "l-bfgs") if found is None else found
         )
-    else:
-        method = ""
-    residual = math.inf
-    if not method and (found := _by_coordinates(smooth, regularizer, x, target, limit)) is not None:
-        (x, residual), method = found, "coordinate descent"
-    if not residual <= target:
-        steps = _ProximalSteps(smooth, regularizer, x)  # its L may take longer than all the rest
+        residual = _away(smooth, psi, x)
+    elif (least := _by_coordinates(smooth, psi, x, target, limit)) is not None:
+        (x, residual), method = least, "coordinate descent"
+    if not residual <= target and weights is not None and smooth.twice(x.size):
+        x, residual = newton(smooth, weights, x, target, limit)
+        method = f"{method}+newton".lstrip("+")
+    if not residual <= target + _rounding(x, weights):
+        steps = _ProximalSteps(smooth, psi, x)  # its L may take longer than all the rest
         residual = steps.residual(x)
         if not residual <= target:
             x, residual = steps.fista(x, target, limit)
             method = f"{method}+fista".lstrip("+")
-    if not residual <= target:
+    seen = weights if x.size <= _DOUBTS and smooth.twice(x.size) else None
+    gap = math.nan if seen is None else excess(smooth, seen, x)
+    if not residual <= target + _rounding(x, weights):
+        why = "" if seen is None else interchangeable(smooth, seen, x)
         raise FedConError(
             f"the reference stopped at a residual of {residual:.3g}, above {target:.3g} "
-            f"({method}, at most {limit} iterations): pass a larger tolerance or max_iterations, "
-            "scale the data to unit size, or add l2"
+            f"({method}, at most {limit} iterations): "
+            + (why or "pass a larger tolerance or max_iterations, or add l2")
         )
-    return Reference(x, smooth.value(x) + regularizer.value(x), residual, method or "fista")
+    if seen is not None and gap > _FAR * size * size and (why := interchangeable(smooth, seen, x)):
+        _log.warning("F* may be %.2g too high: %s", gap, why)
+    x = x * units.sizes
+    if isinstance(regularizer, Indicator) and not regularizer.constraint.without_oracle:
+        slope = own.gradient(x)
+        gap = float(np.vdot(slope, x - regularizer.constraint.lmo(slope).dense()))
+    value = own.value(x) + regularizer.value(x)
+    return Reference(x, value, residual, method or "fista", units.sizes, gap)
+
+
+def _away(smooth: _Mean, psi: Regularizer, x: Array) -> float:
+    return psi.subdifferential_distance(x, smooth.gradient(x))
+
+
+def _rounding(x: Array, weights: Any) -> float:
+    """Return what rounding leaves of a gradient, in units in which F is 1 curved along entries."""
+    return 0.0 if weights is None else 4 * _EPS * float(np.abs(x).sum())
 
 
 class _Mean:
@@ -137,6 +189,19 @@ class _Mean:
         stacked = _stack(objectives)
         self.parts: list[Any] = list(objectives) if stacked is None else [stacked]
 
+    def in_units(self, units: Units) -> _Mean:
+        """Return the same function in other units."""
+        if units.plain:
+            return self
+        other = copy.copy(self)
+        other.parts = [in_units(f, units.sizes) for f in self.parts]
+        return other
+
+    def twice(self, size: int) -> bool:
+        """Return whether second derivatives, of so many entries, are at hand."""
+        known = all(callable(getattr(f, "hessian", None)) for f in self.parts)
+        return known and size <= _DENSE
+
     def value(self, x: Array) -> float:
         return sum(float(f.value(x)) for f in self.parts) / len(self.parts)
 
@@ -145,6 +210,12 @@ class _Mean:
         for f in self.parts[1:]:
             total = total + f.gradient(x)
         return total / len(self.parts) if len(self.parts) > 1 else total
+
+    def hessian(self, x: Array) -> Array:
+        total: Array = np.array(self.parts[0].hessian(x), dtype=np.float64)
+        for f in self.parts[1:]:
+            total += f.hessian(x)
+        return total / len(self.parts)
 
     @property
     def smoothness(self) -> float | None:
@@ -196,21 +267,24 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     return Scaled(SoftmaxRegression(A, targets, cores[0].num_classes, l2), total)
 
 
-def _direct(parts: Sequence[Any], ridge: float, x: Array) -> tuple[Array, str] | None:
+def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] | None:
     """Solve the linear system of a quadratic problem; None if it is not one."""
+    ridge = ridge.reshape(-1)
     if any(isinstance(f, LeastSquares) and f.sparse for f in parts):
         return None
     if len(parts) == 1 and isinstance(parts[0], LeastSquares):
         f = parts[0]
         weight = math.sqrt(f.scale / f.num_examples)
         rows, targets = weight * f.rows, weight * f.targets
-        if ridge:
-            rows = np.concatenate([rows, math.sqrt(ridge) * np.eye(x.size)])
+        if f._bound is not None:
+            ridge = ridge + f.l2 * f._bound.reshape(-1)
+        if ridge.any():
+            rows = np.concatenate([rows, np.diag(np.sqrt(ridge))])
             targets = np.concatenate([targets, np.zeros(x.size)])
         return np.linalg.lstsq(rows, targets, rcond=None)[0].reshape(x.shape), "direct"
     if not all(isinstance(f, Quadratic | LeastSquares) for f in parts):
         return None
-    hessian = ridge * np.eye(x.size)
+    hessian = np.diag(ridge)
     linear = np.zeros(x.size)
     for f in parts:
         hessian += f.hessian(x) / len(parts)
@@ -243,7 +317,7 @@ def _by_coordinates(
     if weights is None or len(smooth.parts) > 1 or not isinstance(smooth.parts[0], LeastSquares):
         return None
     f = smooth.parts[0]
-    if f.sparse or f.weights is not None or f.intercept:
+    if f.sparse or f.weights is not None or f.intercept or f.l2:
         return None
     root = math.sqrt(f.scale / f.num_examples)
     A, b = f.rows.reshape(f.num_examples, -1), f.targets
@@ -258,18 +332,53 @@ def _by_coordinates(
     return found.reshape(x.shape), gap
 
 
-def _lbfgs(smooth: _Mean, ridge: float, x: Array, target: float, limit: int) -> Array:
+def _lbfgs(smooth: _Mean, ridge: Array, x: Array, target: float, limit: int) -> Array:
     from scipy.optimize import minimize
 
-    def both(flat: Array) -> tuple[float, Array]:
-        x_now = flat.reshape(x.shape)
-        value = smooth.value(x_now) + 0.5 * ridge * float(flat @ flat)
-        return value, smooth.gradient(x_now).ravel() + ridge * flat
+    steep = float(np.linalg.norm(smooth.gradient(x) + ridge * x))
+    if not steep:
+        return x
+    # SciPy's rules have numbers of their own: they get a function that falls by about 1 over 1.
+    far = steep / curvature_along(smooth.gradient, x)
 
-    gtol = target / math.sqrt(x.size)  # a bound on the largest entry
+    def both(flat: Array) -> tuple[float, Array]:
+        x_now = far * flat.reshape(x.shape)
+        value = smooth.value(x_now) + 0.5 * float((ridge * x_now * x_now).sum())
+        slope = smooth.gradient(x_now) + ridge * x_now
+        return value / (steep * far), slope.ravel() / steep
+
+    gtol = target / steep / math.sqrt(x.size)  # a bound on the largest entry
     options = {"maxiter": limit, "maxfun": 2 * limit, "gtol": gtol, "ftol": 0.0, "maxcor": 20}
-    found = minimize(both, x.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(found.x, dtype=np.float64).reshape(x.shape)
+    found = minimize(both, x.ravel() / far, jac=True, method="L-BFGS-B", options=options)
+    return far * np.asarray(found.x, dtype=np.float64).reshape(x.shape)
+
+
+def curvature_along(gradient: Callable[[Array], Array], x: Array) -> float:
+    """Return the curvature of F along its gradient at x, over a ten thousandth of the way down.
+
+    How long that is follows from the curvature itself, found over another length before.
+
+    >>> round(curvature_along(lambda x: 1e-9 * (x - 1e12), np.zeros(1)), 14)
+    1e-09
+    """
+    slope = gradient(x)
+    norm = float(np.linalg.norm(slope))
+    if not norm or not math.isfinite(norm):
+        return 1.0
+    length, found = 1e-4 * (float(np.linalg.norm(x)) or 1.0), 1.0
+    for _ in range(_LOOKS):
+        change = float(np.linalg.norm(gradient(x - (length / norm) * slope) - slope))
+        if not math.isfinite(change):
+            length *= 1e-3
+        elif change <= 1e-9 * norm:  # too near to be seen
+            length *= 1e4
+        else:
+            found = change / length
+            wanted = 1e-4 * norm / found
+            if 0.01 <= length / wanted <= 1e3:
+                break
+            length = wanted
+    return found
 
 
 class _ProximalSteps:
@@ -280,15 +389,8 @@ class _ProximalSteps:
         self.psi = psi
         known = smooth.smoothness
         self.known = known is not None and math.isfinite(known)
-        self.L = (known if known is not None and self.known else self._guess(x)) or 1.0
-
-    def _guess(self, x: Array) -> float:
-        """Return the curvature of F along its gradient at x."""
-        gradient = self.gradient(x)
-        norm = float(np.linalg.norm(gradient))
-        step = 1e-4 * max(1.0, float(np.linalg.norm(x))) / norm if norm else 0.0
-        change = float(np.linalg.norm(self.gradient(x - step * gradient) - gradient))
-        return change / (step * norm) if step else 1.0
+        guess = known if known is not None and self.known else curvature_along(smooth.gradient, x)
+        self.L = guess or 1.0
 
     def step(self, y: Array, gradient: Array) -> Array:
         return self.psi.prox(y - gradient / self.L, 1.0 / self.L)

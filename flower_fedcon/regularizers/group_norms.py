@@ -32,8 +32,8 @@ class _GroupPenalty(ByValue, Regularizer):
     """psi(x) = sum_g weight_g ||x_g||_2 + l1 ||x||_1, over groups g that do not overlap."""
 
     @abstractmethod
-    def _weights(self) -> tuple[float | Array, float]:
-        """Return the weight of the norms, or one for each group, and l1."""
+    def _weights(self) -> tuple[float | Array, float | Array]:
+        """Return the weight of the norms, or one for each group, and l1, or that of each entry."""
 
     @abstractmethod
     def _labels(self, shape: tuple[int, ...]) -> Array:
@@ -47,7 +47,7 @@ class _GroupPenalty(ByValue, Regularizer):
         """Return psi(x)."""
         weight, l1 = self._weights()
         norms = group_norms(x.reshape(-1), self._labels(x.shape))
-        absolute = l1 * float(np.abs(x).sum()) if l1 else 0.0
+        absolute = float((l1 * np.abs(x)).sum()) if np.any(l1) else 0.0
         if isinstance(weight, np.ndarray):
             return float(weight.dot(norms)) + absolute
         return weight * float(norms.sum()) + absolute
@@ -65,7 +65,7 @@ class _GroupPenalty(ByValue, Regularizer):
         if models > 1:
             labels = (labels + count * np.arange(models)[:, None]).reshape(-1)
             weight = np.tile(weight, models) if isinstance(weight, np.ndarray) else weight
-        x = soft(v, step * l1) if l1 else v
+        x = soft(v, step * l1).astype(v.dtype, copy=False) if np.any(l1) else v
         norms = group_norms(x.reshape(-1), labels)
         return rescale_groups(x, labels, norms, np.maximum(norms - step * weight, 0.0))
 

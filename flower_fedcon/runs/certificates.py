@@ -13,6 +13,7 @@ from flower_fedcon.core.gate import NUMBERS
 from flower_fedcon.core.protocol import CERTIFY
 from flower_fedcon.errors import FedConError, printable
 from flower_fedcon.regularizers import Indicator, Zero
+from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -24,10 +25,12 @@ CERTIFICATES = frozenset(("kkt", "fw_gap", "consensus"))
 """The columns that `certify` adds."""
 
 
-def certify(server: Server, engine: Engine) -> dict[str, float]:
+def certify(server: Server, engine: Engine, units: Units | None = None) -> dict[str, float]:
     """Ask every client for its gradient at the model, and return the certificates.
 
-    kkt : ||x - prox(x - grad F(x), 1)||, the proximal-gradient residual; 0 at a solution
+    kkt : ||z - prox(z - grad F in z, 1)||, the proximal-gradient residual; 0 at a solution. Where
+        clients know how F curves along entries, z is the model in units in which that is about 1
+        (`flower_fedcon.solvers.units`), and kkt^2 about F(x) - F*; else z is the model
     fw_gap : max over s in D of <grad F(x), x - s>, with a constraint set that has a linear
         minimization oracle; at least F(x) - F* for convex F
     consensus : the root mean square of ||x_i - x||, where clients have iterates of their own
@@ -35,9 +38,16 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
     Not part of a round: no state changes, and no bytes are counted.
 
     If a client does not answer they are NaN: the others' mean is the gradient of another function.
+
+    Parameters
+    ----------
+    server : Server
+    engine : Engine
+    units : Units, optional
+        Those to take; by default clients are asked for what they follow from.
     """
     x, setup = server.x, server.setup
-    gradient, answers = pooled_gradient(server, engine)
+    found_gradient, answers = pooled_gradient(server, engine, units=units is None)
     constraint, psi = server.strategy.constraint, server.strategy.regularizer
     if constraint is not None:
         psi = Indicator(constraint)
@@ -45,11 +55,13 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
         constraint = psi.constraint
     if constraint is not None and constraint.without_oracle:
         constraint = None  # then there is no gap
-    if gradient is None:
+    if found_gradient is None:
         gap = {} if constraint is None else {"fw_gap": math.nan}
         return {"kkt": math.nan, **gap}
-    psi = Zero() if psi is None else psi
-    found = {"kkt": psi.prox_residual(x, gradient)}
+    gradient, curvatures = found_gradient
+    if units is None:
+        units = units_of(Zero() if psi is None else psi, curvatures, x.shape)
+    found = {"kkt": units.residual(x, gradient)}
     if constraint is not None:
         vertex = constraint.lmo(gradient).dense()
         found["fw_gap"] = float(np.vdot(gradient, x - vertex))
@@ -60,15 +72,16 @@ def certify(server: Server, engine: Engine) -> dict[str, float]:
 
 
 def pooled_gradient(
-    server: Server, engine: Engine, x: Array | None = None
-) -> tuple[Array | None, dict[int, Payload]]:
+    server: Server, engine: Engine, x: Array | None = None, *, units: bool = False
+) -> tuple[tuple[Array, Array | None] | None, dict[int, Payload]]:
     """Return the gradient of (1/N) sum_i f_i at the model, and the answers that it is made of.
 
     Of the server's model, or of x.
 
-    None without an answer of every client; they are named in the log.
+    None without an answer of every client; they are named in the log. Beside it stands about how
+    far that mean curves along each entry, if that is asked for and every client knows it.
     """
-    setup, answers = server.setup, _answers(server, engine, x)
+    setup, answers = server.setup, _answers(server, engine, x, units)
     missing = [c.name for j, c in enumerate(setup.clients) if j not in answers]
     if missing:
         _log.warning("no certificate: no usable answer from %s", ", ".join(missing))
@@ -77,19 +90,27 @@ def pooled_gradient(
     for client in sorted(answers):
         gradient += answers[client]["gradient"]
     gradient /= setup.num_clients
-    return gradient, answers
+    if not all("spread" in answer for answer in answers.values()):
+        return (gradient, None), answers
+    curvatures = np.zeros(gradient.shape)
+    for client in sorted(answers):
+        curvatures += np.square(answers[client]["spread"], dtype=np.float64)
+    return (gradient, curvatures / setup.num_clients), answers
 
 
-def _answers(server: Server, engine: Engine, x: Array | None) -> dict[int, Payload]:
+def _answers(
+    server: Server, engine: Engine, x: Array | None, units: bool
+) -> dict[int, Payload]:
     """Return the usable answers, by client."""
     found: dict[int, Payload] = {}
     everyone = frozenset(server.everyone)
-    request = server.certificate_request(x)
+    request = server.certificate_request(x, units=units)
     server.audit.asked(request)
     for reply in engine.answer(request):
         for one in reply.single() if reply.payload else [reply]:
             (client,) = one.clients
-            names = ("gradient", *(name for name in NUMBERS if name in one.payload))
+            optional = (*NUMBERS, "spread") if units else NUMBERS
+            names = ("gradient", *(name for name in optional if name in one.payload))
             try:
                 server.gate.check_round(one, server.round)
                 columns = server.gate.admit(one, CERTIFY, names)

@@ -11,9 +11,10 @@ import numpy as np
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
 from flower_fedcon.errors import FedConError
-from flower_fedcon.regularizers import Regularizer, WithIntercept
+from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero
 from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.history import Record
+from flower_fedcon.solvers.units import units_of
 from flower_fedcon.validation import Array
 
 _log = logging.getLogger("flwr")
@@ -33,9 +34,11 @@ class Convergence:
     penalty : float
         The penalty's weight, at most 1e-6 of which the residual is where a run has converged; 0
         without a penalty.
+    unit : float
+        By how much the penalty counts in the units of the residual: see `runs.certificates`.
     start : float
-        The norm of the gradient at the start, at most 1e-8 of which will do as well; 0 where nobody
-        asked for it.
+        The norm of the gradient at the start in those units, at most 1e-8 of which will do as well;
+        0 where nobody asked for it.
     why : str
         Why the residual is not known.
     remedy : str
@@ -44,6 +47,7 @@ class Convergence:
 
     kkt: float
     penalty: float = 0.0
+    unit: float = 1.0
     start: float = 0.0
     why: str = ""
     remedy: str = ""
@@ -53,7 +57,7 @@ class Convergence:
         """Whether the run has converged; None where that is not known."""
         if math.isnan(self.kkt):
             return None
-        return self.kkt <= max(_OF_PENALTY * self.penalty, _OF_START * self.start)
+        return self.kkt <= max(_OF_PENALTY * self.unit * self.penalty, _OF_START * self.start)
 
     @property
     def text(self) -> str:
@@ -65,7 +69,7 @@ class Convergence:
         if self.converged is None:
             return f"KKT residual: not known: {self.why}"
         if self.penalty:
-            share = f"{self.kkt / self.penalty:.2g} of the penalty {self.penalty:.4g}"
+            share = f"{self.kkt / (self.unit * self.penalty):.2g} of the penalty {self.penalty:.4g}"
             most = f"{_OF_PENALTY:.0e} of it"
         else:
             at_start = self.kkt / self.start if self.start else math.inf
@@ -94,12 +98,14 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
         )
     try:
         kkt = record["kkt"] if asked else certify(server, engine)["kkt"]
-        weight = _weight(server.strategy.regularizer, server.x.shape)
-        found = Convergence(kkt, weight, remedy=_remedy(server))
-        if found.converged is False:  # without a penalty, or with hardly any
-            gradient, _ = pooled_gradient(server, engine, start)
-            norm = 0.0 if gradient is None else float(np.linalg.norm(gradient))
-            found = replace(found, start=norm)
+        psi, shape = server.strategy.regularizer, server.x.shape
+        found = Convergence(kkt, weight := _weight(psi, shape), remedy=_remedy(server))
+        at_start, _ = pooled_gradient(server, engine, start, units=True)
+        if at_start is not None:
+            gradient, curvatures = at_start
+            units = units_of(Zero() if psi is None else psi, curvatures, shape)
+            counts = _weight(units.psi, shape) / weight if weight else 1.0
+            found = replace(found, unit=counts or 1.0, start=units.length(gradient))
     except FedConError as error:  # it must not end a run that is done
         _log.warning("no certificate: %s", error)
         return Convergence(math.nan, why=str(error))

@@ -216,10 +216,11 @@ def _first_step(problem: LocalProblem, rules: Rules) -> Any:
     if not rules.backtracking and not problem.states_smoothness:
         raise ConfigError(CONSTANT_STEP)
     L = problem.smoothness
+    usual = 1.0 / problem.usual[1]
     if L is None:
-        return 1.0
+        return usual
     known = (L > 0) & (math.inf > L)
-    return pick(known, 1 / pick(known, L, 1.0), 1.0)
+    return pick(known, 1 / pick(known, L, 1.0), usual)
 
 
 def _ahead(problem: LocalProblem, rules: Rules, stop: Stop | None) -> Array | None:
@@ -253,7 +254,7 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
     if psi is None:
         norm = length(g, axes)
         if tolerance is not None and some(first):
-            goal = pick(first, target(tolerance, norm, eps), goal)
+            goal = pick(first, target(problem, tolerance, norm), goal)
         finite = going & (norm < math.inf)
         good = is_good(problem, stop, finite, x, g, norm, goal)
         end = good | (going ^ finite)
@@ -277,7 +278,7 @@ def _advance(rules: Rules, problem: LocalProblem, stop: Stop | None, s: Descent)
         step = (x - new) / wide(a, x)
         norm = length(step, axes)
         if tolerance is not None and some(first):
-            goal = pick(first, target(tolerance, norm, eps), goal)
+            goal = pick(first, target(problem, tolerance, norm), goal)
         finite = going & (norm < math.inf)
         good = finite & (norm <= goal)
         if tolerance is not None:

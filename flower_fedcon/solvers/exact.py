@@ -26,8 +26,8 @@ class Exact(LocalSolver):
     Cholesky factor, which is kept for the next call with the same shift; their data must not
     change. Objectives with `hessian_products` (logistic and softmax regression) are minimised by
     Newton's method with conjugate gradients, all others by `AOGM` (FISTA with a regularizer),
-    until the gradient's norm is at most 1e-12 max(1, its norm at the start), or steps no longer
-    change x.
+    until the gradient's norm is at most 1e-12 of that at the start, or of a usual one if that is
+    larger (`LocalProblem.usual`), or steps no longer change x.
 
     Examples
     --------
@@ -75,14 +75,14 @@ def _refined(problem: LocalProblem, inverse: Inverses) -> Solution:
         x = keep(going, (x - step).astype(x.dtype, copy=False), x)
         gradient = problem.gradient(x)
         norm = pick(going, length(gradient, axes), norm)
-        going = going & no(norm <= 50 * eps * larger(1.0, first))
+        going = going & no(norm <= 50 * eps * larger(problem.usual[0], first))
         if not some(going):
             break
         rounded = rounded | (going & (length(step, axes) <= 4 * eps * length(x, axes)))
         going = going & no(rounded)
         if not some(going):
             break
-    converged = rounded | (norm <= target(TIGHT, first, eps))
+    converged = rounded | (norm <= target(problem, TIGHT, first))
     if some(no(converged)):
         converged = converged | (norm <= problem.rounding(x))
     return Solution(x, norm, iterations, iterations + 1, converged, each(0))
@@ -105,7 +105,7 @@ def _by_products(problem: LocalProblem, stop: Stop | None) -> Solution:
         return found
     with np.errstate(over="ignore", invalid="ignore"):  # `finish` tells
         first = length(problem.gradient(problem.start), problem.axes)
-    goal = target(TIGHT, first, problem.eps)
-    rest = replace(RULES, tolerance=goal / larger(1.0, found.gradient_norm))
+    goal = target(problem, TIGHT, first)
+    rest = replace(RULES, tolerance=goal / larger(problem.usual[0], found.gradient_norm))
     found = found._replace(evaluations=found.evaluations + unsolved)
     return finish(problem, rest, stop, found, unsolved)

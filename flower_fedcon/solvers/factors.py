@@ -110,7 +110,7 @@ def inverses(objective: Any, shift: float) -> Inverses | None:
 
     It is kept for the next call with the same shift.
     """
-    owner, factor = _unscaled(objective)
+    owner, factor = unscaled(objective)
     if type(owner) not in (Quadratic, LeastSquares):
         return None
     kept = _kept.setdefault(owner, {})
@@ -123,7 +123,7 @@ def inverses(objective: Any, shift: float) -> Inverses | None:
 
 def spectra(stack: Stack) -> Spectra | None:
     """Return the eigenvalues of a stack's Hessians; None where they vary with the model."""
-    found = _hessians(*_unscaled(stack))
+    found = _hessians(*unscaled(stack))
     if found is None:
         return None
     values, vectors = np.linalg.eigh(found.matrices)
@@ -131,7 +131,7 @@ def spectra(stack: Stack) -> Spectra | None:
     return Spectra(values, vectors.swapaxes(1, 2), weights, found.rows)
 
 
-def _unscaled(f: Any) -> tuple[Any, float]:
+def unscaled(f: Any) -> tuple[Any, float]:
     """Return the objective of one client, or along an axis that of all, and what scales it."""
     factor = 1.0
     while isinstance(f, Scaled | StackedObjective):
@@ -162,8 +162,24 @@ def _invert(f: Any, factor: float, shift: float) -> Inverses | None:
     if found is None or (found.rows is not None and not shift):
         return None
     matrices = found.matrices + (shift / found.weights) * np.eye(found.matrices.shape[-1])
-    factors, known = _cholesky(matrices)
-    return Inverses(np.linalg.inv(factors), known, found.rows, shift)
+    return Inverses(*inverse_factors(matrices), found.rows, shift)
+
+
+def inverse_factors(matrices: Array) -> tuple[Array, Any]:
+    """Return inverse Cholesky factors, and whether matrices have any: they are positive definite.
+
+    They are found with ones on the matrices' diagonals, so that rounding is that of columns of one
+    size, whatever units they are in.
+
+    >>> inverse_factors(np.diag([4.0, 1e-18]))
+    (array([[5.e-01, 0.e+00],
+           [0.e+00, 1.e+09]]), True)
+    """
+    diagonal = np.diagonal(matrices, axis1=-2, axis2=-1)
+    positive = np.where(diagonal > 0, diagonal, 1.0)
+    sizes = np.exp2(np.round(-0.5 * np.log2(positive)))
+    factors, known = _cholesky(matrices * sizes[..., None, :] * sizes[..., :, None])
+    return np.linalg.inv(factors) * sizes[..., None, :], known
 
 
 def _cholesky(matrices: Array) -> tuple[Array, Any]:

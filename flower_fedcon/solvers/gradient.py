@@ -19,9 +19,10 @@ class AOGM(LocalSolver):
     Parameters
     ----------
     tolerance : float, optional
-        > 0; 1e-12 if None. With rule "gradient" it bounds ||grad h||, relative to max(1, its norm
-        at the start). With rule "energy" it bounds the relative change of the value; 1e-12 then
-        leaves an error of about 1e-6 sqrt(|h|/mu_h) in x.
+        > 0; 1e-12 if None. With rule "gradient" it bounds ||grad h||, relative to its norm at the
+        start, or to a usual one (`LocalProblem.usual`) if that is larger. With rule "energy" it
+        bounds the relative change of the value; 1e-12 then leaves an error of about 1e-6
+        sqrt(|h|/mu_h) in x.
     max_iterations : int
         >= 1.
     restart : {"gradient", "function"} or None
@@ -96,8 +97,9 @@ class GradientDescent(LocalSolver):
     steps : int, optional
         >= 1. Without a tolerance, the number of steps; with one, the largest number.
     tolerance : float, optional
-        > 0, for ||grad h|| relative to max(1, its norm at the start). At least one of `steps` and
-        `tolerance` must be given.
+        > 0, for ||grad h|| relative to its norm at the start, or to a usual one
+        (`LocalProblem.usual`) if that is larger. At least one of `steps` and `tolerance` must be
+        given.
     lr : float, optional
         > 0, the step size. If None it is 1/L_h, or found by backtracking where L_h is unknown.
 

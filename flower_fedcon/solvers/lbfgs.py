@@ -31,7 +31,8 @@ class LBFGS(LocalSolver):
     Parameters
     ----------
     tolerance : float
-        > 0, for ||grad h|| relative to max(1, its norm at the start).
+        > 0, for ||grad h|| relative to its norm at the start, or to a usual one if that is larger
+        (`LocalProblem.usual`).
     max_iterations : int
         >= 1.
 
@@ -71,20 +72,22 @@ class LBFGS(LocalSolver):
         start = problem.start
         x = start
         evaluations = 0
-        goal = target(self.tolerance, length(problem.gradient(start), problem.axes), problem.eps)
+        steep, curved = problem.usual  # SciPy's rules have numbers of their own
+        far, high = steep / curved, steep * steep / curved
+        goal = target(problem, self.tolerance, length(problem.gradient(start), problem.axes))
 
         def both(flat: Array) -> tuple[float, Array]:
             nonlocal x, evaluations
-            x = flat.reshape(start.shape).copy()
+            x = far * flat.reshape(start.shape)
             evaluations += 1
             value, gradient, _ = problem.evaluate(x)
             if stop is not None and stop(x, gradient):
                 raise _Stopped
-            return value, gradient.reshape(-1)
+            return value / high, gradient.reshape(-1) / steep
 
         # SciPy tests the largest entry of the gradient.
         options = {
-            "gtol": goal / math.sqrt(start.size),
+            "gtol": goal / steep / math.sqrt(start.size),
             "ftol": 0.0,
             "maxiter": self.max_iterations,
             "maxfun": 20 * self.max_iterations,
@@ -99,20 +102,20 @@ class LBFGS(LocalSolver):
         try:
             found = minimize(
                 both,
-                start.astype(np.float64).reshape(-1),
+                start.astype(np.float64).reshape(-1) / far,
                 jac=True,
                 method="L-BFGS-B",
                 callback=count_iteration,
                 options=options,
             )
-            x = np.asarray(found.x).reshape(start.shape)
+            x = far * np.asarray(found.x).reshape(start.shape)
         except _Stopped:
             stopped = True
         x = x.astype(start.dtype)
         norm = length(problem.gradient(x), problem.axes)
         found = Solution(x, norm, iterations, evaluations + 2, stopped or norm <= goal)
-        if not stopped and goal < norm < 1 and iterations < self.max_iterations:
-            rest = Rules(self.max_iterations - iterations, tolerance=goal)
+        if not stopped and goal < norm < steep and iterations < self.max_iterations:
+            rest = Rules(self.max_iterations - iterations, tolerance=goal / steep)
             return finish(problem, rest, stop, found, True)
         if not math.isfinite(norm):
             raise diverged()

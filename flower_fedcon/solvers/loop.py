@@ -137,7 +137,7 @@ def is_good(
 
     A gradient that is mere rounding error of its terms reaches any goal > 0.
     """
-    good, small = going & (norm <= goal), norm <= 1e6 * problem.eps
+    good, small = going & (norm <= goal), norm <= 1e6 * problem.eps * problem.usual[0]
     if some(small):
         good = good | (going & small & (goal > 0) & (norm <= problem.rounding(x)))
     return good if stop is None else good | holds(stop, going ^ good, x, g)

@@ -26,6 +26,7 @@ from flower_fedcon.arrays import (
     smaller,
     wide,
 )
+from flower_fedcon.solvers.factors import inverse_factors
 from flower_fedcon.solvers.loop import Point, ended, is_good, play
 from flower_fedcon.solvers.problem import LocalProblem, Solution, Stop, target
 from flower_fedcon.validation import Array
@@ -116,7 +117,7 @@ class LineSearch(NamedTuple):
 def newton(
     problem: LocalProblem, tolerance: float, stop: Stop | None = None
 ) -> tuple[Solution, Any]:
-    """Minimise h, until its gradient's norm is at most tolerance max(1, its norm at the start).
+    """Minimise h, until its gradient's norm is small; see `flower_fedcon.solvers.problem.target`.
 
     Returns
     -------
@@ -136,7 +137,7 @@ def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton
     begun = Newton(
         at=at,
         k=0,
-        goal=target(tolerance, at.norm, problem.eps),
+        goal=target(problem, tolerance, at.norm),
         forcing=each(_LOOSEST),
         going=each(True),
         unsolved=each(False),
@@ -300,9 +301,8 @@ def _by_factor(problem: LocalProblem, objective: Any, x: Array, g: Array) -> Arr
     if hessian is None or x.size > _DENSE:
         return None
     matrix = hessian(x) + problem.shift * np.eye(x.size)
-    try:
-        inverse = np.linalg.inv(np.linalg.cholesky(matrix))
-    except np.linalg.LinAlgError:
+    inverse, definite = inverse_factors(matrix)
+    if not definite:
         return None
     direction: Array = -(inverse.T @ (inverse @ g.reshape(-1))).reshape(x.shape)
     return direction.astype(x.dtype, copy=False)

@@ -13,6 +13,7 @@ import numpy as np
 from flower_fedcon.arrays import dot, is_array, known, larger, length
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.objectives.curvatures import usual_sizes
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.regularizers.batched import BatchedRegularizer
 from flower_fedcon.validation import Array, nonnegative
@@ -185,6 +186,15 @@ class LocalProblem:
         """Return the same number for each client."""
         return np.full(len(self.start), number) if self.many else number
 
+    @property
+    def usual(self) -> tuple[Any, Any]:
+        """The size of a usual gradient of f, and of its curvature: 1 where units are ordinary.
+
+        See `flower_fedcon.objectives.curvatures.usual_sizes`.
+        """
+        own: tuple[Any, Any] = self.objective.usual if self.many else usual_sizes(self.objective)
+        return own
+
     def rounding(self, x: Array) -> Any:
         """Return the norm below which a gradient of h is mere rounding error of its terms."""
         # This matters where the gradient is small; f's gradient is then as large as the others.
@@ -294,6 +304,9 @@ class ClientsError(FedConError):
         self.errors = errors
 
 
-def target(tolerance: Any, start: Any, eps: float) -> Any:
-    """Return the gradient norm to reach: relative to max(1, start), and not below rounding."""
-    return larger(tolerance, 50 * eps) * larger(1.0, start)
+def target(problem: LocalProblem, tolerance: Any, start: Any) -> Any:
+    """Return the gradient norm to reach, not below rounding.
+
+    It is relative to that at the start, or to a usual one (`LocalProblem.usual`) if that is larger.
+    """
+    return larger(tolerance, 50 * problem.eps) * larger(problem.usual[0], start)

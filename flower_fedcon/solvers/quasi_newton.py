@@ -125,7 +125,7 @@ def quasi_newton(
     left = end.unsolved & (found.iterations < most)
     if nobody(left):
         return found
-    tolerances = end.goal / np.maximum(1.0, found.gradient_norm)
+    tolerances = end.goal / np.maximum(problem.usual[0], found.gradient_norm)
     rest = Rules(most - found.iterations, tolerance=tolerances)
     return finish(problem, rest, stop, found, left)
 
@@ -137,7 +137,7 @@ def _begin(problem: LocalProblem, tolerance: float, most: int, stop: Stop | None
     begun = QuasiNewton(
         at=at,
         k=0,
-        goal=target(tolerance, at.norm, problem.eps),
+        goal=target(problem, tolerance, at.norm),
         pairs=pairs,
         scale=each(np.nan),
         best=at.norm,
@@ -173,10 +173,11 @@ def _advance(most: int, problem: LocalProblem, stop: Stop | None, s: QuasiNewton
         scale = np.where(steep, np.nan, scale)
         direction = keep(steep, -s.at.g, direction)
         slope = np.where(steep, -np.square(s.at.norm), slope)
-    first = np.isnan(scale)  # no pair yet: a step of length 1
+    first = np.isnan(scale)  # no pair yet: a step of a usual length, which is 1
+    steep, curved = problem.usual
     begun = LineSearch(
         at=s.at,
-        share=np.where(first, 1.0 / length(direction, problem.axes), 1.0),
+        share=np.where(first, steep / curved / length(direction, problem.axes), 1.0),
         low=problem.each(0.0),
         high=problem.each(np.inf),
         trial=0,

@@ -15,10 +15,11 @@ from flower_fedcon.arrays import as_column, known, over
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Stack, Which, places
 from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.objectives.curvatures import usual_sizes
 from flower_fedcon.regularizers.base import soft
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.exact import Exact
-from flower_fedcon.solvers.factors import Inverses, inverses
+from flower_fedcon.solvers.factors import Inverses, inverses, unscaled
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.loop import some_of
@@ -50,6 +51,7 @@ class ServedClients:
         self.failures: dict[int, FedConError] = {}
         """What the prox of a client has raised, by its place in the stack."""
         self._own: Stack | None = None  # the part of the stack
+        self._usual: tuple[Any, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.objectives)
@@ -97,6 +99,23 @@ class ServedClients:
         """The Lipschitz constants of the gradients, shape (n,); NaN where one is unknown."""
         known = (getattr(one, "smoothness", None) for one in self.objectives)
         return np.array([np.nan if one is None else float(one) for one in known])
+
+    @property
+    def usual(self) -> tuple[Any, Any]:
+        """The sizes of usual gradients and curvatures: see `LocalProblem.usual`.
+
+        A number where they are all clients' alike, else an array of shape (n,).
+        """
+        if self._usual is None:
+            whole, _ = unscaled(self.stack)
+            if hasattr(whole, "usual_sizes"):
+                found = [np.ravel(one) for one in usual_sizes(whole)]
+                each = [one[self.which] if one.size > 1 else one for one in found]
+            else:
+                each = list(np.array([usual_sizes(one) for one in self.objectives]).T)
+            gradient, curvature = (float(v[0]) if (v == v[0]).all() else v for v in each)
+            self._usual = gradient, curvature
+        return self._usual
 
     @property
     def states_smoothness(self) -> bool:

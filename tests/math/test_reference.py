@@ -194,7 +194,7 @@ def test_what_is_refused(run, match):
 
 def test_failures_say_what_was_reached():
     with pytest.raises(FedConError, match=r"stopped at a residual of .* pass a larger tolerance"):
-        solve([LeastSquares(A, b)], L1(0.05), ZERO, max_iterations=2)
+        solve([Bare(LeastSquares(A, b))], L1(0.05), ZERO, max_iterations=2)
     with pytest.raises(FedConError, match="eigenvalue -1 < 0"):
         solve([Quadratic(np.diag([1.0, -1.0]), np.zeros(2))], Zero(), np.zeros(2))
     with pytest.raises(FedConError, match="linear along some direction"):

@@ -86,6 +86,15 @@ class TracedClients(ServedClients):
         return as_traced(self.known.cohort.smoothness)[self.which]
 
     @property
+    def usual(self) -> tuple[Any, Any]:
+        """As of a `ServedClients`."""
+        gradient, curvature = (
+            one if isinstance(one, float) else as_traced(one)[self.which]
+            for one in self.known.cohort.usual
+        )
+        return gradient, curvature
+
+    @property
     def states_smoothness(self) -> bool:
         """As of a `ServedClients`."""
         return self.known.cohort.states_smoothness

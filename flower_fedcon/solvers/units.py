@@ -1,0 +1,103 @@
+"""Units in which a problem's entries are of one size, whatever units its data are in.
+
+Of F(x) + psi(x), with F about c_i curved along entry i, take z = x / sizes with
+sizes_i = 1/sqrt(c_i + l2_i), where psi bears it (`regularizers.rescaled`). F is then about 1 curved
+along each entry of z. A column in another unit changes sizes and x, and neither z nor what is
+computed of it; a target in another unit multiplies z, and its gradients, by one number, and F by
+its square. So do they where solvers, their tolerances and the certificates of solutions are in z.
+
+Nothing but orders of magnitude is asked of the c_i: with powers of 2 as sizes the change of units
+is exact, and of columns that are standardised already it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.objectives.curvatures import entry_curvatures
+from flower_fedcon.regularizers import Regularizer
+from flower_fedcon.regularizers.rescaled import rescaled
+from flower_fedcon.validation import Array
+
+
+class Units(NamedTuple):
+    """The units of a problem's entries.
+
+    Attributes
+    ----------
+    sizes : array of the model's shape
+        x = sizes * z.
+    psi : Regularizer
+        z -> psi(sizes * z).
+    """
+
+    sizes: Array
+    psi: Regularizer
+
+    @property
+    def plain(self) -> bool:
+        """Whether x is z."""
+        return not (self.sizes != 1.0).any()
+
+    def residual(self, x: Array, gradient: Array) -> float:
+        """Return ||z - prox(z - gradient in z, 1)||: 0 exactly at stationary points.
+
+        Its square is about the distance of F + psi from its minimum, in F's unit.
+        """
+        return self.psi.prox_residual(x / self.sizes, self.sizes * gradient)
+
+    def reach(self, x: Array) -> float:
+        """Return the sum of |z|: rounding leaves some machine epsilons of it in a gradient in z."""
+        return float(np.abs(x / self.sizes).sum())
+
+    def length(self, gradient: Array) -> float:
+        """Return the norm of a gradient in z."""
+        return float(np.linalg.norm((self.sizes * gradient).reshape(-1)))
+
+
+def units_of(
+    psi: Regularizer, curvatures: Array | None, shape: tuple[int, ...], *, exact: bool = False
+) -> Units:
+    """Return the units of the entries of F + psi.
+
+    Parameters
+    ----------
+    psi : Regularizer
+    curvatures : array, optional
+        About how far F curves along each entry; None where that is unknown, and units stay.
+    shape : tuple of int
+        The model's.
+    exact : bool (default: False)
+        Take powers of 2 for sizes, so that no arithmetic is rounded in another way.
+
+    Examples
+    --------
+    >>> from flower_fedcon.regularizers import L1
+    >>> units = units_of(L1(2.0), np.array([1.0, 1e-6]), (2,))
+    >>> units.sizes, units.psi.value(np.ones(2))
+    (array([   1., 1000.]), 2002.0)
+    """
+    if curvatures is None:
+        return Units(np.ones(shape), psi)
+    weights = psi.entrywise(shape)
+    total = np.abs(curvatures.astype(np.float64)) + (0.0 if weights is None else weights[1])
+    known = np.isfinite(total) & (total > 0)
+    if not known.any():
+        return Units(np.ones(shape), psi)
+    logs = -0.5 * np.log2(np.where(known, total, 1.0))
+    logs = np.where(known, logs, logs[known].mean())
+    return Units(*rescaled(psi, np.exp2(np.round(logs) if exact else logs)))
+
+
+def mean_curvatures(objectives: Sequence[Any]) -> Array | None:
+    """Return about how far the mean of objectives curves along each entry, if all know it."""
+    total: Array | None = None
+    for f in objectives:
+        found = entry_curvatures(f)
+        if found is None:
+            return None
+        total = found if total is None else total + found
+    return None if total is None else total / len(objectives)
