@@ -98,9 +98,7 @@ def pooled_gradient(
     return (gradient, curvatures / setup.num_clients), answers
 
 
-def _answers(
-    server: Server, engine: Engine, x: Array | None, units: bool
-) -> dict[int, Payload]:
+def _answers(server: Server, engine: Engine, x: Array | None, units: bool) -> dict[int, Payload]:
     """Return the usable answers, by client."""
     found: dict[int, Payload] = {}
     everyone = frozenset(server.everyone)

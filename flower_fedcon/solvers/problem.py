@@ -12,8 +12,8 @@ import numpy as np
 
 from flower_fedcon.arrays import dot, is_array, known, larger, length
 from flower_fedcon.errors import ConfigError, FedConError
-from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.curvatures import usual_sizes
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.regularizers.batched import BatchedRegularizer
 from flower_fedcon.validation import Array, nonnegative

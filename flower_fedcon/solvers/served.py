@@ -14,8 +14,8 @@ import numpy as np
 from flower_fedcon.arrays import as_column, known, over
 from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives.client_axis import Stack, Which, places
-from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.curvatures import usual_sizes
+from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.regularizers.base import soft
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.solvers.exact import Exact
