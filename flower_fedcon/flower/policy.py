@@ -43,8 +43,9 @@ class Policy:
     algorithms : sequence of str (default: all)
         Their names, such as "fedavg".
     phases : sequence of str (default: "train", "query", "evaluate", "prepare")
-        Of these and "certify", a certificate: the node's gradient at any model. "prepare" is what
-        a node with a table tells of its columns; see `flower_fedcon.tables.preparation`.
+        Of these and "certify", a certificate: the node's gradient at any model, and how far its
+        objective curves along each entry. "prepare" is what a node with a table tells of its
+        columns; see `flower_fedcon.tables.preparation`.
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
