@@ -94,7 +94,7 @@ class Gate:
                 summed = isinstance(column, Summed)
                 _check_numbers(name, [float(column.total())] if summed else column)
             else:
-                self._check(name, column, len(reply.clients), bound**2)
+                self._check(name, column, len(reply.clients), bound * bound)
         return columns
 
     def check_state(self, state: Any, server_round: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import L1, MCP, SCAD, ElasticNet, L2Squared, Zero
 from flower_fedcon.regularizers.elementwise import Penalty
 from flower_fedcon.sets import Atom
+from flower_fedcon.sets.atoms import each_atom
+from flower_fedcon.sets.shapes import each
 from flower_fedcon.validation import Array
 
 _ENTRY_BY_ENTRY = L1, L2Squared, ElasticNet, Zero, MCP, SCAD
@@ -20,6 +23,26 @@ def _fail_alone(oracle: Callable[..., Any], x: Array, axes: int, *rest: Any, **m
     """Raise the error of the one model in a stack anew: it names a place in the model."""
     if x.ndim > axes and len(x) == 1:
         oracle(x[0], *rest, **more)
+
+
+def _serves_many(oracle: Callable[..., Any]) -> bool:
+    """Return whether an oracle takes `batch`: one of a user's own class may have left it out."""
+    try:
+        named = inspect.signature(oracle).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == "batch" or p.kind is p.VAR_KEYWORD for p in named)
+
+
+def _of_each(oracle: Callable[..., Any], x: Array, axes: int, *rest: Any, **more: Any) -> Array:
+    """Return an oracle's points of a stack of models, one by one where it takes no stack."""
+    if _serves_many(oracle):
+        try:
+            return oracle(x, *rest, batch=x.ndim - axes, **more)  # type: ignore[no-any-return]
+        except ConfigError:
+            _fail_alone(oracle, x, axes, *rest, **more)
+            raise
+    return each(x, x.ndim - axes, lambda model: np.asarray(oracle(model.copy(), *rest, **more)))
 
 
 class BatchedSet:
@@ -47,6 +70,8 @@ class BatchedSet:
 
     def lmo(self, g: Array, **options: Any) -> Atom:
         """Return the vertices."""
+        if not _serves_many(self.inner.lmo):
+            return each_atom(g, g.ndim - self.axes, lambda one: self.inner.lmo(one, **options))
         try:
             return self.inner.lmo(g, batch=g.ndim - self.axes, **options)  # type: ignore[no-any-return]
         except ConfigError:
@@ -55,11 +80,7 @@ class BatchedSet:
 
     def project(self, x: Array) -> Array:
         """Return the projections."""
-        try:
-            return self.inner.project(x, batch=x.ndim - self.axes)  # type: ignore[no-any-return]
-        except ConfigError:
-            _fail_alone(self.inner.project, x, self.axes)
-            raise
+        return _of_each(self.inner.project, x, self.axes)
 
 
 class BatchedRegularizer:
@@ -77,16 +98,13 @@ class BatchedRegularizer:
 
     def prox(self, v: Array, step: float) -> Array:
         """Return the proximal points."""
-        try:
-            return self.inner.prox(v, step, batch=v.ndim - self.axes)  # type: ignore[no-any-return]
-        except ConfigError:
-            _fail_alone(self.inner.prox, v, self.axes, step)
-            raise
+        return _of_each(self.inner.prox, v, self.axes, step)
 
     def subgradient(self, x: Array) -> Array:
         """Return a subgradient at each point."""
-        if isinstance(self.inner, _ENTRY_BY_ENTRY):
-            return self.inner.subgradient(x)
+        if type(self.inner) in _ENTRY_BY_ENTRY:
+            found: Array = self.inner.subgradient(x)
+            return found
         return self.each(x, self.inner.subgradient)
 
     def scaled(self, factor: float) -> BatchedRegularizer:

@@ -17,10 +17,10 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.core.state_columns import StateColumns
-from flower_fedcon.errors import FedConError
-from flower_fedcon.registry import client_class
+from flower_fedcon.errors import ConfigError, FedConError, nearest
+from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.runs.directory import own_code_of, versions
-from flower_fedcon.validation import Array
+from flower_fedcon.validation import Array, parameters
 from flower_fedcon.wire import state_files
 from flower_fedcon.wire.digests import digest, shown
 
@@ -113,6 +113,11 @@ def load(
     then: Fingerprint = content["fingerprint"]
     # What rounds have cost follows from how their cohorts were drawn.
     essential = _ESSENTIAL if strategy.privacy is None else (*_ESSENTIAL, "participation")
+    for name in allow_changes:
+        if name not in now and name not in then and not _is_argument(name):
+            raise ConfigError(
+                f"allow_changes has {name!r}, which no run has: {nearest(name, {*now, *then})}"
+            )
     for name in [*now, *(then.keys() - now.keys())]:
         change = _change(name, then.get(name), now.get(name))
         if change and (name in essential or name not in allow_changes):
@@ -125,6 +130,11 @@ def load(
             )
     _tell_versions(content["versions"], versions())
     return dict(content)
+
+
+def _is_argument(name: str) -> bool:
+    """Return whether some algorithm has an argument of that name."""
+    return any(name in parameters(kind) for kind in algorithms().values())
 
 
 def _tell_versions(then: dict[str, Any], now: dict[str, str]) -> None:

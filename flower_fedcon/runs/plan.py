@@ -77,6 +77,8 @@ class Plan:
         for callback in self.callbacks:
             if not callable(callback):
                 raise ConfigError(f"a callback must be callable, got {callback!r}")
+        if isinstance(self.run_dir, str) and not self.run_dir.strip():
+            raise ConfigError('run_dir must name a folder, or be None for none, got ""')
         if self.resume and self.run_dir is None:
             raise ConfigError("resume=True needs the run_dir of the run to continue")
         if self.audit and self.run_dir is None:

@@ -78,7 +78,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         If it cannot be read, or is none.
     """
     try:
-        return parse_toml(Path(path).read_text(encoding="utf-8"))
+        return parse_toml(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

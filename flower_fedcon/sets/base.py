@@ -117,8 +117,10 @@ class ConstraintSet(ABC):
 
 
 def rounding_of(x: Array) -> float:
-    """Return the rounding of x itself: a set far from the origin has no nearer point."""
-    return 4 * float(np.finfo(x.dtype).eps) * float(np.abs(x).max(initial=0.0))
+    """Return the rounding of x itself, and of sums over its entries: no nearer point is written."""
+    size = np.abs(x)
+    entries = 4.0 * float(size.max(initial=0.0)) + float(size.sum(dtype=np.float64))
+    return float(np.finfo(x.dtype).eps) * entries
 
 
 class AffineAtom(Atom):

@@ -18,6 +18,7 @@ from flower_fedcon.sets.simplex import simplex_projection
 from flower_fedcon.validation import Array, count
 
 _STEPS = 200
+_FAR = 1e3  # entries that are so far apart that Newton's method would round too much
 _INDEX = np.dtype(np.intp)
 
 
@@ -98,6 +99,8 @@ class Birkhoff(ConstraintSet):
         wide = wide - wide.max(axis=1, keepdims=True)
         wide = wide - wide.max(axis=0, keepdims=True)
         size = self.size
+        if -float(wide.min()) > _FAR:
+            wide = np.maximum(_levelled(wide), -_FAR * size)  # what is so far below stays at 0
         spread = float(-wide.min())
         target = 1e-13 + 4 * np.finfo(np.float64).eps * spread
         dual = np.zeros(2 * size)
@@ -163,6 +166,20 @@ class Birkhoff(ConstraintSet):
                 f"the columns {columns} are not a permutation of 0 to {self.size - 1}"
             )
         return PermutationAtom(columns, dtype)
+
+
+def _levelled(x: Array) -> Array:
+    """Return x less constants along rows and columns: 0 on the best permutation, else at most 0.
+
+    They are the duals of the assignment, as longest paths.
+    """
+    best = _assignment()(-x)[1]
+    gain = x - x[np.arange(len(x)), best][:, None]
+    columns = np.zeros(len(x))
+    for _ in range(len(x)):
+        columns = np.maximum(columns, (columns[best][:, None] + gain).max(axis=0))
+    levelled: Array = np.minimum(gain + columns[best][:, None] - columns, 0.0)
+    return levelled
 
 
 @cache

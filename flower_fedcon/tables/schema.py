@@ -196,7 +196,7 @@ class Schema:
             table = dict(source)
         else:
             try:
-                table = tomllib.loads(Path(source).read_text(encoding="utf-8"))
+                table = tomllib.loads(Path(source).read_text(encoding="utf-8-sig"))
             except OSError as error:
                 raise ConfigError(
                     f"cannot read the schema {source}: {error.strerror} (a relative path starts "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedcon.core import rng
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, repr_of
 from flower_fedcon.problems.mismatch import ON_MISMATCH
 from flower_fedcon.runs.certificates import CERTIFICATES
 from flower_fedcon.runs.history import Callback, EarlyStopping
@@ -44,6 +44,9 @@ class RunOptions:
             count("workers", self.workers)
         optional(positive, "timeout", self.timeout)
         optional(count, "clients_per_message", self.clients_per_message)
+        for name, form in (("until", "{residual = 1e-3}"), ("budget", "{seconds = 60}")):
+            if not isinstance(given := getattr(self, name), dict | None):
+                raise ConfigError(f"{name} must be a table such as {form}, got {repr_of(given)}")
         self.stops()
 
     def stops(self) -> tuple[Callback, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError, nearest, repr_of
 from flower_fedcon.lab.papers.breast_cancer import neyman_pearson
 from flower_fedcon.lab.papers.chr12a import chr12a
 from flower_fedcon.lab.papers.cifar10 import cifar10
@@ -118,7 +118,9 @@ def builder(name: object) -> Builder:
     >>> builder("lasso") is lasso, builder("flower_fedcon.problems:lasso") is lasso
     (True, True)
     """
-    if isinstance(name, str) and ":" in name:
+    if not isinstance(name, str):
+        raise ConfigError(f"a problem's name must be a text, got {repr_of(name)}")
+    if ":" in name:
         own: Builder = own_object(name, "the problem")
         return own
     if name not in BUILDERS:
