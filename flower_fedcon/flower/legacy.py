@@ -247,7 +247,7 @@ class _Legacy(Strategy):
             metrics |= self._app.trained
         self._round = None
         if self._on_round is not None:
-            x = self._server.setup.layout.unpack(self._server.x)
+            x = self._server.setup.layout.unpack(self._server.x.copy())
             self._on_round(self._server.round, x)
         return self._parameters(), metrics
 

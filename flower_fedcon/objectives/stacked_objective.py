@@ -67,7 +67,7 @@ class StackedObjective(Stack):
         if same and whole is self.objective:
             return parts  # type: ignore[no-any-return]
         first, stop = (which.start, which.stop) if isinstance(which, slice) else (0, len(which))
-        at_once = max(1, _CACHED // self.entries)
+        at_once = max(1, _CACHED // max(1, self.entries))  # sparse rows may have none
         if not isinstance(which, slice) and self.entries > _COPIED:
             at_once = 1  # a view of each client's table
         elif stop - first <= at_once:

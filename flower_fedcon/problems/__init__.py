@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.problems.digits import digits
+from flower_fedcon.problems.federated import FederatedProblem as FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.tables import tables

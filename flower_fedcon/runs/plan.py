@@ -50,7 +50,7 @@ class Plan:
     callbacks : sequence of callables
         Each sees every record, and may stop the run by returning True.
     evaluate : callable, optional
-        (round, x) -> what is recorded beside the objective.
+        (round, x) -> what is recorded beside the objective; x is a copy of the model.
     config : str, optional
         The experiment file that describes the run, for its folder.
     """

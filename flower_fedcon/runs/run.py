@@ -14,6 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.method import Method
@@ -191,7 +193,7 @@ class Run:
             if due or server_round == plan.num_rounds:
                 evaluation = self._engine.evaluate(server.x)
                 if plan.evaluate is not None:
-                    more = plan.evaluate(server_round, server.x)
+                    more = plan.evaluate(server_round, np.array(server.x))  # its own copy
                     check_metric_names(more)
                     evaluation |= more
                 record = _record(server, evaluation, self._seconds) | self._engine.counts()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +95,31 @@ def test_callbacks_all_see_each_record_and_one_can_stop():
     assert not simulate(avg(), q6(), 3, callbacks=stop).stopped  # it was over anyway
     with pytest.raises(ConfigError, match="a callback must be callable, got 3"):
         simulate(avg(), q6(), 1, callbacks=[3])
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked"])
+def test_what_evaluates_a_model_cannot_change_it(engine):
+    def changing(*given: Any) -> dict[str, float]:
+        found = float(given[-1].sum())
+        given[-1].fill(0.0)
+        return {"total": found}
+
+    plain = simulate(avg(), q6(), 4, engine=engine)
+    for settings, more in (
+        ({}, {"evaluate": changing}),
+        ({"metrics": {"sum": lambda x: changing(x)["total"], "same": np.sum}}, {}),
+    ):
+        history = simulate(avg(), FederatedProblem(q6_objectives(), **settings), 4, **more,
+                           engine=engine)  # fmt: skip
+        assert history.x.tobytes() == plain.x.tobytes()
+        named = "total" if more else "same"
+        assert history[named][-1] == float(plain.x.sum())
+    objectives = q6_objectives()
+    for f in objectives:
+        f.metrics = changing
+    history = simulate(avg(), FederatedProblem(objectives), 4, engine=engine)
+    assert history.x.tobytes() == plain.x.tobytes()
+    assert history["total"][-1] == pytest.approx(float(plain.x.sum()))
 
 
 def test_early_stopping():
