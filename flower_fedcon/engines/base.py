@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,14 @@ from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import Record
 from flower_fedcon.core.infos import ClientInfos
 from flower_fedcon.core.protocol import ClientInfo
+from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives import ManyClients
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
+
+_log = logging.getLogger("flwr")
 
 
 class InProcess(Engine):
@@ -25,6 +29,7 @@ class InProcess(Engine):
     """
 
     clients_keep_states = False
+    _logged = False
 
     def __init__(self, problem: FederatedProblem) -> None:
         self._problem = problem
@@ -44,3 +49,14 @@ class InProcess(Engine):
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""
         return self._problem.evaluate(x)
+
+    def _told(self, client: int, error: Exception) -> str:
+        """Return an error as a node tells it; the first of a foreign kind is logged whole."""
+        if isinstance(error, AlgorithmError):
+            raise error
+        if isinstance(error, FedConError):
+            return str(error)
+        if not self._logged:
+            _log.warning("client %d failed (reported once)", client, exc_info=error)
+            self._logged = True
+        return f"{type(error).__name__}: {error}"

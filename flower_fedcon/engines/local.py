@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,12 +10,9 @@ import numpy as np
 from flower_fedcon.core.acknowledgements import Versions
 from flower_fedcon.core.protocol import Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
-from flower_fedcon.errors import AlgorithmError, FedConError
 from flower_fedcon.objectives import ManyClients
 from flower_fedcon.registry import client_class
 from flower_fedcon.wire.payloads import Payload
-
-_log = logging.getLogger("flwr")
 
 
 class _Lazy(dict[int, Any]):
@@ -34,7 +30,6 @@ class _Lazy(dict[int, Any]):
 class LocalEngine(InProcess):
     """A client object for each objective, in this process."""
 
-    _logged = False
     _clients: dict[int, Any]
 
     def open(self, run: RunInfo) -> None:
@@ -62,17 +57,6 @@ class LocalEngine(InProcess):
     def answer(self, request: Request) -> list[Reply]:
         """Return one reply, in columns, of all clients that succeed, and one of each other."""
         return served(request, self._clients.__getitem__, self._told)
-
-    def _told(self, client: int, error: Exception) -> str:
-        """Return an error as a node tells it; the first of a foreign kind is logged whole."""
-        if isinstance(error, AlgorithmError):
-            raise error
-        if isinstance(error, FedConError):
-            return str(error)
-        if not self._logged:
-            _log.warning("client %d failed (reported once)", client, exc_info=error)
-            self._logged = True
-        return f"{type(error).__name__}: {error}"
 
     def save(self) -> list[Versions] | None:
         """Return the clients' states, in client order; None of `ManyClients` that keep none."""

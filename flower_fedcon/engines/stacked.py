@@ -21,7 +21,7 @@ from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
-from flower_fedcon.errors import AlgorithmError, FedConError
+from flower_fedcon.errors import AlgorithmError
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.cohorts import (
     Stack,
@@ -149,9 +149,10 @@ class StackedEngine(InProcess):
                     yield reply
         except AlgorithmError:
             raise
-        except FedConError as error:
+        except Exception as error:  # of an objective of the user's own, perhaps
             if len(request.clients) == 1:
-                yield Reply(request.clients, request.round, error=str(error))
+                told = self._told(request.clients[0], error)
+                yield Reply(request.clients, request.round, error=told)
                 return
             served = {client for clients in done for client in clients}
             for place, client in enumerate(request.clients):
