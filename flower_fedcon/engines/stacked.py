@@ -154,12 +154,13 @@ class StackedEngine(InProcess):
                 told = self._told(request.clients[0], error)
                 yield Reply(request.clients, request.round, error=told)
                 return
-            served = {client for clients in done for client in clients}
-            for place, client in enumerate(request.clients):
-                if client not in served:
-                    yield from self._replies(request.only([place]))
         else:
             yield from self._after(request, passes)
+            return
+        served = {client for clients in done for client in clients}
+        for place, client in enumerate(request.clients):
+            if client not in served:
+                yield from self._replies(request.only([place]))
 
     def _passes(self, request: Request) -> _Passes:
         """Cut a cohort into clients whose steps go alike, but for those that lost their state."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from flower_fedcon.arrays import dot, is_array, times, wide
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, printable
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.objectives.client_axis import (
     Stackable,
@@ -24,6 +26,8 @@ from flower_fedcon.objectives.read_attributes import attributes_read
 from flower_fedcon.validation import Array, float_array, nonnegative, total
 
 _SQUARED = 2**18  # entries of which the squares are kept at once
+_FORMER = {"losses": "loss", "slopes": "slope"}
+_PROBED = 16  # rows
 _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
 _TOP = 0.025  # relative error of the largest eigenvalue of a large Gram matrix
 _DATA = ("rows", "targets", "weights")  # what has an axis of rows
@@ -77,6 +81,10 @@ class LinearModel(Objective, Stackable):
     """w_i, with mean 1; None where all are."""
     _plain: bool  # whether scores of one client are a product of its rows and a vector
     _bound: Array | None = None  # where there is an intercept: 0 for it, 1 for what l2 holds
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _expect_new_names(cls)
 
     def __init__(
         self,
@@ -300,6 +308,8 @@ class LinearModel(Objective, Stackable):
         kind = type(self)
         if not _is_three_functions(kind) or hasattr(self, "constraint_value"):
             return None
+        if not all(isinstance(getattr(self, n), int | float | np.number) for n in _NUMBERS):
+            return None
         read = attributes_read(kind, ("loss", "slope", "curvature"))
         own = {
             name: value
@@ -312,6 +322,43 @@ class LinearModel(Objective, Stackable):
         except TypeError:
             return None
         return (self.rows.dtype, self.targets.dtype, self.sparse, *sorted(own.items(), key=_name))
+
+    @classmethod
+    def why_not_stacked(cls, objectives: Sequence[Any]) -> str | None:
+        """Return which of a class's own functions does not work along an axis; None if all do.
+
+        They are called with a few targets of two clients, together and alone.
+        """
+        first, last = objectives[0], objectives[-1]
+        few = min(first.num_examples, last.num_examples, _PROBED)
+        targets = np.stack([first.targets[:few], last.targets[-few:]])
+        one_row = first._scores(np.zeros(first.shape, first.dtype), first.rows[:1])
+        shape = (2, *one_row.shape[:-1], few)  # between the two, an axis of classes perhaps
+        scores = np.linspace(-2.0, 2.0, math.prod(shape)).reshape(shape).astype(first.dtype)
+        for name in ("loss", "slope", "curvature"):
+            if _is_ours(next(kind for kind in cls.__mro__ if name in vars(kind))):
+                continue
+            function = getattr(first, name)
+            with np.errstate(all="ignore"):
+                try:
+                    pairs = zip(scores, targets, strict=True)
+                    alone = np.stack([function(s.copy(), t.copy()) for s, t in pairs])
+                except Exception:  # told when a client comes to it
+                    continue
+                try:
+                    found = np.asarray(function(scores.copy(), targets.copy()))
+                    wrong = "" if found.shape == alone.shape else f"has shape {found.shape}"
+                    if not wrong and not np.allclose(found, alone, equal_nan=True):
+                        wrong = "has other values"
+                except Exception as error:
+                    wrong = f"raises {type(error).__name__}: {printable(str(error), 100)}"
+            if wrong:
+                return (
+                    f"{cls.__name__}.{name} of scores of shape {shape}, with a leading axis for "
+                    f"clients, {wrong}, and is not what it is of each client's: write it entry by "
+                    "entry, in NumPy"
+                )
+        return None
 
     @classmethod
     def along_axis(cls, objectives: Sequence[Any], factors: Sequence[float]) -> Self:
@@ -684,15 +731,46 @@ _MADE = (
 """What this package makes of the three functions."""
 
 
+def _expect_new_names(kind: type[LinearModel]) -> None:
+    """Raise if a subclass of a loss defines functions by the names that these had once."""
+    for old, new in _FORMER.items():
+        owner = next(one for one in kind.__mro__ if new in vars(one))
+        if old in vars(kind) and owner is not LinearModel and _is_ours(owner):
+            raise ConfigError(
+                f"{kind.__name__}.{old} would be ignored, and {owner.__name__}.{new} used: call it "
+                f"{new}, and define loss, slope and curvature together"
+            )
+
+
+def _is_ours(kind: type) -> bool:
+    """Return whether a class is one of this package."""
+    return kind.__module__.startswith(f"{__name__.partition('.')[0]}.")
+
+
 def _is_three_functions(kind: type[LinearModel]) -> bool:
     """Return whether all that a class from elsewhere has of its own are the three functions."""
-    here = f"{__name__.partition('.')[0]}."
-    others = [one for one in kind.__mro__[:-1] if not one.__module__.startswith(here)]
+    others = [one for one in kind.__mro__[:-1] if not _is_ours(one)]
     return not any(name in vars(one) for one in others for name in _MADE)
 
 
 def _name(item: tuple[str, Any]) -> str:
     return item[0]
+
+
+def _compared(value: Any) -> Hashable | None:
+    """Return what values that mean the same share; None for one that may be changed, or is bound.
+
+    Functions mean the same if they are the same object, and a method of an object only there.
+    """
+    if isinstance(value, tuple):
+        parts = tuple(map(_compared, value))
+        return None if None in parts else parts
+    if value is None or isinstance(value, int | float | str | bytes | np.dtype | np.generic):
+        return type(value), value
+    bound = getattr(value, "__self__", None)
+    if callable(value) and (bound is None or isinstance(bound, ModuleType)):
+        return type(value), id(value)
+    return None
 
 
 def _all_rows(each: Sequence[Any]) -> Any:
