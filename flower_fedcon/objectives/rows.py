@@ -6,7 +6,6 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from types import ModuleType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -26,6 +25,7 @@ from flower_fedcon.objectives.read_attributes import attributes_read
 from flower_fedcon.validation import Array, float_array, nonnegative, total
 
 _SQUARED = 2**18  # entries of which the squares are kept at once
+_THREE = ("loss", "slope", "curvature")
 _FORMER = {"losses": "loss", "slopes": "slope"}
 _PROBED = 16  # rows
 _GRAM = 2000  # rows or columns of a sparse matrix, up to which its Gram matrix is made
@@ -310,7 +310,7 @@ class LinearModel(Objective, Stackable):
             return None
         if not all(isinstance(getattr(self, n), int | float | np.number) for n in _NUMBERS):
             return None
-        read = attributes_read(kind, ("loss", "slope", "curvature"))
+        read = attributes_read(kind, _THREE)
         own = {
             name: value
             for name, value in vars(self).items()
@@ -329,35 +329,35 @@ class LinearModel(Objective, Stackable):
 
         They are called with a few targets of two clients, together and alone.
         """
+        own = [name for name in _THREE if not _is_ours(_owner_of(cls, name))]
+        if not own:
+            return None
         first, last = objectives[0], objectives[-1]
         few = min(first.num_examples, last.num_examples, _PROBED)
         targets = np.stack([first.targets[:few], last.targets[-few:]])
         one_row = first._scores(np.zeros(first.shape, first.dtype), first.rows[:1])
         shape = (2, *one_row.shape[:-1], few)  # between the two, an axis of classes perhaps
         scores = np.linspace(-2.0, 2.0, math.prod(shape)).reshape(shape).astype(first.dtype)
-        for name in ("loss", "slope", "curvature"):
-            if _is_ours(next(kind for kind in cls.__mro__ if name in vars(kind))):
-                continue
+        for name in own:
             function = getattr(first, name)
-            with np.errstate(all="ignore"):
-                try:
-                    pairs = zip(scores, targets, strict=True)
-                    alone = np.stack([function(s.copy(), t.copy()) for s, t in pairs])
-                except Exception:  # told when a client comes to it
-                    continue
-                try:
-                    found = np.asarray(function(scores.copy(), targets.copy()))
-                    wrong = "" if found.shape == alone.shape else f"has shape {found.shape}"
-                    if not wrong and not np.allclose(found, alone, equal_nan=True):
-                        wrong = "has other values"
-                except Exception as error:
-                    wrong = f"raises {type(error).__name__}: {printable(str(error), 100)}"
-            if wrong:
-                return (
-                    f"{cls.__name__}.{name} of scores of shape {shape}, with a leading axis for "
-                    f"clients, {wrong}, and is not what it is of each client's: write it entry by "
-                    "entry, in NumPy"
-                )
+            each = [_tried(function, s, t) for s, t in zip(scores, targets, strict=True)]
+            alone = [one for one in each if not isinstance(one, str)]
+            found = _tried(function, scores, targets)
+            if len(alone) < len(each):
+                continue  # what fails in any case is told when a client comes to it
+            if isinstance(found, str):
+                wrong = found
+            elif found.shape != (2, *alone[0].shape):
+                wrong = f"has shape {found.shape}"
+            elif not np.allclose(found, np.stack(alone), equal_nan=True):
+                wrong = "has other values"
+            else:
+                continue
+            return (
+                f"{cls.__name__}.{name} of scores of shape {shape}, with a leading axis for "
+                f"clients, {wrong}, and is not what it is of each client's: write it entry by "
+                "entry, in NumPy"
+            )
         return None
 
     @classmethod
@@ -734,12 +734,17 @@ _MADE = (
 def _expect_new_names(kind: type[LinearModel]) -> None:
     """Raise if a subclass of a loss defines functions by the names that these had once."""
     for old, new in _FORMER.items():
-        owner = next(one for one in kind.__mro__ if new in vars(one))
+        owner = _owner_of(kind, new)
         if old in vars(kind) and owner is not LinearModel and _is_ours(owner):
             raise ConfigError(
                 f"{kind.__name__}.{old} would be ignored, and {owner.__name__}.{new} used: call it "
                 f"{new}, and define loss, slope and curvature together"
             )
+
+
+def _owner_of(kind: type, name: str) -> type:
+    """Return the class that a class has an attribute from."""
+    return next(one for one in kind.__mro__ if name in vars(one))
 
 
 def _is_ours(kind: type) -> bool:
@@ -757,20 +762,13 @@ def _name(item: tuple[str, Any]) -> str:
     return item[0]
 
 
-def _compared(value: Any) -> Hashable | None:
-    """Return what values that mean the same share; None for one that may be changed, or is bound.
-
-    Functions mean the same if they are the same object, and a method of an object only there.
-    """
-    if isinstance(value, tuple):
-        parts = tuple(map(_compared, value))
-        return None if None in parts else parts
-    if value is None or isinstance(value, int | float | str | bytes | np.dtype | np.generic):
-        return type(value), value
-    bound = getattr(value, "__self__", None)
-    if callable(value) and (bound is None or isinstance(bound, ModuleType)):
-        return type(value), id(value)
-    return None
+def _tried(function: Callable[..., Any], *arrays: Array) -> Array | str:
+    """Return what a function makes of copies of arrays; what it raises, in words."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*(array.copy() for array in arrays)))
+    except Exception as error:
+        return f"raises {type(error).__name__}: {printable(str(error), 100)}"
 
 
 def _all_rows(each: Sequence[Any]) -> Any:
