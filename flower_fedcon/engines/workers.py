@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
+from multiprocessing import current_process
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,12 @@ class WorkersEngine(InProcess):
 
     def open(self, run: RunInfo) -> None:
         """Start the processes."""
+        if current_process().daemon:
+            raise ConfigError(
+                f"workers={self._workers}: this is itself a worker process (a daemon of "
+                "multiprocessing), which may start none: leave out workers=, or start it with "
+                "daemon=False"
+            )
         objectives, count = self._problem.objectives, self._count
         share = max(1, cores() // count)
         threads = min(share, chosen() or share)

@@ -326,9 +326,18 @@ class FederatedProblem:
 
     def _objective(self, packed: Array, values: Sequence[float] | None = None) -> float:
         if values is None:
-            values = [c.value(packed) for c in self._summands]
+            values = [self._value(j, packed) for j in range(len(self._summands))]
         total = math.fsum(values) / len(values)
         return total if self.regularizer is None else total + self.regularizer.value(packed)
+
+    def _value(self, j: int, packed: Array) -> float:
+        """Return a summand's value; whose it is, is said where it is no number."""
+        try:
+            return self._summands[j].value(packed)  # type: ignore[no-any-return]
+        except ConfigError as error:
+            if len(self._summands) < self.num_clients:
+                raise
+            raise ConfigError(f"client {self.names[j]}: {error}") from None
 
     @staticmethod
     def _mean(arrays: Sequence[Array]) -> Array:

@@ -104,11 +104,15 @@ def load(
     except FileNotFoundError:
         return None
     except state_files.DamagedError as error:
-        raise FedConError(f"cannot resume: {error}. Start again in another run directory") from None
+        raise FedConError(
+            f"cannot resume: {error}. Was it a run of another algorithm than {strategy.title}? "
+            "Start again in another run directory"
+        ) from None
     if not _is_checkpoint(content, setup.num_clients):
         raise FedConError(
             f"cannot resume: {path} is not a checkpoint of {setup.num_clients} clients that this "
-            "version of flower-fedcon wrote. Start again in another run directory"
+            "version of flower-fedcon wrote: had the run another number of clients? Start again in "
+            "another run directory"
         )
     then: Fingerprint = content["fingerprint"]
     # What rounds have cost follows from how their cohorts were drawn.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,9 +119,12 @@ class ConstraintSet(ABC):
 
 def rounding_of(x: Array) -> float:
     """Return the rounding of x itself, and of sums over its entries: no nearer point is written."""
-    size = np.abs(x)
-    entries = 4.0 * float(size.max(initial=0.0)) + float(size.sum(dtype=np.float64))
-    return float(np.finfo(x.dtype).eps) * entries
+    sizes = np.abs(x)
+    largest = float(sizes.max(initial=0.0))
+    if not 0 < largest < math.inf:
+        return 4 * float(np.finfo(x.dtype).eps) * largest
+    entries = 4.0 + float((sizes / largest).sum(dtype=np.float64))  # so that no sum overflows
+    return float(np.finfo(x.dtype).eps) * largest * entries
 
 
 class AffineAtom(Atom):

@@ -99,7 +99,14 @@ class LpBall(ConstraintSet):
         if self._closed is not None:
             return self._closed.project(x, batch=batch)
         expect_finite(self, x)
-        return each(x, batch, self._project)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is certified
+                return each(x, batch, self._project)
+        except (ValueError, OverflowError):  # no root is enclosed: numbers beyond arithmetic
+            raise FedConError(
+                f"the projection onto {self!r} of entries up to {float(np.abs(x).max()):.3g} is "
+                "beyond what arithmetic bears: scale the model and the radius"
+            ) from None
 
     def _project(self, x: Array) -> Array:
         from scipy.optimize import brentq  # slow to import

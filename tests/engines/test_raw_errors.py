@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 
 import numpy as np
 import pytest
 
 from flower_fedcon import FederatedProblem, simulate
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.regularizers import L1, GroupLasso
 from flower_fedcon.runs.toml import read_toml
-from flower_fedcon.sets import Birkhoff, CappedSimplex, GroupL2Ball, KNormBall, L1Ball, Simplex
-from flower_fedcon.strategies import FedAvg, FedFW, FedMiD
+from flower_fedcon.sets import (
+    Birkhoff,
+    CappedSimplex,
+    GroupL2Ball,
+    KNormBall,
+    L1Ball,
+    LpBall,
+    Simplex,
+)
+from flower_fedcon.strategies import FedAvg, FedFW, FedMiD, Scaffold
 
 STRATEGY = FedAvg(client_lr=0.1, local_steps=1)
 
@@ -90,6 +99,49 @@ def test_folders_and_changes_that_are_none(tmp_path):
         simulate(STRATEGY, problem(), 2, allow_changes=["nonsense"], **again)
     longer = FedAvg(client_lr=0.2, local_steps=1)
     assert len(simulate(longer, problem(), 2, allow_changes=["client_lr"], **again)) >= 1
+
+
+def test_a_run_of_another_algorithm_or_number_of_clients(tmp_path):
+    simulate(STRATEGY, problem(), 1, run_dir=tmp_path)
+    other = Scaffold(client_lr=0.1, local_steps=1)
+    with pytest.raises(FedConError, match=r"a run of another algorithm than Scaffold\?"):
+        simulate(other, problem(), 2, run_dir=tmp_path, resume=True)
+    fewer = FederatedProblem([Quadratic(np.eye(2), np.ones(2))] * 2)
+    with pytest.raises(FedConError, match=r"of 2 clients .* another number of clients\?"):
+        simulate(STRATEGY, fewer, 2, run_dir=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("value", ["a", None, 1j, [1.0, 2.0]])
+def test_a_value_that_is_no_number_names_the_client(value):
+    class Own:
+        shape = (2,)
+
+        def value(self, x):
+            return value
+
+        def gradient(self, x):
+            return np.zeros(2)
+
+    clients = [Quadratic(np.eye(2), np.ones(2)), Own()]
+    with pytest.raises(ConfigError, match=r"client Ulm: Own.value\(x\) must return a number"):
+        simulate(STRATEGY, FederatedProblem(clients, names=["Bonn", "Ulm"]), 1)
+
+
+def test_workers_are_not_started_by_a_daemon(monkeypatch):
+    monkeypatch.setitem(vars(multiprocessing.current_process())["_config"], "daemon", True)
+    with pytest.raises(ConfigError, match="workers=2: this is itself a worker process"):
+        simulate(STRATEGY, problem(), 1, workers=2)
+
+
+@pytest.mark.parametrize("p", [1.5, 3.0])
+def test_balls_at_the_end_of_the_numbers(p):
+    far = np.array([1e308, 1e308])
+    for radius in (1.0, 1e-308):
+        with pytest.raises(FedConError, match="beyond what arithmetic bears"):
+            LpBall(p, radius).project(far)
+    ball = LpBall(p, 1e308)
+    assert not ball.contains(far)
+    assert ball.contains(ball.project(far))
 
 
 @pytest.mark.parametrize(
