@@ -36,7 +36,8 @@ _NEWTON = 1000  # entries of a model, up to which Hessians are exchanged by defa
 _MOMENTUM = 0.9  # of large models: a tenth of the rounds, where they are ill-conditioned
 _ROUNDING = 1e-9
 _NOTHING = 1000.0  # machine epsilons: a gradient that is rounding
-_REACH = 16.0  # machine epsilons of what a model's terms are: their gradient's rounding
+_DIGIT = 4.0  # machine epsilons of a model's terms: the last digit of their gradient
+_REACH = 4.0  # such digits: its rounding
 _TRIES = 5  # at a weight that leaves nothing
 _SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
 
@@ -315,7 +316,7 @@ class Walk:
             kkt = certify(self._run.server, self._engine, self._units)["kkt"]
             self._count(1)
             x = self._run.server.x
-            digit = float(np.finfo(x.dtype).eps) * self._units.reach(x)
+            digit = _DIGIT * float(np.finfo(x.dtype).eps) * self._units.reach(x)
             if kkt <= max(self.target, _REACH * digit) or played >= self.max_rounds:
                 return kkt, kkt <= max(self.target, digit), played
             some = min(max(1, int(_SPARSER * played)), self.max_rounds - played)

@@ -160,7 +160,7 @@ def test_a_calendar_year_beside_an_indicator():
 @pytest.mark.parametrize("value", [0.1, 3.0, 1e9, 0.0])
 def test_a_constant_target_selects_nothing(value):
     for model in (FederatedLassoCV(**GRID), FederatedElasticNetCV(**GRID, rule="1se")):
-        found = model.fit(1e3 * ROWS, np.full(48, value), groups=GROUPS)
+        found = fitted((model, np.full(48, value)), 1e3 * ROWS)
         assert found.coef_.tolist() == [0.0, 0.0, 0.0]
         assert found.intercept_ == pytest.approx(value)
 
