@@ -45,6 +45,20 @@ class _Node:
         return self.says is None and not self.failures
 
 
+def _other_data(before: ClientInfo, now: ClientInfo) -> str:
+    """Return how a client's data differ from those that a run began with; "" if they do not.
+
+    A table is not compared before with after it was prepared.
+    """
+    if before.schema != now.schema:
+        return ""
+    if before.num_examples != now.num_examples:
+        return f": {now.num_examples} rows, then {before.num_examples}"
+    if before.digest and now.digest and before.digest != now.digest:
+        return f": digest {now.digest[:12]}, then {before.digest[:12]}"
+    return ""
+
+
 class Nodes:
     """Which node is which client: names are stable, Flower's node ids need not be.
 
@@ -153,6 +167,8 @@ class Nodes:
             reason = f"client {info.name} was not there when this run began: it is for a later run"
         elif self._layout and info.layout and info.layout.shapes != self._layout.shapes:
             reason = f"client {info.name} has a model of shape {info.layout.shapes}"
+        elif self._members is not None and (other := _other_data(self.infos[info.name], info)):
+            reason = f"client {info.name} came back with other data than this run began with{other}"
         else:
             if holder is not None and holder != node:
                 _log.warning("client %s is on another node now: %s", info.name, node)

@@ -72,6 +72,39 @@ def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authentica
 
 
 @on_grid
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"num-examples": 7}, ": 7 rows, then 1"),
+        ({"digest": "f" * 64}, ": digest ffffffffffff, then "),
+        ({}, ""),
+    ],
+)
+def test_a_client_that_comes_back_with_other_data_is_refused(said, told, tmp_path, log):
+    """As resuming refuses other data: the run goes on with the others."""
+    grid = with_stranger(silence)
+    stranger = grid.nodes.pop(STRANGER)
+    stranger.node_config.update({"partition-id": 2, "num-partitions": 6})
+    grid.replies_to = lambda message: FakeGrid.replies_to(grid, message)
+
+    def move(record):
+        if record["round"] == 1:
+            del grid.nodes[998]
+            grid.nodes[STRANGER] = stranger
+            grid.replies_to = lambda message: (
+                says(name="2", **said)(grid, message)
+                if said and message.metadata.dst_node_id == STRANGER
+                else FakeGrid.replies_to(grid, message)
+            )
+
+    options = {"evaluate_every": 1, "callbacks": [move], "run_dir": tmp_path}
+    history = avg().start(grid, num_rounds=3, **options).history
+    assert history["replies"].tolist() == ([6, 5, 5] if said else [6, 6, 6])
+    line = f"client 2 came back with other data than this run began with{told}"
+    assert any(line in message for message in log.messages) == bool(said)
+
+
+@on_grid
 def test_who_comes_later_is_for_a_later_run(log):
     grid = FakeGrid(q6_objectives())
     grid.nodes[STRANGER] = grid.nodes.pop(995)
