@@ -21,7 +21,7 @@ from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import StepTaker
-from flower_fedcon.objectives.foreign import as_seen
+from flower_fedcon.objectives.foreign import as_seen, why_no_batches
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.objectives.private_objective import for_steps
 from flower_fedcon.solvers import LocalProblem, LocalSolver
@@ -265,15 +265,13 @@ class FedConClient(FlowerClient, Generic[State]):
         self.num_clients = run.num_clients
         self._take(run.settings)
         self._batch_size = run.settings.get("batch_size")
-        if self._batch_size is not None:
-            count("batch_size", self._batch_size)
-            if not hasattr(self.objective, "stochastic_gradient"):
-                raise ConfigError(
-                    "batch_size needs an objective with stochastic_gradient(x, rng, batch_size)"
-                )
         mean = getattr(self, "constraints", "mean") == "mean"  # others are not weighed
         objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
+        if self._batch_size is not None:
+            size = count("batch_size", self._batch_size)
+            if (reason := why_no_batches(self.objective, size)) is not None:
+                raise ConfigError(reason)
         # Looked up once, not in each step.
         self._acting, self.remembers = self, self.state_type is not None
         if SETTING in run.settings:

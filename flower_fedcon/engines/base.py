@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import Record
 from flower_fedcon.core.infos import ClientInfos
-from flower_fedcon.core.protocol import ClientInfo
-from flower_fedcon.errors import AlgorithmError, FedConError
+from flower_fedcon.core.protocol import ClientInfo, RunInfo
+from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.objectives import ManyClients
+from flower_fedcon.objectives.foreign import why_no_batches
+from flower_fedcon.objectives.many import representatives
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
@@ -41,6 +43,19 @@ class InProcess(Engine):
             return ClientInfos(problem.objectives, problem.names)
         pairs = zip(problem.objectives, problem.names, strict=True)
         return [ClientInfo.of(objective, name) for objective, name in pairs]
+
+    def check_batches(self, run: RunInfo) -> None:
+        """Refuse batches of objectives that have none, as their own clients would.
+
+        Raises
+        ------
+        ConfigError
+        """
+        size = run.settings.get("batch_size")
+        standing = representatives(self._problem.objectives) if size else ()
+        reasons = (why_no_batches(objective, size) for objective in standing)
+        if (reason := next(filter(None, reasons), None)) is not None:
+            raise ConfigError(reason)
 
     def digests(self) -> dict[str, list[str]]:
         """Return those of the clients' objectives, and of D and psi."""

@@ -98,6 +98,7 @@ class StackedEngine(InProcess):
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
+        self.check_batches(run)
         pad = run.settings.get("batch_size") is None
         self._groups = [_Group(*group) for group in stacks(objectives, pad=pad)]
         self._everyone = np.arange(n := len(objectives))

@@ -58,6 +58,7 @@ class WorkersEngine(InProcess):
                 "multiprocessing), which may start none: leave out workers=, or start it with "
                 "daemon=False"
             )
+        self.check_batches(run)
         objectives, count = self._problem.objectives, self._count
         share = max(1, cores() // count)
         threads = min(share, chosen() or share)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.set_aside import set_aside
 from flower_fedcon.validation import Array, count, nonnegative
 
 
@@ -38,6 +39,12 @@ class Objective(ABC):
     second-order methods take it; where it defines `hessian_products(x)`, the map v -> H v, so does
     the local solver "exact".
 
+    `value` and `gradient` say what the function is, all else is a faster or a further form of it. A
+    subclass of a loss that overrides `gradient` alone therefore has none of the forms that it
+    inherits (Hessians, minibatches, constants), unless it defines them, too, and where one is
+    asked for an error names it. `stochastic_gradient`, where it is overridden, takes the place of
+    `batch_gradient`.
+
     Attributes
     ----------
     shape : tuple of int
@@ -51,6 +58,10 @@ class Objective(ABC):
     shape: tuple[int, ...]
     num_examples: int = 1
     dtype: np.dtype[Any] = np.dtype(np.float64)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        set_aside(cls, Objective)
 
     @abstractmethod
     def value(self, x: Array) -> float:

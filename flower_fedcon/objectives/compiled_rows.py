@@ -13,6 +13,7 @@ from flower_fedcon.objectives.client_axis import VertexStep, Which
 from flower_fedcon.objectives.compiled_softmax import CompiledSoftmax
 from flower_fedcon.objectives.local_pass import LocalPass
 from flower_fedcon.objectives.losses import LeastSquares, LogisticRegression
+from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.objectives.softmax import SoftmaxRegression
 from flower_fedcon.objectives.step_arguments import drift_of, numbers_of
 from flower_fedcon.validation import Array
@@ -197,18 +198,23 @@ class CompiledRows:
         return moved  # type: ignore[no-any-return]
 
 
-_LINKS = {
-    LeastSquares.slope: (False, 1.0),
-    LogisticRegression.slope: (True, 0.5),
-}
-"""The losses whose loops are compiled: whether by the logistic link, and the slope's factor."""
+_LINKS = {LeastSquares: (False, 1.0), LogisticRegression: (True, 0.5)}
+"""The losses of one score whose loops are compiled: whether by the logistic link, and the slope's
+factor."""
+
+
+def _compiled_kind(kind: type) -> type[LinearModel] | None:
+    """Return the loss of this package whose loops are compiled, and that a class has; or None."""
+    for ours in (*_LINKS, SoftmaxRegression):
+        if getattr(kind, "slope", None) is ours.slope and kind.loss is ours.loss:  # type: ignore[attr-defined]
+            return ours
+    return None
 
 
 def pays(whole: Any, times: int) -> bool:
     """Return whether loops that go so often over the data of all clients are compiled."""
     rows: Any = getattr(whole, "rows", None)
-    slope = getattr(type(whole), "slope", None)
-    if not (slope in _LINKS or slope is SoftmaxRegression.slope) or not is_array(rows):
+    if _compiled_kind(type(whole)) is None or not is_array(rows):
         return False
     return known(rows) and whole.weights is None and loops(rows, times) is not None
 
@@ -229,8 +235,9 @@ def compiled_form(whole: Any, times: int) -> CompiledRows | CompiledSoftmax | No
     number = np.full(len(whole.rows), 1.0, whole.rows.dtype)
     # Of an intercept, l2 is another.
     ridges = None if whole.intercept and np.any(whole.l2) else number * whole.l2
-    if type(whole).slope is SoftmaxRegression.slope:
+    kind = _compiled_kind(type(whole))
+    if kind is SoftmaxRegression:
         scaled = np.any(np.not_equal(whole.scale, 1.0))
         return None if scaled else CompiledSoftmax(module, *data, ridges)
-    logistic, factor = _LINKS[type(whole).slope]
+    logistic, factor = _LINKS[kind]
     return CompiledRows(module, *data, number * (factor * whole.scale), logistic, ridges)

@@ -9,10 +9,11 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.base import Objective, Scaled
 from flower_fedcon.objectives.bounds import GroupLossBounds, LossBound
 from flower_fedcon.objectives.packed import PackedObjective
 from flower_fedcon.objectives.rows import LinearModel
+from flower_fedcon.objectives.set_aside import SetAside, is_ours, owner_of
 from flower_fedcon.validation import Array
 
 _VALUES = ("value", "constraint_value")
@@ -121,6 +122,10 @@ def _plain(value: Any) -> Array | None:
     return array if array.dtype.kind in "biuf" else None
 
 
+_INTERFACES = Objective, LinearModel
+_AROUND = Scaled, PackedObjective, ForeignObjective, LossBound, GroupLossBounds
+
+
 def as_seen(objective: Any, layout: Layout) -> Any:
     """Return an objective as the algorithms see it: of one array, and checked if it is foreign."""
     if isinstance(objective, PackedObjective | ForeignObjective):
@@ -131,13 +136,47 @@ def as_seen(objective: Any, layout: Layout) -> Any:
     return ForeignObjective(objective) if is_foreign(objective) else objective
 
 
+def why_no_batches(objective: Any, size: int) -> str | None:
+    """Return why an objective has no minibatches of so many rows; None if it has.
+
+    One that draws its batches itself, by a `stochastic_gradient`, may have any number of rows; one
+    of this package that has none (`Quadratic`, say) counts as one row.
+    """
+    own = objective
+    while isinstance(own, _AROUND):
+        inside = isinstance(own, PackedObjective | ForeignObjective)
+        own = own._objective if inside else own.objective
+    kind = type(own)
+    name = kind.__name__
+    if _defines(own, "stochastic_gradient"):
+        return None
+    if is_foreign(own) and not _defines(own, "num_examples"):
+        return (
+            f"{name} does not say how many rows it has: set num_examples and define "
+            f"batch_gradient(x, rows), or leave batch_size={size} out"
+        )
+    if size >= int(own.num_examples) or _defines(own, "batch_gradient"):
+        return None
+    owner = owner_of(kind, "batch_gradient")
+    found = None if owner is None else vars(owner)["batch_gradient"]
+    if isinstance(found, SetAside):
+        return f"{found.why(name)}, or leave batch_size={size} out"
+    return f"{name} has no batch_gradient(x, rows): define it, or leave batch_size={size} out"
+
+
+def _defines(objective: Any, name: str) -> bool:
+    """Return whether an objective has a method or a number that it does not owe to `Objective`."""
+    inherited = isinstance(objective, Objective) and owner_of(type(objective), name) is Objective
+    own = not inherited or name in getattr(objective, "__dict__", ())
+    return own and hasattr(objective, name)
+
+
 def is_foreign(objective: Any) -> bool:
     """Return whether an object is none of this package's, or has a value or gradient of its own."""
     if isinstance(objective, LossBound | GroupLossBounds):
         return is_foreign(objective.objective)
-    here, interfaces = f"{__name__.partition('.')[0]}.", (Objective, LinearModel)
     kinds = type(objective).__mro__[:-1]
-    others = [kind for kind in kinds if not kind.__module__.startswith(here)]
-    ours = any(kind not in others and kind not in interfaces for kind in kinds)
+    others = [kind for kind in kinds if not is_ours(kind)]
+    ours = any(kind not in others and kind not in _INTERFACES for kind in kinds)
     own = getattr(objective, "__dict__", {})
     return not ours or any(name in part for part in (own, *map(vars, others)) for name in _OWN)

@@ -50,7 +50,8 @@ class PrivateObjective:
     def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
         kind, name = type(objective), type(objective).__name__
         linear = isinstance(objective, LinearModel)
-        own = kind.slope is not LinearModel.slope if linear else hasattr(kind, "clipped_sum")
+        own = hasattr(kind, "clipped_sum")
+        own &= not linear or kind.slope is not LinearModel.slope
         if not own:
             raise ConfigError(
                 f"{name} has no gradient of each example (clipped_sum), so its examples cannot be "

@@ -22,6 +22,7 @@ from flower_fedcon.objectives.client_axis import (
     together,
 )
 from flower_fedcon.objectives.read_attributes import attributes_read
+from flower_fedcon.objectives.set_aside import SetAside, is_ours, owner_of, set_losses_aside
 from flower_fedcon.validation import Array, float_array, nonnegative, total
 
 _SQUARED = 2**18  # entries of which the squares are kept at once
@@ -85,6 +86,7 @@ class LinearModel(Objective, Stackable):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _expect_new_names(cls)
+        set_losses_aside(cls, LinearModel)
 
     def __init__(
         self,
@@ -724,7 +726,7 @@ def _largest_square(rows: Any, bound: float) -> float:
 
 _MADE = (
     *("value", "gradient", "value_and_gradient", "batch_gradient", "stochastic_gradient"),
-    *("add_gradient", "pulled_gradient", "hessian_products", "second_derivatives"),
+    *("add_gradient", "pulled_gradient", "hessian", "hessian_products", "second_derivatives"),
     *("_scores", "_pull", "_mean", "_row_weights", "row_weights", "row_curvatures", "_gradient"),
     *("ridged", "ridge", "_held", "subset", "part", "along_axis"),
 )
@@ -734,28 +736,22 @@ _MADE = (
 def _expect_new_names(kind: type[LinearModel]) -> None:
     """Raise if a subclass of a loss defines functions by the names that these had once."""
     for old, new in _FORMER.items():
-        owner = _owner_of(kind, new)
-        if old in vars(kind) and owner is not LinearModel and _is_ours(owner):
+        owner = owner_of(kind, new)
+        if owner is None or owner is LinearModel or old not in vars(kind):
+            continue
+        if is_ours(owner):
             raise ConfigError(
                 f"{kind.__name__}.{old} would be ignored, and {owner.__name__}.{new} used: call it "
                 f"{new}, and define loss, slope and curvature together"
             )
 
 
-def _owner_of(kind: type, name: str) -> type:
-    """Return the class that a class has an attribute from."""
-    return next(one for one in kind.__mro__ if name in vars(one))
-
-
-def _is_ours(kind: type) -> bool:
-    """Return whether a class is one of this package."""
-    return kind.__module__.startswith(f"{__name__.partition('.')[0]}.")
-
-
 def _is_three_functions(kind: type[LinearModel]) -> bool:
     """Return whether all that a class from elsewhere has of its own are the three functions."""
-    others = [one for one in kind.__mro__[:-1] if not _is_ours(one)]
-    return not any(name in vars(one) for one in others for name in _MADE)
+    own = [vars(one) for one in kind.__mro__[:-1] if not is_ours(one)]
+    made = vars(LinearModel)
+    found = [(name, names[name]) for names in own for name in _MADE if name in names]
+    return all(isinstance(it, SetAside) or it is made.get(name) for name, it in found)
 
 
 def _name(item: tuple[str, Any]) -> str:

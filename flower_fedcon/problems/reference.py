@@ -25,6 +25,7 @@ from flower_fedcon.objectives import (
     SoftmaxRegression,
 )
 from flower_fedcon.objectives.curvatures import in_units
+from flower_fedcon.objectives.set_aside import is_ours, owner_of
 from flower_fedcon.problems.coordinate_descent import coordinate_descent
 from flower_fedcon.problems.proximal_newton import excess, interchangeable, newton
 from flower_fedcon.regularizers import Indicator, Regularizer
@@ -267,8 +268,17 @@ def _stack(objectives: Sequence[Any]) -> Objective | None:
     return Scaled(SoftmaxRegression(A, targets, cores[0].num_classes, l2), total)
 
 
+def _is_quadratic(f: Any) -> bool:
+    """Return whether a function is quadratic, in what it has of its kind of this package."""
+    known = ("value", "gradient", "hessian", "loss", "slope", "curvature")
+    owners = filter(None, (owner_of(type(f), name) for name in known))
+    return isinstance(f, Quadratic | LeastSquares) and all(map(is_ours, owners))
+
+
 def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] | None:
     """Solve the linear system of a quadratic problem; None if it is not one."""
+    if not all(map(_is_quadratic, parts)):
+        return None
     ridge = ridge.reshape(-1)
     if any(isinstance(f, LeastSquares) and f.sparse for f in parts):
         return None
@@ -282,8 +292,6 @@ def _direct(parts: Sequence[Any], ridge: Array, x: Array) -> tuple[Array, str] |
             rows = np.concatenate([rows, np.diag(np.sqrt(ridge))])
             targets = np.concatenate([targets, np.zeros(x.size)])
         return np.linalg.lstsq(rows, targets, rcond=None)[0].reshape(x.shape), "direct"
-    if not all(isinstance(f, Quadratic | LeastSquares) for f in parts):
-        return None
     hessian = np.diag(ridge)
     linear = np.zeros(x.size)
     for f in parts:
@@ -317,7 +325,7 @@ def _by_coordinates(
     if weights is None or len(smooth.parts) > 1 or not isinstance(smooth.parts[0], LeastSquares):
         return None
     f = smooth.parts[0]
-    if f.sparse or f.weights is not None or f.intercept or f.l2:
+    if not _is_quadratic(f) or f.sparse or f.weights is not None or f.intercept or f.l2:
         return None
     root = math.sqrt(f.scale / f.num_examples)
     A, b = f.rows.reshape(f.num_examples, -1), f.targets

@@ -16,6 +16,7 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Objective
 from flower_fedcon.objectives.client_axis import Stack, Stackable
 from flower_fedcon.objectives.packed import PackedObjective
+from flower_fedcon.objectives.set_aside import owner_of
 from flower_fedcon.regularizers import Separable, as_regularizer
 from flower_fedcon.sets import ConstraintSet, Product
 from flower_fedcon.torch.content import Untrained
@@ -23,6 +24,8 @@ from flower_fedcon.torch.local_loop import as_array
 from flower_fedcon.torch.packed_modules import PackedTorch
 from flower_fedcon.validation import Array, count, nonnegative, plain_array
 from flower_fedcon.wire.digests import digest
+
+_FORMS = "value", "gradient", "value_and_gradient", "batch_gradient", "stochastic_gradient"
 
 
 def _own(name: str, data: Any) -> Tensor:
@@ -213,7 +216,9 @@ class TorchObjective(Objective, Stackable):
 
     def packed_objective(self, layout: Layout) -> PackedObjective:
         """Return the function of the packed vector, as the algorithms see it."""
-        return PackedTorch(self, layout)
+        kind = type(self)
+        known = all(owner_of(kind, name) in (TorchObjective, Objective) for name in _FORMS)
+        return PackedTorch(self, layout) if known else PackedObjective(self, layout)
 
     @property
     def resume_key(self) -> str | None:
