@@ -52,7 +52,9 @@ class InProcess(Engine):
         ConfigError
         """
         size = run.settings.get("batch_size")
-        standing = representatives(self._problem.objectives) if size else ()
+        if size is None:
+            return
+        standing = representatives(self._problem.objectives)
         reasons = (why_no_batches(objective, size) for objective in standing)
         if (reason := next(filter(None, reasons), None)) is not None:
             raise ConfigError(reason)

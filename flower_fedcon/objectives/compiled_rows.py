@@ -198,14 +198,18 @@ class CompiledRows:
         return moved  # type: ignore[no-any-return]
 
 
-_LINKS = {LeastSquares: (False, 1.0), LogisticRegression: (True, 0.5)}
+_LINKS: dict[Any, tuple[bool, float]] = {
+    LeastSquares: (False, 1.0),
+    LogisticRegression: (True, 0.5),
+}
 """The losses of one score whose loops are compiled: whether by the logistic link, and the slope's
 factor."""
 
 
 def _compiled_kind(kind: type) -> type[LinearModel] | None:
     """Return the loss of this package whose loops are compiled, and that a class has; or None."""
-    for ours in (*_LINKS, SoftmaxRegression):
+    known_kinds: tuple[type[LinearModel], ...] = (*_LINKS, SoftmaxRegression)
+    for ours in known_kinds:
         if getattr(kind, "slope", None) is ours.slope and kind.loss is ours.loss:  # type: ignore[attr-defined]
             return ours
     return None

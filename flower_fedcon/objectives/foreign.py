@@ -123,7 +123,6 @@ def _plain(value: Any) -> Array | None:
 
 
 _INTERFACES = Objective, LinearModel
-_AROUND = Scaled, PackedObjective, ForeignObjective, LossBound, GroupLossBounds
 
 
 def as_seen(objective: Any, layout: Layout) -> Any:
@@ -142,10 +141,13 @@ def why_no_batches(objective: Any, size: int) -> str | None:
     One that draws its batches itself, by a `stochastic_gradient`, may have any number of rows; one
     of this package that has none (`Quadratic`, say) counts as one row.
     """
-    own = objective
-    while isinstance(own, _AROUND):
-        inside = isinstance(own, PackedObjective | ForeignObjective)
-        own = own._objective if inside else own.objective
+    own: Any = objective
+    while isinstance(
+        own, Scaled | PackedObjective | ForeignObjective | LossBound | GroupLossBounds
+    ):
+        inside: Any = own
+        hidden = isinstance(inside, PackedObjective | ForeignObjective)
+        own = inside._objective if hidden else inside.objective
     kind = type(own)
     name = kind.__name__
     if _defines(own, "stochastic_gradient"):
