@@ -99,7 +99,7 @@ def in_units(f: Any, sizes: Array) -> Any:
     """
     if isinstance(f, Scaled):
         return Scaled(in_units(f.objective, sizes), f.factor)
-    if isinstance(f, LinearModel) and f.bears(sizes):
+    if isinstance(f, LinearModel) and hasattr(f, "in_units") and f.bears(sizes):
         return f.in_units(sizes)
     if type(f) is Quadratic:
         other = copy.copy(f)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 _HERE = f"{__name__.partition('.')[0]}."
-_SECOND = ("hessian", "hessian_products", "second_derivatives")
+_SECOND = (
+    *("hessian", "hessian_products", "second_derivatives"),
+    *("entry_curvatures", "usual_sizes"),
+)
 _MADE_OF = {
     "value": ("value_and_gradient",),
     "gradient": (
         *("value_and_gradient", "batch_gradient", "add_gradient", "pulled_gradient"),
-        *("clipped_sum", "gradient_operator", "_curvature", *_SECOND),
+        *("clipped_sum", "gradient_operator", "in_units", "_curvature", *_SECOND),
     ),
     "stochastic_gradient": ("batch_gradient",),
 }
