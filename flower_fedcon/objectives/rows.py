@@ -331,7 +331,8 @@ class LinearModel(Objective, Stackable):
 
         They are called with a few targets of two clients, together and alone.
         """
-        own = [name for name in _THREE if not _is_ours(_owner_of(cls, name))]
+        owners = [(name, owner_of(cls, name)) for name in _THREE]
+        own = [name for name, owner in owners if owner is not None and not is_ours(owner)]
         if not own:
             return None
         first, last = objectives[0], objectives[-1]
