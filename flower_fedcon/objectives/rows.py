@@ -752,7 +752,8 @@ def _is_three_functions(kind: type[LinearModel]) -> bool:
     own = [vars(one) for one in kind.__mro__[:-1] if not is_ours(one)]
     made = vars(LinearModel)
     found = [(name, names[name]) for names in own for name in _MADE if name in names]
-    return all(isinstance(it, SetAside) or it is made.get(name) for name, it in found)
+    known = all(isinstance(it, SetAside) or it is made.get(name) for name, it in found)
+    return known and hasattr(kind, "curvature")
 
 
 def _name(item: tuple[str, Any]) -> str:
