@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -13,7 +13,7 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.regularizers.base import LONGEST
 from flower_fedcon.server.aggregation import Aggregation
-from flower_fedcon.validation import parameters
+from flower_fedcon.validation import Parameters, parameters
 
 if TYPE_CHECKING:
     from flower_fedcon.strategies.base import FedConStrategy
@@ -60,13 +60,11 @@ def _check_names(
     kind: type[FedConStrategy[Any]], args: Sequence[Any], given: Mapping[str, Any]
 ) -> None:
     """Raise for an argument of an unknown name, one too many without a name, or a missing one."""
-    known, title = parameters(kind), kind.__name__
+    (known, in_place), title = _known(kind), kind.__name__
     for name in given:
         if name not in known:
             hint = nearest(name, known, kind.other_names())
             raise ConfigError(f"{title} has no argument {name!r}: {hint}")
-    own = signature(kind.__init__).parameters.values()
-    in_place = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
     if len(args) > len(in_place):
         raise ConfigError(
             f"{title} takes {' and '.join(in_place) or 'no argument'} without a name, got "
@@ -79,6 +77,13 @@ def _check_names(
     ]
     if missing:
         raise ConfigError(f"{title} needs {', '.join(missing)}: `fedcon info {title}` says what")
+
+
+@lru_cache(maxsize=256)
+def _known(kind: type[FedConStrategy[Any]]) -> tuple[Parameters, list[str]]:
+    """Return a strategy's arguments, and those that need no name; found once for each class."""
+    own = signature(kind.__init__).parameters.values()
+    return parameters(kind), [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
 
 
 def check_convexity(strategy: FedConStrategy[Any]) -> None:
