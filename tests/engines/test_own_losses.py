@@ -121,15 +121,32 @@ def test_sparse_rows_without_any_entry(engine):
     assert history["objective"][-1] == 0.5
 
 
+@pytest.mark.parametrize("kind", [LeastSquares, LogisticRegression])
+def test_the_values_of_compiled_loops_are_those_of_an_own_loss(kind):
+    class Raised(kind):
+        def loss(self, scores, targets):
+            return super().loss(scores, targets) + 1.0
+
+    n, m, d = 60, 40, 100  # from here on loops are compiled
+    A, b = RNG.normal(size=(n, m, d)) / 10, np.sign(RNG.normal(size=(n, m)))
+    plain, raised = (list(map(made, A, b)) for made in (kind, Raised))
+    raised_by = [end(raised, e, 1)["objective"] - end(plain, e, 1)["objective"] for e in ENGINES]
+    np.testing.assert_allclose(raised_by, 1.0, rtol=1e-12)
+
+
 # --- what does not work along an axis -------------------------------------------------------------
 
 
 class ByRows(Own):
+    curvature = Own.curvature
+
     def slope(self, scores, targets):
         return np.array([math.tanh(a - b) for a, b in zip(scores, targets, strict=True)])
 
 
 class OfAllTargets(Own):
+    curvature = Own.curvature
+
     def slope(self, scores, targets):
         return scores - targets / (1 + np.sum(targets > 0))
 
