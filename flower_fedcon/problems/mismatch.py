@@ -87,7 +87,7 @@ L1Ball(radius=0.1) (problem.constraint), or say on_mismatch="warn" if this is me
     if given := oracles(kind, problem):
         ((name, value),) = given.items()
         source = "constraint" if isinstance(value, ConstraintSet) else "regularizer"
-        return _told(facts, f"give {title} {name}={value!r} (problem.{source})")
+        return _told(facts, f"give {kind.__name__} {name}={value!r} (problem.{source})")
     if wanted:
         needed = "constraints" if isinstance(wanted[0], Indicator) else "regularizers"
         return _told(facts, f"take an algorithm that works with such {needed} (`fedcon list`)")

@@ -241,6 +241,13 @@ class Run:
             self._engine.load(found["clients"])
         self._begin_audit(directory.path)
         _log.info("resuming %s after round %d", directory.path, self.server.round)
+        if self.server.round > plan.num_rounds:
+            _log.warning(
+                "%s holds %d rounds, more than the %d asked for: this is its whole history",
+                directory.path,
+                self.server.round,
+                plan.num_rounds,
+            )
         return history
 
     def _begin_audit(self, folder: Path) -> None:

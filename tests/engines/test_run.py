@@ -170,6 +170,16 @@ def test_refusals(options, words):
 # --- the run's folder -----------------------------------------------------------------------------
 
 
+def test_resuming_with_fewer_rounds_is_said(tmp_path, caplog):
+    simulate(avg(), q6(), 4, run_dir=tmp_path / "run")
+    with caplog.at_level("WARNING", logger="flwr"):
+        history = simulate(avg(), q6(), 2, run_dir=tmp_path / "run", resume=True)
+    assert history["round"][-1] == 4
+    assert "run holds 4 rounds, more than the 2 asked for" in caplog.text
+    with pytest.raises(ConfigError, match=r"go on with resume=True \(--resume\)"):
+        simulate(avg(), q6(), 4, run_dir=tmp_path / "run")
+
+
 def test_run_directory(tmp_path):
     folder = tmp_path / "a" / "run"
     history = simulate(avg(), q6(), 4, run_dir=folder, seed=5, evaluate_every=2)

@@ -85,7 +85,7 @@ def test_run_directories(fedcon: Command) -> None:
         assert fedcon("run", "small.toml", "--rounds", "1")[0] == 0
     assert {p.name for p in Path("runs").iterdir()} == {"small", "small-2", "small-3"}
     message = refusal(fedcon, "run", "small.toml", "--run-dir", "runs/small")
-    assert "runs/small holds a run already" in message
+    assert "runs/small holds a run already: go on with --resume" in message
     Path("file").touch()
     message = refusal(fedcon, "run", "small.toml", "--run-dir", "file/x")
     assert "cannot make the run directory file/x" in message

@@ -18,7 +18,8 @@ def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
     if run_dir is not None:
         if not resume and runs_in(run_dir):
             raise ConfigError(
-                f"{run_dir} holds a run already: choose another --run-dir, or remove it"
+                f"{run_dir} holds a run already: go on with --resume, choose another --run-dir, or "
+                "remove it"
             )
         return run_dir
     folder = first = Path("runs") / file.stem
