@@ -41,20 +41,25 @@ def path(
     seed: Seed = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A CSV file: weights, residuals, all coefficients."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="A CSV file: weights, residuals, all coefficients (of tables per standard "
+            "deviation, as the header says, unless standardize = false).",
+        ),
     ] = None,
     set_: Set = None,
 ) -> None:
     """Solve an experiment's problem for many weights of its regularizer.
 
-    Of tables the weight is lambda, whatever l1 is in the file; of other problems weights are
+    Of tables the weight is lambda, whatever l1 > 0 is in the file; of other problems weights are
     multiples of the problem's regularizer. For each there are at most as many rounds as the file's
     table "run" says, by the cohorts of its algorithm.
     """
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.paths import cross_validate, regularization_path
     from flower_fedcon.paths.path import default_strategy
-    from flower_fedcon.paths.path_report import coefficients, names_of, ratio_of, to_csv
+    from flower_fedcon.paths.path_report import coefficients, names_of, ratio_of, to_csv, unit_of
     from flower_fedcon.wire.whole_files import write_text
 
     experiment = Experiment.load(file, set_ or ())
@@ -75,14 +80,14 @@ def path(
         solved = chosen.path
     else:
         solved = regularization_path(problem, psi, strategy, **options)  # type: ignore[arg-type]
-    names = names_of(problem)
+    names, unit = names_of(problem), unit_of(problem)
     if psi is None:
         say(f"weights are multiples of the problem's own regularizer, {problem.regularizer!r}")
     _show(solved, chosen, weight.capitalize())
     if chosen is not None:
         place, ratio = chosen.one_standard_error, ratio_of(problem)
         say(f"{weight} {chosen.values[place]:.4g}, the largest within a standard error:")
-        value = "Value" if problem.preparation is None else "Per sd"
+        value = unit.capitalize() or "Value"
         titles = [value, *([ratio.capitalize()] if ratio else []), "In folds"]
         rows = table("Coefficient", *titles, right_from=1)
         for cells in coefficients(names, chosen, place, ratio=bool(ratio)):
@@ -90,7 +95,7 @@ def path(
         console().print(rows)
     say(repr(solved if chosen is None else chosen))
     if output is not None:
-        write_text(output, to_csv(names, solved, chosen, weight=weight))
+        write_text(output, to_csv(names, solved, chosen, weight=weight, unit=unit))
         say(f"path: {output}")
 
 

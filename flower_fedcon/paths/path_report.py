@@ -12,6 +12,7 @@ from flower_fedcon.paths.folds import CrossValidation
 from flower_fedcon.paths.path import RegularizationPath
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.runs.table_report import RATIOS
+from flower_fedcon.tables.own_files import PATH
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
@@ -24,6 +25,13 @@ def names_of(problem: FederatedProblem) -> list[str]:
     if problem.layout.layered or len(problem.layout.shape) == 1:
         return [f"x[{i}]" for i in range(size)]
     return [f"x{list(place)}" for place in np.ndindex(problem.layout.shape)]
+
+
+def unit_of(problem: FederatedProblem) -> str:
+    """Return of what the coefficients of a table's columns are, "per sd"; "" of other models."""
+    if problem.preparation is None:
+        return ""
+    return "per sd" if problem.preparation.standardized else "per unit"
 
 
 def ratio_of(problem: FederatedProblem) -> str:
@@ -51,14 +59,16 @@ def to_csv(
     chosen: CrossValidation | None = None,
     *,
     weight: str = "weight",
+    unit: str = "",
 ) -> str:
-    """Return a path as CSV, a row for each weight, whose column is called as `weight` says."""
+    """Return a path as CSV, a row for each weight.
+
+    Its column is called as `weight` says, and the coefficients' names end with their `unit`.
+    """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     held = () if chosen is None else ("held_out_loss", "standard_error")
-    rows.writerow(
-        [weight, "kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes", *held, *names]
-    )
+    rows.writerow([weight, *PATH, *held, *(_titled(name, unit) for name in names)])
     for i in range(len(path)):
         x = _flat(path, i)
         losses = () if chosen is None else (chosen.mean[i], chosen.standard_error[i])
@@ -66,6 +76,10 @@ def to_csv(
                    path.uplink_bytes[i], path.downlink_bytes[i], *losses, *x)  # fmt: skip
         rows.writerow([repr(value.item()) for value in map(np.asarray, numbers)])
     return text.getvalue()
+
+
+def _titled(name: str, unit: str) -> str:
+    return f"{name} {unit}" if unit and not name.startswith(INTERCEPT) else name
 
 
 def _flat(path: RegularizationPath, place: int) -> Array:

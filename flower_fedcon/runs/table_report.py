@@ -16,6 +16,7 @@ from flower_fedcon.errors import listed
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
+from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.preparation import INTERCEPT, first_of
 from flower_fedcon.wire.whole_files import write_text
 
@@ -105,7 +106,7 @@ class Report:
         write_text(folder / NAME, self.text)
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        header = ["column", "coefficient", "per_unit", self.ratio.replace(" ", "_")]
+        header = [*HEADER, self.ratio.replace(" ", "_")]
         shown = len(header) if self.ratio else 3
         writer.writerow(header[:shown])
         cells = ([name, *("" if math.isnan(v) else repr(v) for v in values)]

@@ -81,7 +81,7 @@ class Columns:
                 f"{self._path}: it has no rows: at least one is expected below the header"
             )
         targets = self._targets()
-        weights = None if not schema.weight else self._numbers(schema.weight, least=0.0)
+        weights = None if not schema.weight else self._numbers(schema.weight, "a weight")
         numeric = [self._feature(f) for f in schema.numeric]
         categories = [self._categories(feature) for feature in schema.categorical]
         if self.misfits:
@@ -115,14 +115,14 @@ class Columns:
             known = {mark: float(place) for place, mark in enumerate(schema.classes)}
             return self._labels(name, known, "correct it, or add the value to the schema")
         if schema.loss == "cox":
-            time = self._numbers(name, least=0.0)
+            time = self._numbers(name, "a time")
             remedy = (
                 "correct it, or name in the schema the value for an event that was not seen and "
                 "the one for an event that was, such as event_values = [1, 2]"
             )
             known = dict(zip(schema.event_values, (0.0, 1.0), strict=True))
             return np.stack([time, self._labels(schema.event, known, remedy)], axis=1)
-        return self._numbers(name, least=0.0 if schema.loss == "poisson" else None)
+        return self._numbers(name, "a count" if schema.loss == "poisson" else "")
 
     def _labels(
         self, name: str, known: Mapping[str, float], remedy: str, others: bool = False
@@ -160,9 +160,13 @@ class Columns:
         self._expect(good, name, expected, remedy)
         return np.array([found[mark] or 0.0 for mark in marks.tolist()])
 
-    def _numbers(self, name: str, least: float | None) -> Array:
-        """Return numbers, none of them missing."""
-        values = self._feature(Feature(name, range=() if least is None else (least, 1e300)))
+    def _numbers(self, name: str, positive: str) -> Array:
+        """Return numbers, none of them missing, and none negative where they are `positive`."""
+        values = self._feature(Feature(name))
+        if positive:
+            inside = np.isnan(values) | ((values >= 0.0) & (values <= 1e300))
+            expected = f"{positive} from 0 to 1e300"
+            self._expect(inside, name, expected, "correct the cell, or remove the row")
         if name not in {misfit.column for misfit in self.misfits}:
             remedy = "remove the row, or fill it in"
             self._expect(~np.isnan(values), name, "a number in every row", remedy)

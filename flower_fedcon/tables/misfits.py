@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError, nearest, printable
+from flower_fedcon.tables.own_files import written_by
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,12 @@ class DataError(ConfigError):
     @classmethod
     def lacking(cls, file: str | Path, names: Sequence[str], known: Sequence[str]) -> DataError:
         """Return the error of a file without these columns, in one line however many they are."""
+        if origin := written_by(known):
+            return cls(
+                f"{file}: it is no client's table, {origin} has written it: move it out of the "
+                "folder, or name the files of data such that it is none of them",
+                columns=names,
+            )
         found = []
         for name in names:
             near = nearest(name, known)

@@ -21,6 +21,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.tables.columns import Columns
 from flower_fedcon.tables.contrasts import check_outcomes, contrasts, listed, scales
 from flower_fedcon.tables.marks import canonical, fills_in
+from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import SPREAD, SUMMARY, Table
@@ -90,9 +91,7 @@ class Survey:
         """All lines as a CSV file: a line for each column and client, and for each category."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            ["column", "client", "category", "values", "missing", "least", "mean", "greatest"]
-        )
+        writer.writerow(SURVEY)
         for line in self.lines:
             numbers = ["" if v is None else repr(v) for v in (line.least, line.mean, line.greatest)]
             writer.writerow([line.column, line.client, "", line.values, line.missing, *numbers])
@@ -217,7 +216,10 @@ def seen_in_rows(columns: Columns) -> Iterator[str]:
         for value, rest in _far_out(distinct.tolist()):
             where = f"column {column!r}: {value:g} ({rows[value]} rows)"
             if fills_in(value):
-                yield f"{where}: if it stands for a missing value, add it to missing in the schema"
+                remedy = "add it to missing in the schema"
+                if column not in columns.schema.names:
+                    remedy = "remove such rows, since no target, time or weight may be missing"
+                yield f"{where}: if it stands for a missing value, {remedy}"
             else:
                 yield f"{where} is far from all others ({rest[0]:g} to {rest[-1]:g}): is it right?"
         if column in columns.schema.names and _counts_rows(column, known, distinct):

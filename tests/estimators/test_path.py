@@ -312,8 +312,8 @@ def test_from_the_shell(tmp_path, capsys):
     rows = list(csv.DictReader(table.open()))
     path = regularization_path(heart(), FREE, num=6, min_ratio=0.02)
     assert [float(row["lambda"]) for row in rows] == path.values.tolist()
-    assert [float(row["cp=4"]) for row in rows] == path.coefs[
-        :, list(rows[0]).index("cp=4") - list(rows[0]).index("age")
+    assert [float(row["cp=4 per sd"]) for row in rows] == path.coefs[
+        :, list(rows[0]).index("cp=4 per sd") - list(rows[0]).index("age per sd")
     ].tolist()
     assert float(rows[0]["held_out_loss"]) > float(rows[3]["held_out_loss"])
     assert main([*given[:4], "--set", "algorithm.name=Scaffold"]) == 2

@@ -158,7 +158,8 @@ def test_multinomial_coefficients_bear_class_and_column(tmp_path):
     with table.open() as lines:
         header = next(csv.reader(lines))
     assert header[0] == "lambda"
-    assert sorted(header[-9:]) == sorted(expected)
+    unit = [name if name.startswith("(") else f"{name} per sd" for name in expected]
+    assert sorted(header[-9:]) == sorted(unit)
 
 
 def test_a_ratio_is_of_a_column(tmp_path):

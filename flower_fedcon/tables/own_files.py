@@ -1,0 +1,22 @@
+"""The tables that this package writes, which a pattern such as "*.csv" may take for clients'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
+PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
+COEFFICIENTS = ("column", "coefficient", "per_unit")
+
+
+def written_by(names: Sequence[str]) -> str:
+    """Return what has written a file with these columns; "" if it is none of the package's.
+
+    >>> written_by(["lambda", *PATH, "age per sd"]), written_by(["age", "sex"])
+    ('`fedcon path --output`', '')
+    """
+    if tuple(names) == SURVEY:
+        return "`fedcon data check --output`"
+    if tuple(names[1 : 1 + len(PATH)]) == PATH:
+        return "`fedcon path --output`"
+    return "a run" if tuple(names[: len(COEFFICIENTS)]) == COEFFICIENTS else ""
