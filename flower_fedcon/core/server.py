@@ -89,7 +89,7 @@ class Server:
     ) -> None:
         self.setup, self.max_retries, self.round_deadline = setup, max_retries, round_deadline
         self.strategy = strategy.bind(setup)
-        self.state = self.strategy.initialize(x0)
+        self.state = self.strategy.initialize(x0.copy())  # the caller's stays as it is
         known = self.strategy
         rule = {} if known.compression is None else {SETTING: known.compression}
         self.info = RunInfo(

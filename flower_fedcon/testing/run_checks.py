@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.mirror import Mirror
 from flower_fedcon.engines.stacked import why_not_stackable
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
@@ -130,6 +131,24 @@ def strategy_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
             expect(contents(vars(held)) == before, f"a run changes {what}: keep it in the state")
             kept = all(value is names[key] for key, value in vars(held).items())
             expect(kept, f"a run replaces an attribute of {what}: keep it in the state")
+
+
+def state_unchanged(strategy: Strategy, problem: FederatedProblem) -> None:
+    """Check that a round returns another state, and leaves the one before as it was.
+
+    But for mirrors, whose columns move by themselves (`Mirror`).
+    """
+    for made in forms(strategy, problem):
+        run = OpenRun(made, problem)
+        for _ in range(3):
+            held = [part for part in run.server.state if not isinstance(part, Mirror)]
+            before = contents(held)
+            run.play()
+            expect(
+                contents(held) == before,
+                "`aggregate` changes its state in place: return another one, with arrays of its "
+                "own (x + y, and not x += y)",
+            )
 
 
 def resumed(strategy: Strategy, problem: FederatedProblem) -> None:

@@ -9,7 +9,7 @@ import pytest
 from own_algorithm import Own, OwnClient
 from problems import q6, q6_ball
 
-from flower_fedcon import registry
+from flower_fedcon import registry, simulate
 from flower_fedcon.errors import AlgorithmError, StateLostError
 from flower_fedcon.registry import register
 from flower_fedcon.strategies import FedFW, FedProx
@@ -35,6 +35,26 @@ def test_a_sound_pair_passes():
     check_algorithm(made())
     check_algorithm(made(), q6())
     check_algorithm(FedFW(q6_ball().constraint, penalty=1.0), q6_ball())
+
+
+def test_it_is_silent_if_nothing_fails(caplog, capfd):
+    check_algorithm(made())
+    assert caplog.text == ""
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_state_that_changes_in_place_is_named():
+    def adds(self, state, uploads):
+        state.w.__iadd__(uploads.mean("delta"))
+        return state
+
+    words = "state_unchanged: `aggregate` changes its state in place"
+    with pytest.raises(AlgorithmError, match=words):
+        check_algorithm(made({"aggregate": adds}))
+    problem = q6()
+    before = problem.start.copy()
+    simulate(made({"aggregate": adds}), problem, 3)
+    assert (problem.start == before).all()
 
 
 def counts_rounds(self, state, uploads):
@@ -79,7 +99,7 @@ def clips_each(self, state, down):
 def test_a_step_for_all_clients_at_once_looks_at_each():
     check_algorithm(made({}, {"step": clips_each}))
     registry._own.clear()
-    with pytest.raises(AlgorithmError, match=r"^Mine fails 1 of 14 checks: same_stacked: .*axes"):
+    with pytest.raises(AlgorithmError, match=r"^Mine fails 1 of 15 checks: same_stacked: .*axes"):
         check_algorithm(made({}, {"step": clips}))
     registry._own.clear()
     check_algorithm(made({}, {"step": clips, "one_at_a_time": "clips by one norm"}))
@@ -99,7 +119,7 @@ def grows(self, state, down):
         ({"aggregate": widens}, {}, "single_precision: "),
         ({}, {"step": squares}, "any_shape: a matrix has other iterates"),
         ({}, {"step": grows}, "finite_iterates: "),
-        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 14 checks"),
+        ({"uplink": ("delte",)}, {}, r"fails (1\d|9) of 15 checks"),
     ],
 )
 def test_what_is_wrong_is_named(server, client, words):
@@ -121,7 +141,7 @@ def test_state_that_starts_afresh_unnoticed_is_found():
         raise StateLostError("it is gone")
 
     client = {"state_type": Count, "step": step, "initialize": lambda self, down: Count(0)}
-    with pytest.raises(AlgorithmError, match=r"1 of 14 checks: lost_state: the reason does not na"):
+    with pytest.raises(AlgorithmError, match=r"1 of 15 checks: lost_state: the reason does not na"):
         check_algorithm(made({"readmit": readmit}, client))
     registry._own.clear()
     check_algorithm(made({}, client))  # the base names the algorithm
@@ -133,4 +153,4 @@ def test_it_says_what_does_not_fit():
     with pytest.raises(AlgorithmError, match="registered: unknown algorithm 'own_momentum'"):
         check_algorithm(Own(**STEPS))
     assert default_problem(FedProx(proximal=1.0)).constraint is None
-    assert len(CHECKS) == 14
+    assert len(CHECKS) == 15
