@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable
 from typing import Any, Self
@@ -22,6 +23,8 @@ _log = logging.getLogger("flwr")
 _REASON = 1200  # characters of a reason that are logged
 _LOGGED = 10  # reasons for dropping replies that are logged at a time
 _ALIKE = 12  # attempts after which one fault of all clients ends a run: on nodes, six minutes
+_BUGS = 3  # such attempts, where the fault names a line of the clients' own code
+_LINE = re.compile(r"\.py:[0-9]+ in ")
 _NOBODY: frozenset[int] = frozenset()
 
 
@@ -337,8 +340,10 @@ class Round:
 
         No node is to blame then, and asking once more does not help.
         """
-        everyone = 1 < len(self.cohort) == len(self._refusing)
-        return everyone and self._attempt >= _ALIKE and len(set(self._faults.values())) == 1
+        faults = set(self._faults.values())
+        everyone = 1 < len(self.cohort) == len(self._refusing) and len(faults) == 1
+        enough = _BUGS if any(map(_LINE.search, faults)) else _ALIKE
+        return everyone and self._attempt >= enough
 
     def uploads(self) -> Uploads:
         """Return the uploads of the phase under way."""

@@ -40,6 +40,7 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
 if TYPE_CHECKING:
@@ -266,9 +267,11 @@ class FlowerClient(NumPyClient):
             _log.warning("this node answers with an error: %s", printable(str(error)))
             return error.told
         _log.warning("this node answers with an error", exc_info=error)
+        place = own_places(error)
+        where = f" ({place})" if place else ""
         if self._has_table or self._ledger is not None:  # a library's words may hold a cell
-            return f"the client failed: {type(error).__name__}, see the node's own log"
-        return f"the client failed: {error!r}"
+            return f"the client failed: {type(error).__name__}{where}, see the node's own log"
+        return f"the client failed: {error!r}{where}"
 
 
 def released(reply: Reply, run: RunInfo, request: Request) -> Reply:

@@ -14,6 +14,7 @@ import inspect
 import sys
 import sysconfig
 import textwrap
+import traceback
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +101,26 @@ def _is_own(module_name: str) -> bool:
     file = getattr(sys.modules.get(module_name), "__file__", None)
     if file is None:
         return module_name == "__main__"
-    return not any(Path(file).resolve().is_relative_to(folder) for folder in _installed())
+    return not _is_installed(file)
+
+
+def own_places(error: BaseException) -> str:
+    """Return where an error arose in the user's own code: the last lines of it, file and function.
+
+    >>> own_places(ValueError("raised nowhere"))
+    ''
+    """
+    package = str(Path(__file__).resolve().parents[1])
+    found = [
+        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not _is_installed(frame.filename) and package not in str(Path(frame.filename).resolve())
+    ]
+    return ", ".join(found[-3:])
+
+
+def _is_installed(file: str) -> bool:
+    return any(Path(file).resolve().is_relative_to(folder) for folder in _installed())
 
 
 @functools.cache

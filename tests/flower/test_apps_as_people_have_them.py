@@ -115,7 +115,7 @@ def start(strategy, kind, rounds=2, **options):
     model = kind()
     grid = FakeGrid([None] * 3, make=app_of(kind, **app))
     first = ArrayRecord(model.state_dict())
-    result = strategy.start(grid, first, rounds, round_deadline=2.0, **options)
+    result = strategy.start(grid, first, rounds, **{"round_deadline": 2.0, **options})
     return result, model.state_dict(), result.arrays.to_torch_state_dict()
 
 
@@ -213,3 +213,14 @@ def test_arrays_in_fortran_order_are_read():
         found = load_array(Array(array).data)
         assert found.flags.c_contiguous
         assert (found.dtype, found.tolist()) == (array.dtype, array.tolist())
+
+
+def test_a_bug_of_all_clients_ends_the_run_and_says_where_it_is():
+    def body(model, method):
+        return {}["lr"], None
+
+    words = (
+        r"after 3 attempts .*KeyError\('lr'\) \(.*test_apps_as_people_have_them.py:\d+ in body\)"
+    )
+    with pytest.raises(FedConError, match=words):
+        start(FedProx(proximal=0.1), Small, body=body, round_deadline=600.0)
