@@ -79,6 +79,11 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         found: tuple[Any, Array] = validate_data(
             self, X, y, accept_sparse="csr", dtype=np.float64, **checks
         )
+        if checks.get("y_numeric") and found[1].dtype.kind in "US":
+            raise ValueError(
+                f"y must hold numbers, got the text {str(found[1].flat[0])!r}: convert it "
+                "(`y.astype(float)`); classes are for FederatedLogisticRegression"
+            )
         return found
 
     def _products(self, X: Any) -> Array:

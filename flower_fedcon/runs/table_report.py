@@ -46,12 +46,15 @@ class Report:
         Everything else, a line each.
     reached : Convergence, optional
         Whether the run has converged, `reached.converged`; None of one that was interrupted.
+    standardized : bool
+        Whether columns were; else their coefficients are per unit alone.
     """
 
     rows: list[tuple[str, float, float, float]]
     lines: list[str]
     ratio: str = ""
     reached: Convergence | None = None
+    standardized: bool = True
 
     @classmethod
     def of(
@@ -75,7 +78,8 @@ class Report:
                 zero = at_mean - math.fsum((own * preparation.centers).tolist())
                 rows.append((names[columns, k], at_mean, zero, math.nan))
         ratio = RATIOS.get(preparation.loss, "")
-        return cls(rows, _lines(server, record, reached), ratio, reached)
+        lines = _lines(server, record, reached)
+        return cls(rows, lines, ratio, reached, preparation.standardized)
 
     @property
     def text(self) -> str:
@@ -90,6 +94,8 @@ class Report:
         cells = [["column", "per sd", "per unit", self.ratio]]
         cells += [[name, *(_digits(v) for v in values)] for name, *values in used]
         cells = [row if self.ratio else row[:3] for row in cells]
+        if not self.standardized:
+            cells = [[row[0], *row[2:]] for row in cells]
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
         table = [
             "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.tables.marks import (
+    EXACT,
     boolean_in,
     canonical,
     folded,
+    looks_missing,
     number_in,
+    opposite,
     text_of,
     unfit_mark,
 )
@@ -24,6 +27,8 @@ from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array
 
 _COMMA = re.compile(r"[+-]?[0-9]*,[0-9]+")
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_LARGEST = 1e45  # the sum of the squares of 10^10 such numbers is one that a server takes
 _DOMAINS = {  # of transforms
     "log": (0.0, "a number > 0"),
     "log1p": (-1.0, "a number > -1"),
@@ -137,8 +142,9 @@ class Columns:
             found[mark] = known.get(mark, booleans.get(boolean_in(mark)))
             if found[mark] is None:
                 unknown.append(mark)
+        expected_marks = {"", *known, *map(opposite, known)}
         otherwise = [
-            mark for mark in found if mark and mark not in known and found[mark] is not None
+            mark for mark in found if mark not in expected_marks and found[mark] is not None
         ]
         if otherwise:
             self.notes.append(
@@ -152,6 +158,11 @@ class Columns:
                 said = _listed(unknown)
                 self.notes.append(
                     f"column {name!r}: {said} count as 0, since the schema names no negative value"
+                )
+            if odd := [mark for mark in unknown if looks_missing(mark, outcome=True)]:
+                self.notes.append(
+                    f"column {name!r}: {_listed(odd)} count as 0: if they stand for a missing "
+                    "value, remove such rows, since no target may be missing"
                 )
         expected = f"one of {', '.join(known)}"
         if booleans:
@@ -210,8 +221,26 @@ class Columns:
             values = values * values
         elif feature.transform != "none":
             values = getattr(np, feature.transform)(values)
+        if name in self.schema.names:
+            self._expect_usable(name, values, cells)
         transformed: Array = values
         return transformed
+
+    def _expect_usable(self, name: str, values: Array, cells: Any) -> None:
+        """Refuse numbers whose squares no sum can bear; note whole ones that lose digits."""
+        with np.errstate(invalid="ignore"):
+            expected = f"a number from -{_LARGEST:g} to {_LARGEST:g}, after its transform"
+            remedy = "correct the cell, or write the column in another unit"
+            self._expect(~(np.abs(values) > _LARGEST), name, expected, remedy)
+            long = np.flatnonzero(np.abs(self.numbers[name]) >= EXACT)
+        for place in long.tolist():
+            text = str(cells[place]).strip()
+            if _WHOLE.fullmatch(text) and int(text) != int(self.numbers[name][place]):
+                self.notes.append(
+                    f"column {name!r}: whole numbers of {len(text)} digits are rounded ({text}): "
+                    "is it an identifier? Leave it out"
+                )
+                return
 
     def _categories(self, feature: Feature) -> np.ndarray[Any, Any]:
         """Return a categorical column as text, "" where it is missing."""

@@ -18,6 +18,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _FACTOR = 100.0  # scales that differ by so much are in other units
+_STEADY = 3  # values: of fewer the size may be next to 0 by chance
 _ROWS = 10  # fewer say little of an identifier
 _SHOWN = 6
 
@@ -131,20 +132,24 @@ def scales(
     mean : float
         That of all clients.
     """
-    sizes, means = {}, {}
+    sizes, means, many = {}, {}, set()
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
         if n:
             own = means[name] = float(total / n)
+            if n >= _STEADY:
+                many.add(name)
             if size := _size(feature.transform, own, float(square / n), mean):
                 sizes[name] = size
     if len(sizes) < 2:
         return []
     found = []
-    logs = np.log(list(sizes.values()))
-    for place, name in enumerate(sizes):
-        ratio = math.exp(logs[place] - float(np.median(np.delete(logs, place))))
-        if len(sizes) == 2 and ratio < 1:
-            continue  # the same as what is said of the other one
+    for name, size in sizes.items():
+        others = [math.log(sizes[other]) for other in sizes if other != name and other in many]
+        if not others:
+            continue
+        ratio = math.exp(math.log(size) - float(np.median(others)))
+        if ratio < 1 and (len(sizes) == 2 or name not in many):
+            continue  # the same as what is said of the other one, or one value that is near 0
         if ratio < _FACTOR * (1 - 1e-9) and ratio * _FACTOR * (1 - 1e-9) > 1:
             continue
         said = f"{ratio:,.0f}" if ratio > 1 else f"1/{1 / ratio:,.0f}"

@@ -6,10 +6,11 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from decimal import Decimal
 
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
+EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
 _BLANK = re.compile(r"[\s_]+")
 _BETWEEN = re.compile(r"(?<=[^\W\d])[.,;:'\"/-]+(?=[^\W\d])")
 _NINES = re.compile(r"-9+|-8+|9{3,}")
@@ -19,6 +20,8 @@ _MISSING = {
 }  # fmt: skip
 _SPELLINGS = {"true": True, "t": True, "yes": True, "y": True, "1": True,
               "false": False, "f": False, "no": False, "n": False, "0": False}  # fmt: skip
+_PAIRS = {"true": "false", "t": "f", "yes": "no", "y": "n", "1": "0"}
+_OPPOSITES = _PAIRS | {no: yes for yes, no in _PAIRS.items()}
 
 
 def canonical(value: object) -> str:
@@ -52,6 +55,16 @@ def boolean_in(mark: str) -> bool | None:
     return _SPELLINGS.get(mark.lower())
 
 
+def opposite(mark: str) -> str:
+    """Return the other word of a pair, written alike; "" if the mark is of none.
+
+    >>> opposite("yes"), opposite("FALSE"), opposite("True"), opposite("1"), opposite("ill")
+    ('no', 'TRUE', 'False', '0', '')
+    """
+    other = _OPPOSITES.get(mark.lower(), "")
+    return other.upper() if mark.isupper() else other.title() if mark.istitle() else other
+
+
 def text_of(cell: object) -> str | None:
     """Return a cell as text; None if it is missing by its kind, not by a mark.
 
@@ -69,7 +82,7 @@ def unfit_mark(cell: object) -> str:
     >>> unfit_mark(12345678901234567.0), unfit_mark(12345678901234567)
     ('text, or a number below 2^53: a float has lost digits', '')
     """
-    if isinstance(cell, float) and abs(cell) >= _EXACT:
+    if isinstance(cell, float) and abs(cell) >= EXACT:
         return "text, or a number below 2^53: a float has lost digits"
     return "text without a NUL character" if isinstance(cell, str) and "\0" in cell else ""
 
@@ -81,10 +94,15 @@ def folded(mark: str) -> str:
 
     >>> folded("North-East "), folded("Zürich"), folded("A+"), folded("A-"), folded("01")
     ('northeast', 'zurich', 'a+', 'a-', '1.0')
+    >>> folded("12345678901234567") == folded("12345678901234568")
+    False
     """
     number = number_in(mark.strip())
     if number is not None and math.isfinite(number):
-        return repr(number)
+        if abs(number) < EXACT:
+            return repr(number)
+        whole, _, rest = f"{Decimal(mark.strip()):f}".partition(".")
+        return f"{whole}.{rest.rstrip('0') or '0'}"
     plain = unicodedata.normalize("NFKD", mark.casefold())
     plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
     return _BETWEEN.sub("", _BLANK.sub("", plain)).rstrip(".") or mark.strip()
@@ -120,12 +138,18 @@ def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def looks_missing(mark: str) -> bool:
+def looks_missing(mark: str, *, outcome: bool = False) -> bool:
     """Return whether a mark looks as if it stood for a missing value.
+
+    In an `outcome`, which has few codes, 9 and 99 do, too.
 
     >>> [looks_missing(mark) for mark in ("N/A", "null", "-999", "9", "none of these")]
     [True, True, True, False, False]
+    >>> looks_missing("9", outcome=True)
+    True
     """
+    if outcome and mark in ("9", "99"):
+        return True
     return mark.casefold() in _MISSING or bool(_NINES.fullmatch(mark))
 
 

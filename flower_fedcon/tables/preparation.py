@@ -62,7 +62,8 @@ class Preparation:
     schema : str
         The digest of the schema.
     names : tuple of str
-        Of the model's columns: a feature's, or "feature=category".
+        Of the model's columns: a feature's, "log(feature)" of one with a transform, or
+        "feature=category".
     groups : tuple of int
         For each column the number of its feature.
     means, scales : array, shape (columns,)
@@ -275,7 +276,8 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
     names_, groups_, means, variances, observed = [], [], [], [], []
     unused = set()  # columns of wide features that no row needs
     for j, feature in enumerate(schema.numeric):
-        names_.append(feature.name)
+        plain = feature.transform == "none"
+        names_.append(feature.name if plain else f"{feature.transform}({feature.name})")
         groups_.append(schema.names.index(feature.name))
         means.append(float(first.means[j]))
         variances.append(float(squares[j]) / total)

@@ -19,10 +19,12 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from flower_fedcon.errors import printable
 from flower_fedcon.tables.misfits import DataError, Misfit
 
 SPARSE = (".svm", ".svmlight", ".libsvm")
 _EXTRA = "pip install 'flower-fedcon[tables]'"
+_NO_HEADER = re.compile(r"#|//|sep=", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?\d+")
 _FEWER = "a cell is lost: write an empty cell for a missing value"
 _MORE = (
@@ -164,6 +166,15 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
                 )
             names = [name.strip() for name in header]
             places = _places(path, names, wanted)
+            if not places:
+                second = next((row for row in reader if not _is_blank(row)), [])
+                shown = ("\t" if tabs else ",").join(header)
+                if _NO_HEADER.match(shown) or {*wanted} <= {name.strip() for name in second}:
+                    raise DataError(
+                        f"{path}: line 1 is not the header: found {printable(shown, 60)!r}, "
+                        "expected the names of the columns: remove the lines above them"
+                    )
+                raise DataError.lacking(path, list(dict.fromkeys(wanted)), names)
             # Of one column alone, `itemgetter` would not return a tuple.
             pick = itemgetter(*places.values(), *[0] * (2 - min(2, len(places))))
             picked, misshapen = [], []

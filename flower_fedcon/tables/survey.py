@@ -116,7 +116,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     spread = [client.table.answer(SPREAD, first.payload, least) for client in clients]
     findings = [f"{c.name}: {note}" for c in clients for note in c.columns.notes]
     findings += contrasts(schema, names, first, told, spread)
-    findings += _scales_of_outcomes(clients)
+    findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += _taken_as_one(clients)
     findings += _same_rows(clients)
@@ -128,6 +128,10 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
         refusals.append(str(error))
     else:
         for column, why in preparation.left_out.items():
+            values = [client.columns.numbers.get(column, np.empty(0)) for client in clients]
+            known = np.concatenate(values)
+            if why == "constant" and len(np.unique(known[~np.isnan(known)])) > 1:
+                why = "constant up to rounding"
             findings.append(f"column {column!r} is {why} over all clients, and left out")
         tables = [client.table for client in clients]
         findings += filter(None, [_unsought(tables, preparation, _WORK)])
@@ -184,21 +188,24 @@ def _told(column: str, schema: Schema, answer: dict[str, Any]) -> str:
 # --- what only rows show -------------------------------------------------------------------------
 
 
-def _scales_of_outcomes(clients: Sequence[Client]) -> Iterator[str]:
+def scales_of_outcomes(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
     """Yield what `contrasts` says of features, of outcomes, times and weights; and of one value."""
-    schema, names = clients[0].table.schema, [client.name for client in clients]
-    for column in dict.fromkeys((schema.target, schema.weight)):
-        own = [client.columns.numbers.get(column) for client in clients]
-        values = [column for column in own if column is not None]
-        if len(values) == len(clients):
-            sizes = np.array([float(len(column)) for column in values])
-            if len(np.unique(np.concatenate(values))) == 1 and column == schema.target:
-                yield f"target {column!r} is {values[0][0]:g} in all rows: there is nothing to fit"
-                return
-            sums = np.array([math.fsum(column.tolist()) for column in values])
-            mean = float(sums.sum() / sizes.sum())
-            squares = np.array([float(((column - mean) ** 2).sum()) for column in values])
-            yield from scales(Feature(column), names, sizes, sums, squares, mean)
+    schema = tables[0].schema
+    outcomes: dict[str, list[Array]] = {}
+    if schema.loss not in ("logistic", "multinomial"):
+        outcomes[schema.target] = [table.targets.reshape(len(table.targets), -1)[:, 0]
+                                   for table in tables]  # fmt: skip
+    if schema.weight:
+        outcomes[schema.weight] = [table.weights for table in tables if table.weights is not None]
+    for column, values in outcomes.items():
+        sizes = np.array([float(len(own)) for own in values])
+        if len(np.unique(np.concatenate(values))) == 1 and column == schema.target:
+            yield f"target {column!r} is {values[0][0]:g} in all rows: there is nothing to fit"
+            return
+        sums = np.array([math.fsum(own.tolist()) for own in values])
+        mean = float(sums.sum() / sizes.sum())
+        squares = np.array([float(((own - mean) ** 2).sum()) for own in values])
+        yield from scales(Feature(column), names, sizes, sums, squares, mean)
 
 
 def seen_in_rows(columns: Columns) -> Iterator[str]:

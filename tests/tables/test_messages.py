@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from flower_fedcon.cli.command import main
+from flower_fedcon.estimators import FederatedLasso
+from flower_fedcon.problems.tables import tables
 from flower_fedcon.tables import DataError, Schema, read_table
+from flower_fedcon.tables.marks import near_duplicates
 
 LINEAR = {"target": "y", "features": {"x": "numeric"}}
 COX = {"target": "y", "event": "e", "features": {"x": "numeric"}}
@@ -88,3 +91,83 @@ def test_a_path_says_of_what_its_coefficients_are(key, unit, study):
     assert main(["path", "study.toml", "--num", "3", "-o", "path.txt"]) == 0
     with (study / "path.txt").open() as lines:
         assert next(csv.reader(lines))[-2:] == [f"x {unit}", "(intercept)"]
+
+
+def test_outcomes_that_look_missing_are_asked_about(tmp_path):
+    lines = ["y,x", "ill,1", "well,2", "unknown,3", "n/a,4", "-999,5", ".,6", "9,7"]
+    said = notes_of(tmp_path, LINEAR | {"positive": ["ill"]}, lines)
+    assert "'unknown', 'n/a', '-999', '.', '9' count as 0: if they stand for a missing" in said
+    assert "'well', 'unknown', 'n/a'" in said
+    (one,) = notes_of(tmp_path, LINEAR | {"positive": ["ill"]}, lines[:2] + lines[3:4]).splitlines()
+    assert "'unknown' count as 0: if they stand" in one
+
+
+@pytest.mark.parametrize(("positive", "cells"), [("yes", ["yes", "no"]), ("T", ["T", "F"])])
+def test_the_other_word_of_a_pair_is_no_news(positive, cells, tmp_path):
+    schema = LINEAR | {"positive": [positive]}
+    assert notes_of(tmp_path, schema, ["y,x", f"{cells[0]},1", f"{cells[1]},2"]) == ""
+    said = notes_of(tmp_path, schema, ["y,x", f"{cells[0]},1", f"{cells[1]},2", "0,3"])
+    assert said == "column 'y': read as true or false, which the schema's values say: '0'"
+
+
+def test_ids_of_17_digits_are_apart(tmp_path, run_command):
+    assert near_duplicates([f"1234567890123456{i}" for i in (7, 8, 9)]) == []
+    assert near_duplicates(["9007199254740993", "9007199254740993.00"]) != []
+    lines = ["y,x,id", *(f"{i % 3},{i % 5},{12345678901234567 + i}" for i in range(30))]
+    write(tmp_path, a=lines)
+    (tmp_path / "s.toml").write_text('target = "y"\n[features]\nx = "numeric"\nid = "numeric"\n')
+    _, out, _ = run_command("data", "check", "a.csv", "--schema", "s.toml")
+    assert "'id': whole numbers of 17 digits are rounded (12345678901234567): is it an ident" in out
+    assert "column 'id' is constant over" not in out
+
+
+@pytest.mark.parametrize("first", ["# made by R", "sep=,", "Patients of ward 7", "#a,b"])
+def test_a_line_above_the_header_is_told(first, tmp_path):
+    write(tmp_path, a=[first, "y,x", "1,2", "3,4"])
+    with pytest.raises(DataError, match=f"line 1 is not the header: found '{first}', expected"):
+        read_table(tmp_path / "a.csv", Schema.load(LINEAR))
+
+
+def test_a_run_says_units_of_a_target_and_of_a_weight(tmp_path, caplog):
+    for site, unit in (("a", 1), ("b", 1000)):
+        lines = [f"{unit * (5 + i % 7)},{i % 5},{unit * (1 + i % 2)}" for i in range(20)]
+        write(tmp_path, **{site: ["y,x,w", *lines]})
+    tables(data=f"{tmp_path}/*.csv", schema=LINEAR | {"weight": "w"})
+    for column in "yw":
+        assert f"tables: column '{column}': values at b are about 1,000 times" in caplog.text
+
+
+def test_a_number_that_no_sum_can_bear_names_its_column(tmp_path):
+    write(tmp_path, a=["y,x", "1,2", "2,1e160"])
+    words = r"row 2, column 'x': found '1e160', expected a number from -1e\+45 to 1e\+45"
+    with pytest.raises(DataError, match=words):
+        read_table(tmp_path / "a.csv", Schema.load(LINEAR))
+
+
+def test_a_value_next_to_0_is_no_other_unit(tmp_path, caplog):
+    """Of a client with one row; one that is a hundred times the others' is."""
+    rng = np.random.default_rng(0)
+    for site in "ab":
+        rows = [f"{x},{30 + x}" for x in rng.normal(size=20)]
+        write(tmp_path, **{site: ["y,x", *rows]})
+    write(tmp_path, c=["y,x", "1,0.04"])
+    tables(data=f"{tmp_path}/*.csv", schema=LINEAR)
+    assert "column 'x'" not in caplog.text
+    write(tmp_path, c=["y,x", "1,30000"])
+    tables(data=f"{tmp_path}/*.csv", schema=LINEAR)
+    assert "column 'x': values at c are about 1,0" in caplog.text
+
+
+def test_text_as_y_is_named():
+    with pytest.raises(ValueError, match="y must hold numbers, got the text 'no': convert it"):
+        FederatedLasso().fit(np.eye(4), np.array(["no", "yes", "no", "yes"]))
+
+
+def test_the_report_says_of_what_its_rows_are(study, capsys):
+    text = 'target = "y"\nstandardize = false\n[features]\nx = {transform = "square"}\n'
+    (study / "s.toml").write_text(text)
+    assert main(["run", "study.toml", "--run-dir", "run"]) == 0
+    header, row, *_ = (study / "run" / "report.txt").read_text().splitlines()
+    assert header.split() == ["column", "per", "unit"]
+    assert row.split()[0] == "square(x)"
+    assert len(row.split()) == 2
