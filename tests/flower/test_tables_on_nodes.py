@@ -259,7 +259,9 @@ def test_a_table_that_fits_no_loss_is_refused(tmp_path):
     """What the mathematics refuses, too: a Poisson target of -1, say, with its row and column."""
     (tmp_path / "a.csv").write_text("y,x\n1,2\n-1,3\n")
     schema = {"target": "y", "features": {"x": "numeric"}, "loss": "poisson"}
-    with pytest.raises(ConfigError, match=r"a\.csv: row 2, column 'y': found '-1', expected a num"):
+    with pytest.raises(
+        ConfigError, match=r"a\.csv: row 2, column 'y': found '-1', expected a count"
+    ):
         tables(data=[str(tmp_path / "a.csv")], schema=schema)
 
 
