@@ -23,6 +23,7 @@ from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
 from flower_fedcon.tables.contrasts import check_outcomes, contrasts
 from flower_fedcon.tables.preparation import (
+    WEIGHTS,
     Agreed,
     Preparation,
     agree,
@@ -186,7 +187,7 @@ class Preparing:
 def _numbers(name: str, value: Any, size: int | None) -> Any:
     """Return one number or a vector that sums can bear."""
     array = np.asarray(value)
-    scalar = name in ("rows", "width")
+    scalar = name in ("rows", "weight", "width")
     if array.dtype != np.float64 or array.shape != (() if scalar else (size,)):
         raise ConfigError(f"{name!r} has shape {array.shape} and dtype {array.dtype}")
     if name == "constants":
@@ -195,6 +196,8 @@ def _numbers(name: str, value: Any, size: int | None) -> Any:
         usable = np.array(True)
     elif name == "sums":
         usable = np.abs(array) <= _LARGEST
+    elif name == "weight":
+        usable = (array >= WEIGHTS[0]) & (array <= WEIGHTS[1])
     elif name == "squares":
         usable = (array >= 0) & (array <= _LARGEST)
     else:

@@ -184,7 +184,8 @@ class Setup:
     seed : int
         The run's seed.
     weighting : {"uniform", "examples"}
-        Whether clients count alike, or by their numbers of examples.
+        Whether clients count alike, or by their numbers of examples; of tables whose rows have
+        weights by the sums of these.
     preparation : Preparation, optional
         What clients with tables have agreed on.
     """
@@ -262,7 +263,9 @@ class Setup:
         """
         if self.weighting == UNIFORM or self.own_loops:
             return None
-        examples = np.array([float(client.num_examples) for client in self.clients])
+        agreed = self.preparation
+        each = agreed.weights if agreed else [float(c.num_examples) for c in self.clients]
+        examples = np.array(each)
         return [self.num_clients * float(w) for w in examples / float(examples.sum())]
 
     @property

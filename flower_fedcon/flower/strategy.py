@@ -111,7 +111,8 @@ class FlowerStrategy(Strategy):
             and arrays of whole numbers always are.
         weighting : {"uniform", "examples"} (default: "uniform")
             Whether F is the plain mean of the f_j, or weighted by their numbers of examples: an
-            objective is then scaled, as by `FederatedProblem(weights=...)`; of train loops of
+            objective is then scaled, as by `FederatedProblem(weights=...)`, and a table whose
+            schema names a `weight` counts by the sum of its rows' weights; of train loops of
             their own the uploads are weighted, as in Flower.
         schema : Schema, path or dict, optional
             Of the clients' tables, if they have tables: the same as theirs.

@@ -70,7 +70,7 @@ def tables(
         "group" keeps or drops all columns of a categorical feature together: the group lasso, with
         the weight l1 sqrt(columns of the feature).
     weighting : {"examples", "uniform"}
-        Whether each row counts alike, as in pooled data, or each client.
+        Whether each row counts alike, or by its weight, as in pooled data; or each client.
     min_rows : int
         What the policy of every node would say; see `flower_fedcon.Policy`.
 
@@ -153,7 +153,7 @@ def prepared_problem(
     return FederatedProblem(
         objectives,
         regularizer=regularizer(clients[0].schema, preparation, l1, penalty),
-        weights=None if weighting == UNIFORM else [table.num_examples for table in clients],
+        weights=None if weighting == UNIFORM else preparation.weights,
         names=names,
         metrics={"nonzeros": lambda x: float(np.count_nonzero(x[:columns].any(axis=-1)
                                              if x.ndim > 1 else x[:columns]))},

@@ -21,6 +21,7 @@ from flower_fedcon.tables.marks import (
     unfit_mark,
 )
 from flower_fedcon.tables.misfits import DataError, Misfit
+from flower_fedcon.tables.preparation import WEIGHTS
 from flower_fedcon.tables.raw_cells import Cells
 from flower_fedcon.tables.schema import Feature, Schema
 from flower_fedcon.tables.table import Table
@@ -105,6 +106,12 @@ class Columns:
             remedy = "correct the weights, or leave this client out of the data"
             misfit = Misfit(schema.weight, 0, found, "a weight above 0 in one of them", remedy)
             raise DataError.of(self._path, [misfit])
+        least, most = WEIGHTS
+        if not least <= table.total_weight <= most:
+            found = f"weights with the sum {table.total_weight:.3g}"
+            span = f"a sum from {least:g} to {most:g}"
+            remedy = "multiply the weights of all clients by one number"
+            raise DataError.of(self._path, [Misfit(schema.weight, 0, found, span, remedy)])
         self._cells = {}
         return table
 

@@ -4,6 +4,7 @@ Two exchanges, each of sums over the rows that a node trains on. With p numeric 
 features, c_1, ..., c_q their categories, and n the rows:
 
     1. up    n; of each numeric column how many values it has, and their sum (2 p + 1 numbers);
+             where the schema names a `weight`, the sum of the rows' weights (one number);
              of each categorical column whose categories the schema does not list, their names;
              of an outcome with classes how many rows each has (of events one number)
        down  the p means over all nodes, and the names of all categories, sorted
@@ -15,6 +16,10 @@ A node says nothing that stands on fewer of its rows than its policy's `min_rows
 counts as not observed, such a category as absent, and of its outcome it says nothing. Where a class
 has no row over all nodes there is no best model, and none is sought; what stands out among nodes is
 said (`flower_fedcon.tables.contrasts`), by these sums.
+
+The rows' weights count in the model's loss alone: means, scales and shares are of rows, each alike,
+as SimpleImputer and StandardScaler find them without `sample_weight`. The sum of a node's weights is
+its part of the pooled loss, sum_i w_i loss_i / sum_i w_i, where clients are weighted by examples.
 
 A categorical feature has a column, 0 or 1, for each category but the reference. A missing value
 becomes the column's mean over all nodes: of a numeric column, or of those 0s and 1s. Its variance
@@ -50,6 +55,7 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
 
 INTERCEPT = "(intercept)"
+WEIGHTS = 1e-100, 1e100  # what a node's weights may sum to
 _TEXT = 10**7  # bytes of categories that are taken from one node
 
 
@@ -76,6 +82,8 @@ class Preparation:
         The columns without a use, and why: "empty" or "constant".
     rows : tuple of int
         Of each client, those trained on.
+    weights : tuple of float
+        Of each client, the sum of the weights of these rows; their number without weights.
     width : int
         Columns of SVMlight files; 0 for others.
     numeric : int
@@ -100,6 +108,7 @@ class Preparation:
     categories: Mapping[str, tuple[str, ...]]
     left_out: Mapping[str, str]
     rows: tuple[int, ...] = ()
+    weights: tuple[float, ...] = ()
     width: int = 0
     numeric: int = 0
     standardized: bool = True
@@ -201,6 +210,8 @@ def expected(schema: Schema, first: Agreed | None) -> dict[str, int | None]:
     p = len(schema.numeric)
     if first is None:
         sizes: dict[str, int | None] = {"rows": 1}
+        if schema.weight:
+            sizes["weight"] = 1
         if schema.outcomes:
             sizes["outcomes"] = len(schema.outcomes)
         if schema.sparse:
@@ -214,6 +225,7 @@ class Agreed:
     """What the first exchange has given."""
 
     rows: tuple[int, ...]
+    weights: tuple[float, ...]
     observed: Array
     means: Array
     categories: dict[str, tuple[str, ...]]
@@ -237,9 +249,10 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         If a node's categories are in no form that can be used.
     """
     rows = tuple(int(answer["rows"]) for answer in answers)
+    weights = tuple(float(answer.get("weight", answer["rows"])) for answer in answers)
     if schema.sparse:
         width = int(max(answer["width"] for answer in answers))
-        return Agreed(rows, np.empty(0), np.empty(0), {}, width)
+        return Agreed(rows, weights, np.empty(0), np.empty(0), {}, width)
     observed = _total(answers, "observed")
     means = _total(answers, "sums") / np.maximum(observed, 1.0)
     told = [categories_of(answer["categories"], schema) for answer in answers]
@@ -248,7 +261,7 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         found = {mark for own in told for mark in own.get(feature.name, ())}
         every = feature.categories or tuple(sorted(found, key=_in_order))
         categories[feature.name] = (*every, OTHER) if len(every) > WIDE else every
-    return Agreed(rows, observed, means, categories, 0)
+    return Agreed(rows, weights, observed, means, categories, 0)
 
 
 def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Preparation:
@@ -257,6 +270,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
     squares = _total(answers, "squares")
     said: dict[str, Any] = {
         "rows": first.rows,
+        "weights": first.weights,
         "numeric": len(schema.numeric),
         "standardized": schema.standardize,
         "loss": schema.loss,

@@ -104,7 +104,8 @@ class Schema:
     event_values : [not seen, seen] (default: 0, 1)
         Its two values, such as ``[1, 2]`` where 2 stands for the event.
     weight : str, optional
-        The column of the rows' weights, >= 0.
+        The column of the rows' weights, >= 0. They count in the model's loss, as `sample_weight` of
+        scikit-learn; in means, scales and metrics of rows held out each row counts alike.
     missing : sequence (default: "", "?", "NA", "NaN", "nan")
         Marks of a missing value. What a Parquet file has as null is missing without a mark.
     standardize : bool (default: True)

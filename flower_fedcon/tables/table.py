@@ -102,6 +102,12 @@ class Table:
         """The number of rows that are trained on."""
         return len(self._split[0])
 
+    @property
+    def total_weight(self) -> float:
+        """What these rows count together: the sum of their weights, or without any their number."""
+        own = self.weights
+        return float(self.num_examples) if own is None else math.fsum(own[self.training_rows])
+
     # --- what it says of them before round 1 ---------------------------------------------------
 
     def answer(self, stage: str, down: dict[str, Any], least: int = 1) -> dict[str, Any]:
@@ -125,6 +131,8 @@ class Table:
 
     def _summary(self, rows: Any, least: int) -> dict[str, Any]:
         answer: dict[str, Any] = {"rows": float(len(rows))}
+        if self.schema.weight:
+            answer["weight"] = self.total_weight
         if self.schema.outcomes:
             answer["outcomes"] = self._outcomes(rows, least)
         if self.sparse is not None:
