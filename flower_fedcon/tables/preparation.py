@@ -18,8 +18,9 @@ has no row over all nodes there is no best model, and none is sought; what stand
 said (`flower_fedcon.tables.contrasts`), by these sums.
 
 The rows' weights count in the model's loss alone: means, scales and shares are of rows, each alike,
-as SimpleImputer and StandardScaler find them without `sample_weight`. The sum of a node's weights is
-its part of the pooled loss, sum_i w_i loss_i / sum_i w_i, where clients are weighted by examples.
+as SimpleImputer and StandardScaler find them without `sample_weight`. The sum of a node's weights
+is its part of the pooled loss, sum_i w_i loss_i / sum_i w_i, where clients are weighted by
+examples.
 
 A categorical feature has a column, 0 or 1, for each category but the reference. A missing value
 becomes the column's mean over all nodes: of a numeric column, or of those 0s and 1s. Its variance
@@ -249,7 +250,8 @@ def agree(schema: Schema, answers: Sequence[Payload]) -> Agreed:
         If a node's categories are in no form that can be used.
     """
     rows = tuple(int(answer["rows"]) for answer in answers)
-    weights = tuple(float(answer.get("weight", answer["rows"])) for answer in answers)
+    counted = "weight" if schema.weight else "rows"
+    weights = tuple(float(answer[counted]) for answer in answers)
     if schema.sparse:
         width = int(max(answer["width"] for answer in answers))
         return Agreed(rows, weights, np.empty(0), np.empty(0), {}, width)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, asked, on_grid
 from heart_files import FOLDER, SCHEMA
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_weights import LOSSES, pooled_model, write_sites
+from row_weights import SCHEMA as WEIGHTED
 
 from flower_fedcon import Policy, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
@@ -97,6 +102,22 @@ def test_nodes_find_sparse_rows_as_this_process_does(tmp_path, log):
     assert here.report.reached.converged
     assert there.report.reached.converged is None
     assert "KKT residual: not known: certificates = true has the nodes say" in log.text
+
+
+@given(seed=st.integers(0, 2**32 - 1), loss=st.sampled_from(sorted(LOSSES)))
+@settings(max_examples=3)
+@on_grid
+def test_weights_of_rows_count_over_all_nodes(tmp_path_factory, seed, loss):
+    """The model is the pooled one with `sample_weight`, and that of this process, bit for bit."""
+    files, rows = write_sites(tmp_path_factory.mktemp("sites"), seed, loss)
+    schema, strategy = WEIGHTED | LOSSES[loss], FedNewton(WithIntercept(L1(0.0)))
+    grid = make_grid(list(map(Path, files)), Schema.load(schema))
+    there = strategy.start(grid, num_rounds=12, schema=schema, weighting="examples").history
+    here = simulate(strategy, tables(data=files, schema=schema), 12)
+    assert there.x.tobytes() == here.x.tobytes()
+    assert there.report.rows == here.report.rows
+    per_unit = [own for _, _, own, *_ in there.report.rows]
+    np.testing.assert_allclose(per_unit, pooled_model(loss, rows), rtol=1e-8, atol=1e-8)
 
 
 @on_grid
