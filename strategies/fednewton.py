@@ -14,7 +14,8 @@ sampling m_i is that of the client's last round (of the clients that have been h
 no such guard. Converges quadratically; under sampling superlinearly, as soon as all have been
 heard, from a start that is near enough. With f_i quadratic it ends when all have been heard.
 
-State: none on the client; x, w, m and, under sampling, all m_i on the server (N d^2/2 numbers).
+State: none on the client; x, w, m, the first m and, under sampling, all m_i on the server (N d^2/2
+numbers).
 Wire: 1 vector down; 1 array of (d+1)(d+2)/2 numbers up: for models of up to some thousand entries.
 The m_i of least squares are the client's moments A'A and A'b themselves.
 Participation: any; exact.
@@ -47,6 +48,7 @@ from flower_fedcon.solvers.quadratic_models import (
     packed_size,
     unpack,
 )
+from flower_fedcon.solvers.runaway import runaway
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -64,6 +66,7 @@ class FedNewtonState(NamedTuple):
     w: Array  # the last point that was accepted, shape of x0
     value: float  # the mean of the f_i(w)
     m: Array  # mean of the m_i, packed
+    first: Array  # the m of round 1, at which the curvature of later ones is measured
     t: int  # the coming round, from 1
     heard: Array  # 1.0 for each client whose m_i is known, shape (N,)
     mirror: Mirror | None  # under sampling: the m_i, by the name "m"
@@ -142,7 +145,9 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         """Start at x0."""
         n, m = self.setup.num_clients, np.zeros(self._packed(x0.shape), x0.dtype)
         mirror = Mirror.of(n, m=m) if self.setup.sampled else None
-        return FedNewtonState(x0, w=x0, value=0.0, m=m, t=1, heard=np.zeros(n), mirror=mirror)
+        return FedNewtonState(
+            x0, w=x0, value=0.0, m=m, first=m, t=1, heard=np.zeros(n), mirror=mirror
+        )
 
     def broadcast(self, state: FedNewtonState) -> Payload:
         """Step 1."""
@@ -160,7 +165,8 @@ class FedNewton(FedConStrategy[FedNewtonState]):
             rounding = _ROUNDING * float(np.finfo(x.dtype).eps) * size
             if not value + psi.value(x) <= state.value + psi.value(state.w) + rounding:
                 return state._replace(x=(0.5 * (x + state.w)).astype(x.dtype), t=state.t + 1)
-        after = self.renew(state._replace(w=x, value=value, m=m, t=state.t + 1))
+        first = m if state.t == 1 else state.first
+        after = self.renew(state._replace(w=x, value=value, m=m, first=first, t=state.t + 1))
         if state.t == 1:
             self._tell_alike(after)
         return after
@@ -216,6 +222,18 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         H = unpack(state.m, state.x.size).H
         H[np.diag_indices_from(H)] += weights[1].reshape(-1)
         return apart(H, ((state.x != 0) | (weights[0] == 0)).reshape(-1))
+
+    def runaway(self, state: FedNewtonState) -> Array:
+        """Return the entries along which the clients' mean objective falls for ever.
+
+        See `flower_fedcon.solvers.runaway`: of objectives of which that says that an outcome is
+        separated. None are found under sampling, of models side by side, and of more than 1000
+        entries.
+        """
+        size, sampled = state.x.size, state.mirror is not None
+        if state.t == 1 or sampled or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
+            return np.empty(0, dtype=np.int64)
+        return runaway(unpack(state.first, size).H, unpack(state.m, size), state.w)
 
     def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
         """Return m, psi and x; of each model, where several are side by side."""

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+import numpy as np
+
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
@@ -128,6 +130,13 @@ class Method(ABC, Generic[State]):
     def outputs(self, state: State) -> dict[str, Array]:
         """Return further models that the method offers (an average, say), by name."""
         return {}
+
+    def runaway(self, state: State) -> Array:
+        """Return the entries of the model along which the clients' mean objective falls for ever.
+
+        Empty where there are none, or a method cannot say.
+        """
+        return np.empty(0, dtype=np.int64)
 
     def doubts(
         self, state: State, record: Mapping[str, float], unheard: Sequence[str]

@@ -21,7 +21,7 @@ from flower_fedcon import __version__
 from flower_fedcon.core.protocol import PREPARE, ClientInfo, Reply, Request
 from flower_fedcon.errors import ConfigError, FedConError, RoundError, printable
 from flower_fedcon.layout import Layout
-from flower_fedcon.tables.contrasts import check_outcomes, contrasts
+from flower_fedcon.tables.contrasts import check_comparable, check_outcomes, contrasts
 from flower_fedcon.tables.preparation import (
     WEIGHTS,
     Agreed,
@@ -120,13 +120,22 @@ class Preparing:
     def constants(
         self, infos: Sequence[ClientInfo], preparation: Preparation
     ) -> tuple[list[ClientInfo], Preparation]:
-        """Return what clients say of the objectives that their rows have become."""
+        """Return what clients say of the objectives that their rows have become.
+
+        Raises
+        ------
+        RoundError
+            If a client's answer is missing.
+        ConfigError
+            If none of them has rows that can be compared, in a Cox model.
+        """
         answers = self._exchange(3, preparation.payload, {"constants": 2})
         layout = Layout((self._schema.model_shape(len(preparation.names)),), "float64", False)
         found = []
         for info, answer in zip(infos, answers, strict=True):
             L, mu = (None if math.isnan(v) else v for v in answer["constants"].tolist())
             found.append(replace(info, layout=layout, smoothness=L, strong_convexity=mu))
+        check_comparable(self._schema, (info.smoothness for info in found))
         return found, preparation
 
     def _exchange(

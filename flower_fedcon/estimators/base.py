@@ -27,6 +27,7 @@ from flower_fedcon.paths.path import default_strategy, regularization_path
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
+from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.solvers.quadratic_models import ALIKE
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, choice, expect_unmasked, real, total
@@ -180,7 +181,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _finish(self, path: RegularizationPath, place: int) -> None:
-        alike = self._alike(path, place)
+        alike = self._separated(path, place) or self._alike(path, place)
         if not path.converged[place]:
             ended = path.rounds[place] < self.max_iter
             warnings.warn(
@@ -196,6 +197,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self.history_ = path
         self.n_iter_ = max(1, int(path.rounds.sum()))
         self._take(np.asarray(path.x[place]))
+
+    def _separated(self, path: RegularizationPath, place: int) -> str:
+        """Return which columns separate the outcome, in words; "" for none."""
+        if place not in (-1, len(path) - 1):
+            return ""
+        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
+        columns = separating(path.runaway, np.shape(path.x[place]), [*map(str, names)])
+        held = bool(path.values[place])
+        return columns and separated_by(columns, "take a penalty", held=held)
 
     def _alike(self, path: RegularizationPath, place: int) -> str:
         """Return of which column rounding leaves little, and how much; "" if of none."""

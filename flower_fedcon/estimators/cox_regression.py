@@ -9,6 +9,7 @@ import numpy as np
 from flower_fedcon.core.participation import Participation
 from flower_fedcon.estimators.base import FederatedEstimator
 from flower_fedcon.objectives import CoxRegression
+from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -82,6 +83,8 @@ class FederatedCoxRegression(FederatedEstimator):
         """
         X, y = self._check(X, y)
         problem = self._problem(X, y, groups, sample_weight)
+        if all(f.smoothness == 0 for f in problem.clients):
+            raise ValueError(NOTHING_COMPARED)
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:

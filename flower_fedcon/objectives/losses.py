@@ -126,6 +126,7 @@ class LogisticRegression(LinearModel):
     """
 
     target_name = "y"
+    separable = True
     curvatures = (0.0, 0.25)
 
     def __init__(
@@ -267,6 +268,7 @@ class PoissonRegression(LinearModel):
     """
 
     target_name = "y"
+    separable = True
 
     def __init__(
         self,

@@ -72,6 +72,8 @@ class LinearModel(Objective, Stackable):
     target_name: ClassVar[str] = "targets"
     curvatures: ClassVar[tuple[float, float | None]] = (0.0, None)
     """Bounds of `curvature`; None where there is none, and `smoothness` is unknown."""
+    separable: ClassVar[bool] = False
+    """Whether there are data for which it falls for ever: see `flower_fedcon.solvers.runaway`."""
     clients: int | None = None
     """How many there are, where arrays have an axis for them."""
     rows: Any

@@ -43,6 +43,7 @@ class SoftmaxRegression(LinearModel):
     """
 
     target_name = "y"
+    separable = True
     curvatures = (0.0, 0.5)
 
     def __init__(

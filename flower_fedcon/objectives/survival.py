@@ -12,6 +12,11 @@ from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, choice, float_array
 
 _TIES = ("breslow", "efron")
+NOTHING_COMPARED = (
+    "no client has two rows at risk together, the earlier with an event, whose columns differ. "
+    "Rows are compared within a client, which is a stratum: the likelihood is constant, with "
+    "nothing to fit. Take larger groups as clients"
+)
 
 
 class CoxRegression(LinearModel):
@@ -53,6 +58,7 @@ class CoxRegression(LinearModel):
     """
 
     target_name = "event"
+    separable = True
 
     def __init__(
         self,
@@ -197,6 +203,11 @@ class CoxRegression(LinearModel):
         return found
 
     def _curvature(self) -> tuple[float, float]:
+        bound = np.ones(1) if self._bound is None else self._bound
+        most, least = self.l2 * float(bound.max()), self.l2 * float(bound.min())
+        at_risk = np.cumsum(self._w > 0)[self._last][self._own]
+        if not ((at_risk > 1) & (self._term_weights > 0)).any():
+            return most, least
         # A covariance over a risk set is at most the largest squared distance from any point.
         rows = self.rows.astype(np.float64)
         mean = np.asarray(rows.mean(axis=0)).reshape(-1)
@@ -206,6 +217,4 @@ class CoxRegression(LinearModel):
         else:
             far = float(((rows - mean) ** 2).sum(axis=1).max())
         events = float(self._w[self.events].sum()) / self._size
-        bound = np.ones(1) if self._bound is None else self._bound
-        most, least = self.l2 * float(bound.max()), self.l2 * float(bound.min())
         return max(events * far, 0.0) + most, least

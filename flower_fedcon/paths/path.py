@@ -6,7 +6,7 @@ import copy
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Model, array_bytes
+from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.optimizers import Momentum
 from flower_fedcon.paths.weights import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.regularizers import Regularizer, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient
+from flower_fedcon.runs.convergence import separated_by, separating
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import hold
@@ -68,6 +70,10 @@ class RegularizationPath:
         Of each entry that is in use at the last point, which share of its square is no combination
         of the others' (1 - R^2 of a column by the others): rounding leaves about 15 digits of a
         coefficient, less the zeros of its share. By FedNewton, which has the Hessian.
+    runaway : array of int
+        The entries of the flattened model that nothing but psi holds at the last point, since they
+        separate the outcome (`flower_fedcon.solvers.runaway`): with psi of weight 0 there is no
+        solution, and that point has not `converged`. By FedNewton.
     """
 
     values: Array
@@ -81,6 +87,7 @@ class RegularizationPath:
     downlink_bytes: Array
     seconds: Array
     apart: Array | None = None
+    runaway: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -222,6 +229,8 @@ class Walk:
                 "privacy=... out of its strategy"
             )
         self._layout = problem.layout
+        self._prepared = problem.preparation
+        self._separable = all(getattr(unscaled(f)[0], "separable", False) for f in problem.clients)
         self._engine = hold(engine, None, self._strategy, problem)
         rule = self._strategy.participation
         setup = Setup.of(self._engine.describe(), max_rounds, problem.layout, rule, seed)
@@ -360,9 +369,20 @@ class Walk:
         columns = {k: v if k in lists else np.array(v) for k, v in columns.items()}
         server = self._run.server
         newton = server.strategy if isinstance(server.strategy, FedNewton) else None
-        apart = None if newton is None else newton.apart(server.state)
-        path = RegularizationPath(values=grid, **columns, apart=apart)
-        if not path.converged.all():
+        if newton is not None:
+            columns["apart"] = newton.apart(server.state)
+        if self._separable:
+            columns["runaway"] = runaway = server.strategy.runaway(server.state)
+            columns["converged"][-1] &= bool(grid[-1]) or not runaway.size
+        path = RegularizationPath(values=grid, **columns)
+        if path.runaway.size:
+            names = () if self._prepared is None else self._prepared.names
+            entries = separating(path.runaway, self._layout.shape, names)
+            held = bool(grid[-1])
+            _log.warning(
+                "lambda = %.4g: %s", grid[-1], separated_by(entries, "take a penalty", held=held)
+            )
+        elif not path.converged.all():
             worst = int(np.argmax(~path.converged))
             _log.warning(
                 "%d of %d points of the path did not reach a KKT residual of %g in %d rounds, the "

@@ -18,6 +18,7 @@ from flower_fedcon.problems.files import natural
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
+from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.survey import collinear, scales_of_outcomes
 from flower_fedcon.validation import choice, count, nonnegative
@@ -146,13 +147,15 @@ def prepared_problem(
     for line in said:
         _log.warning("tables: %s", line)
     objectives = [table.objective(preparation, min_rows) for table in clients]
+    schema = clients[0].schema
+    check_comparable(schema, (getattr(f, "smoothness", None) for f in objectives))
     columns = len(preparation.names)
     if columns > _WIDE:
         rows = sum(table.num_examples for table in clients)
         _log.info("tables: %d rows of %d clients, %d columns", rows, len(clients), columns)
     return FederatedProblem(
         objectives,
-        regularizer=regularizer(clients[0].schema, preparation, l1, penalty),
+        regularizer=regularizer(schema, preparation, l1, penalty),
         weights=None if weighting == UNIFORM else preparation.weights,
         names=names,
         metrics={"nonzeros": lambda x: float(np.count_nonzero(x[:columns].any(axis=-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +16,12 @@ from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero
 from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.history import Record
 from flower_fedcon.solvers.units import units_of
+from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
+_SEPARABLE = ("logistic", "multinomial", "poisson", "cox")
+"""The losses of schemas of which there may be no best model."""
+_SHOWN = 6  # columns
 _log = logging.getLogger("flwr")
 _OF_PENALTY = 1e-6
 _NEWTON = 1000  # entries of a model, up to which Hessians are quickly exchanged
@@ -43,6 +48,8 @@ class Convergence:
         Why the residual is not known.
     remedy : str
         What leads on where it has not converged.
+    separated : str
+        The columns that separate the outcome, in words, where some do.
     """
 
     kkt: float
@@ -51,10 +58,16 @@ class Convergence:
     start: float = 0.0
     why: str = ""
     remedy: str = ""
+    separated: str = ""
 
     @property
     def converged(self) -> bool | None:
-        """Whether the run has converged; None where that is not known."""
+        """Whether the run has converged; None where that is not known.
+
+        Without a penalty it cannot where the outcome is separated.
+        """
+        if self.separated and not self.penalty:
+            return False
         if math.isnan(self.kkt):
             return None
         return self.kkt <= max(_OF_PENALTY * self.unit * self.penalty, _OF_START * self.start)
@@ -66,8 +79,16 @@ class Convergence:
         >>> Convergence(1e-12, penalty=0.02).text
         'KKT residual: 1e-12: converged (5e-11 of the penalty 0.02)'
         """
+        held = (
+            f"; {separated_by(self.separated, held=True)}"
+            if self.separated and self.penalty
+            else ""
+        )
         if self.converged is None:
-            return f"KKT residual: not known: {self.why}"
+            return f"KKT residual: not known: {self.why}{held}"
+        if self.separated and not self.penalty:
+            kkt = "not known" if math.isnan(self.kkt) else f"{self.kkt:.3g}"
+            return f"KKT residual: {kkt}: NOT CONVERGED: {separated_by(self.separated)}"
         if self.penalty:
             share = f"{self.kkt / (self.unit * self.penalty):.2g} of the penalty {self.penalty:.4g}"
             most = f"{_OF_PENALTY:.0e} of it"
@@ -76,11 +97,45 @@ class Convergence:
             share = f"{at_start:.2g} of the gradient's norm at the start"
             most = f"{_OF_START:.0e} of it"
         if self.converged:
-            return f"KKT residual: {self.kkt:.3g}: converged ({share})"
+            return f"KKT residual: {self.kkt:.3g}: converged ({share}){held}"
         return (
             f"KKT residual: {self.kkt:.3g}: NOT CONVERGED ({share}, expected at most {most}): "
-            f"the coefficients still move: {self.remedy}"
+            f"the coefficients still move: {self.remedy}{held}"
         )
+
+
+def separating(places: Array, shape: tuple[int, ...], names: Sequence[str] = ()) -> str:
+    """Return the columns that the entries of a flattened model belong to; "" for none.
+
+    >>> separating(np.array([0, 1, 2]), (3,), ["a", "b"]), separating(np.array([5]), (3, 2))
+    ('columns a, b', 'column 2')
+    """
+    rows = dict.fromkeys((places // math.prod(shape[1:])).tolist())
+    own = [str(names[row]) if names else str(row) for row in rows if row < len(names) or not names]
+    if rows and not own:
+        own = [INTERCEPT]
+    more = f" and {len(own) - _SHOWN} more" if len(own) > _SHOWN else ""
+    return f"column{'s'[: len(own) - 1]} {', '.join(own[:_SHOWN])}{more}" if own else ""
+
+
+def separated_by(columns: str, remedy: str = "take l1 > 0", *, held: bool = False) -> str:
+    """Return what is said of separated outcomes.
+
+    Parameters
+    ----------
+    columns : str
+    remedy : str
+    held : bool
+        Whether there is a penalty, of so little weight that nothing else holds the model.
+
+    >>> separated_by("column dose")
+    'the outcome is separated by column dose: there is no best model: take l1 > 0, or leave it out'
+    """
+    them = "them" if columns.startswith("columns") else "it"
+    if held:
+        return f"the outcome is separated by {columns}: nothing but the penalty holds {them}"
+    what = f"the outcome is separated by {columns}: there is no best model"
+    return f"{what}: {remedy}, or leave {them} out"
 
 
 def convergence(server: Server, engine: Engine, start: Array, record: Record) -> Convergence:
@@ -89,17 +144,18 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
     Asks the clients of this process where the record does not say; nodes are asked for nothing that
     the run was not to ask for.
     """
-    asked = "kkt" in record
+    asked, psi, shape = "kkt" in record, server.strategy.regularizer, server.x.shape
     if server.strategy.privacy is not None:
         return Convergence(math.nan, why="noise covers the gradients of a private run")
+    weight, separated = _weight(psi, shape), _separated(server)
+    unknown = Convergence(math.nan, weight, separated=separated)
     if not asked and engine.clients_keep_states:
-        return Convergence(
-            math.nan, why="certificates = true has the nodes say whether the model is optimal"
+        return replace(
+            unknown, why="certificates = true has the nodes say whether the model is optimal"
         )
     try:
         kkt = record["kkt"] if asked else certify(server, engine)["kkt"]
-        psi, shape = server.strategy.regularizer, server.x.shape
-        found = Convergence(kkt, weight := _weight(psi, shape), remedy=_remedy(server))
+        found = Convergence(kkt, weight, remedy=_remedy(server), separated=separated)
         at_start, _ = pooled_gradient(server, engine, start, units=True)
         if at_start is not None:
             gradient, curvatures = at_start
@@ -108,10 +164,18 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
             found = replace(found, unit=counts or 1.0, start=units.length(gradient))
     except FedConError as error:  # it must not end a run that is done
         _log.warning("no certificate: %s", error)
-        return Convergence(math.nan, why=str(error))
+        return replace(unknown, why=str(error))
     if math.isnan(found.kkt):
-        return Convergence(math.nan, why="not every client answered")
+        return replace(unknown, why="not every client answered")
     return found
+
+
+def _separated(server: Server) -> str:
+    """Return which columns separate the outcome, in words; "" where the method cannot say."""
+    prepared = server.setup.preparation
+    if prepared is None or prepared.loss not in _SEPARABLE:
+        return ""
+    return separating(server.strategy.runaway(server.state), server.x.shape, prepared.names)
 
 
 def _remedy(server: Server) -> str:

@@ -138,7 +138,7 @@ class Run:
             for text in server.strategy.doubts(server.state, last, unheard):
                 _strategies_log.warning("%s", text)
         reached = None if history.report is None else history.report.reached
-        if reached is not None and not reached.converged:
+        if reached is not None and (reached.separated or not reached.converged):
             _strategies_log.warning("%s", reached.text)
 
     def _save_model(self, history: History, *, ended: bool = False) -> None:

@@ -6,11 +6,12 @@ A node's owner, or a researcher, also sees what a file itself shows: `flower_fed
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
 from flower_fedcon.tables.preparation import Agreed, categories_of
 from flower_fedcon.tables.schema import Feature, Schema
@@ -47,6 +48,24 @@ def check_outcomes(schema: Schema, told: Sequence[Payload]) -> None:
                 f"no row of any client has {outcome}, so that there is no best model: correct "
                 "the schema or the tables; `fedcon data check` lists the values of each"
             )
+
+
+def check_comparable(schema: Schema, smoothness: Iterable[float | None]) -> None:
+    """Refuse tables of survival times within which no rows can be compared.
+
+    Parameters
+    ----------
+    schema : Schema
+    smoothness : iterable of float
+        The clients' constants L.
+
+    Raises
+    ------
+    ConfigError
+        If all are 0.
+    """
+    if schema.loss == "cox" and all(L == 0 for L in smoothness):
+        raise ConfigError(NOTHING_COMPARED)
 
 
 def contrasts(
