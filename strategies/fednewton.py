@@ -66,10 +66,10 @@ class FedNewtonState(NamedTuple):
     w: Array  # the last point that was accepted, shape of x0
     value: float  # the mean of the f_i(w)
     m: Array  # mean of the m_i, packed
-    first: Array  # the m of round 1, at which the curvature of later ones is measured
     t: int  # the coming round, from 1
     heard: Array  # 1.0 for each client whose m_i is known, shape (N,)
     mirror: Mirror | None  # under sampling: the m_i, by the name "m"
+    first: Array | None = None  # the m of round 1, without sampling
 
 
 class FedNewton(FedConStrategy[FedNewtonState]):
@@ -145,9 +145,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         """Start at x0."""
         n, m = self.setup.num_clients, np.zeros(self._packed(x0.shape), x0.dtype)
         mirror = Mirror.of(n, m=m) if self.setup.sampled else None
-        return FedNewtonState(
-            x0, w=x0, value=0.0, m=m, first=m, t=1, heard=np.zeros(n), mirror=mirror
-        )
+        return FedNewtonState(x0, w=x0, value=0.0, m=m, t=1, heard=np.zeros(n), mirror=mirror)
 
     def broadcast(self, state: FedNewtonState) -> Payload:
         """Step 1."""
@@ -230,10 +228,10 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         separated. None are found under sampling, of models side by side, and of more than 1000
         entries.
         """
-        size, sampled = state.x.size, state.mirror is not None
-        if state.t == 1 or sampled or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
+        first, size = state.first, state.x.size
+        if first is None or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
             return np.empty(0, dtype=np.int64)
-        return runaway(unpack(state.first, size).H, unpack(state.m, size), state.w)
+        return runaway(unpack(first, size).H, unpack(state.m, size), state.w)
 
     def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
         """Return m, psi and x; of each model, where several are side by side."""

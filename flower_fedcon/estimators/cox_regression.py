@@ -84,7 +84,7 @@ class FederatedCoxRegression(FederatedEstimator):
         X, y = self._check(X, y)
         problem = self._problem(X, y, groups, sample_weight)
         if all(f.smoothness == 0 for f in problem.clients):
-            raise ValueError(NOTHING_COMPARED)
+            raise ValueError(f"n_samples={X.shape[0]}: {NOTHING_COMPARED}")
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
     def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
