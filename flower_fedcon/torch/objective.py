@@ -203,10 +203,13 @@ class TorchObjective(Objective, Stackable):
 
     def gradient(self, x: Any) -> Any:
         """Return the gradient, a list of arrays."""
-        return self.value_and_gradient(x)[1]
+        return self._both(x)[1]
 
     def value_and_gradient(self, x: Any) -> tuple[float, Any]:
         """Return f(x) and the gradient at x, which share a pass."""
+        return self._both(x)
+
+    def _both(self, x: Any) -> tuple[float, Any]:
         value, parts = self._value_and_gradient(self._tensors(x), None)
         return value, [as_array(part) for part in parts]
 

@@ -126,5 +126,5 @@ def test_refusals():
             return x
 
     problem = type(q6())([NoBatches()])
-    with pytest.raises(ConfigError, match="batch_size needs an objective with"):
+    with pytest.raises(ConfigError, match="does not say how many rows it has"):
         simulate(FedAvg(client_lr=0.1, local_steps=1, batch_size=2), problem, 1)
