@@ -41,7 +41,7 @@ class _Files(FunctionCache):
             return None
         if found is None and not _filled:
             _filled.add(self.cache_path)
-            what = "compiling loops, some ten seconds once on a machine; they are kept in %s"
+            what = "compiling loops, some ten seconds for this installation; they are kept in %s"
             _log.info(what, self.cache_path)
         return found
 
