@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import AlgorithmError, ConfigError
+from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.validation import Array, count, positive
 from flower_fedcon.wire.digests import digest, shown
 
@@ -268,7 +269,7 @@ class Draws:
     def _step(self, memory: Any, server_round: int) -> tuple[list[int], Any]:
         rng, n = self._rng(server_round), self._num_clients
         cohort, memory = self._rule.step(memory, server_round, n, rng)
-        if not _is_of_package(self._rule):
+        if not is_ours(type(self._rule)):
             cohort = _checked(self._rule, cohort, server_round, n)
         return cohort, memory
 
@@ -286,7 +287,7 @@ def check_rule(
     """
     n = len(names)
     shares, error = rule.inclusion(n), 1e-9
-    if not _is_of_package(rule):
+    if not is_ours(type(rule)):
         _check_pure(rule, n, rng)
         if shares is None and not _overrides(rule, "step"):
             shares, error = _measured(rule, n)
@@ -351,7 +352,3 @@ def _checked(rule: Participation, cohort: Any, server_round: int, num_clients: i
 
 def _overrides(rule: Participation, method: str) -> bool:
     return getattr(type(rule), method) is not getattr(Participation, method)
-
-
-def _is_of_package(rule: Participation) -> bool:
-    return type(rule).__module__.partition(".")[0] == __name__.partition(".")[0]

@@ -175,13 +175,19 @@ def own_code_of(strategy: Any) -> dict[str, str]:
 
 def _revision() -> str:
     """Return the commit of the working directory, "-dirty" if files were changed since; or ""."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        told = subprocess.run(  # noqa: S603  (nothing in it comes from outside)
-            command, capture_output=True, text=True, timeout=10, check=False
-        )
+        return _revision_of(os.getcwd())
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+@cache
+def _revision_of(folder: str) -> str:
+    """Return it of a folder, once: a study makes thousands of runs, and git looks at every file."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    told = subprocess.run(  # noqa: S603  (nothing in it comes from outside)
+        command, cwd=folder, capture_output=True, text=True, timeout=10, check=False
+    )
     return told.stdout.strip() if told.returncode == 0 else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -188,19 +188,18 @@ def _table(columns: Columns, notes: Sequence[str] = ()) -> Table:
 
 def _alike(column: str, texts: dict[str, None]) -> list[str]:
     """Return what is said of clients whose names are easily confused."""
-    notes = []
-    names: dict[str, list[str]] = {}
-    for text in texts:
-        names.setdefault(canonical(text), []).append(text)
-    for spelled in names.values():
-        if len(spelled) > 1:
-            said = " and ".join(map(repr, spelled))
-            notes.append(f"column {column!r}: {said} are taken as one client")
-    near: dict[str, list[str]] = {}
-    for name in names:
-        near.setdefault(folded(name), []).append(name)
-    for group in near.values():
-        if len(group) > 1:
-            said = " and ".join(map(repr, group))
-            notes.append(f"column {column!r}: {said} are taken as {len(group)} clients")
-    return notes
+
+    def confused(names: Iterable[str], by: Callable[[str], str]) -> Iterator[tuple[str, int]]:
+        groups: dict[str, list[str]] = {}
+        for name in names:
+            groups.setdefault(by(name), []).append(name)
+        for group in groups.values():
+            if len(group) > 1:
+                said = " and ".join(map(repr, group))
+                yield f"column {column!r}: {said} are taken as", len(group)
+
+    names = dict.fromkeys(map(canonical, texts))
+    return [
+        *(f"{said} one client" for said, _ in confused(texts, canonical)),
+        *(f"{said} {count} clients" for said, count in confused(names, folded)),
+    ]

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.wire.own_code import own_code
+from flower_fedcon.wire.own_code import PLAIN, own_code
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -72,7 +71,7 @@ class Content:
         """Add a value."""
         if isinstance(value, np.generic):
             value = value.item()
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             self._mark(type(value).__name__, repr(value))
         elif id(value) in self._inside:
             self._mark("within", str(self._inside.index(id(value))))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 _PACKAGE = __name__.partition(".")[0]
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
@@ -171,7 +171,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, dict):
         return all(map(_is_plain, [*value, *value.values()]))
-    return type(value) in _PLAIN or isinstance(value, np.generic)
+    return type(value) in PLAIN or isinstance(value, np.generic)
 
 
 def _constant(value: Any) -> str:

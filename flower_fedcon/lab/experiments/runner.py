@@ -236,7 +236,9 @@ def _play_job(job: Job) -> Played:
     if folder is not None:
         if not (folder / CONFIG).exists():  # it failed before it began
             write(folder / CONFIG, job.toml)
-        result = {"error": error, "optimum": optimum, "until": job.until, **_made_of(job)}
+        result = {
+            "error": error, "optimum": optimum, "until": job.until, "made_of": _made_of(job)
+        }  # fmt: skip
         write(folder / RESULT, json.dumps(result) + "\n")
     return Played(rows, optimum, error, seconds=time.process_time() - began)
 
@@ -266,7 +268,7 @@ def _ended(folder: Path, job: Job) -> Played | None:
         then = ended["made_of"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None  # none, or damaged: the run goes on from its checkpoint
-    for what, now in _made_of(job)["made_of"].items():
+    for what, now in _made_of(job).items():
         if then.get(what) != now:
             raise ConfigError(
                 f"{folder} holds an earlier run, and {what}. Choose another --run-dir, or remove it"
@@ -275,7 +277,7 @@ def _ended(folder: Path, job: Job) -> Played | None:
     return Played(rows, optimum, error, found=True)
 
 
-def _made_of(job: Job) -> dict[str, dict[str, str]]:
+def _made_of(job: Job) -> dict[str, str]:
     """Return digests of the data of a job's problem, and of the user's own code in it.
 
     They are empty where the problem cannot be made.
@@ -284,14 +286,13 @@ def _made_of(job: Job) -> dict[str, dict[str, str]]:
     try:
         problem, strategy = experiment.problem(), experiment.strategy(job.index)
     except FedConError:
-        return {"made_of": {}}
+        return {}
     maker, pair = experiment.builder, (type(strategy), client_class(strategy.name))
-    found = {
+    return {
         "the problem's code is not what it was": own_code(maker),
         "the algorithm's code is not what it was": "".join(map(own_code, pair)),
         "the problem's data are not what they were": digest((problem.digests(), problem.weights)),
     }
-    return {"made_of": found}
 
 
 def _content(path: Path) -> bytes | None:
