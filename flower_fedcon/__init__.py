@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flower_fedcon.core.availability import Available, Cyclic, Markov
     from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
+    from flower_fedcon.core.weighted import Weighted
     from flower_fedcon.engines.patience import Patience
     from flower_fedcon.errors import FedConError
     from flower_fedcon.flower.apps import client_app, server_app
@@ -42,6 +43,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Sample",
+    "Weighted",
     "as_legacy_strategy",
     "client_app",
     "cross_validate",
@@ -72,6 +74,7 @@ _HOMES = {
     "Plan": "runs.plan",
     "Policy": "flower.policy",
     "Sample": "core.participation",
+    "Weighted": "core.weighted",
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",
     "cross_validate": "paths.folds",

@@ -46,6 +46,8 @@ class Card:
         What crosses the wire in a round, for each client, down and up.
     participation : str
         Which cohorts the method allows, and what sampling does to it.
+    weights : str
+        Whether means weigh uploads by 1/p where clients take part unequally often, or why not.
     aggregation : str
         Whether a robust rule may take the place of the mean, and what that does; or why not.
     regularizer : str
@@ -70,6 +72,7 @@ class Card:
     state: str
     wire: str
     participation: str
+    weights: str
     aggregation: str
     regularizer: str
     step_sizes: str
@@ -145,6 +148,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         state=found["State"],
         wire=found["Wire"],
         participation=found["Participation"],
+        weights="",
         aggregation=found["Aggregation"],
         regularizer="",
         step_sizes="",
@@ -204,13 +208,29 @@ def _step_sizes(kind: type[Any]) -> str:
     return f"server_optimizer: {rule}; client_lr: {lr}"
 
 
+def _weights(kind: type[Any]) -> str:
+    """Return what becomes of uploads of clients that take part unequally often."""
+    if kind.needs_everyone:
+        return ""
+    if kind.needs_uniform:
+        return f"none: {kind.needs_uniform}"
+    return (
+        "1/(N p_i), where a rule says p_i (Weighted): the server moves on average as if everyone "
+        "took part"
+    )
+
+
 def card_of(kind: type[Any]) -> Card:
     """Return a strategy class's card; a subclass without a `name` of its own has its parent's."""
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
     card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
     card = replace(
-        card, release=str(kind.release), regularizer=_psi(kind), step_sizes=_step_sizes(kind)
+        card,
+        release=str(kind.release),
+        weights=_weights(kind),
+        regularizer=_psi(kind),
+        step_sizes=_step_sizes(kind),
     )
     if kind.needs_mean:  # said once, where it is refused
         card = replace(card, aggregation=f"the mean alone: {kind.needs_mean}")

@@ -39,8 +39,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
     ----------
     participation : Participation (default: Full())
         Who takes part in a round: `Full()`, `Sample(count=...)`, `Sample(fraction=...)`,
-        `Bernoulli(p)`, one client alone, `Only(client)`, or as clients come and go: `Cyclic`,
-        `Markov`, `Available`.
+        `Bernoulli(p)`, one client alone, `Only(client)`, with probabilities of their own,
+        `Weighted`, or as clients come and go: `Cyclic`, `Markov`, `Available`.
     batch_size : int, optional (default: None)
         Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
         methods whose clients minimise.
@@ -85,8 +85,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
         if not isinstance(self.participation, Participation):
             raise ConfigError(
                 "participation must be Full(), Sample(...), Bernoulli(p), Only(client), "
-                "Cyclic(groups), Markov(stay, back), Available(trace) or a Participation of your "
-                f"own, got {participation!r}"
+                "Weighted(weights), Cyclic(groups), Markov(stay, back), Available(trace) or a "
+                f"Participation of your own, got {participation!r}"
             )
         if isinstance(participation, Only) and client_class(self.name).state_type is not None:
             raise ParticipationError(
@@ -144,6 +144,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
     def arguments(self) -> dict[str, Any]:
         """Return the hyperparameters, by argument name."""
         hidden = {"setup", "constants", "_draws", "_grid_run", "uses_num_rounds", "queries"}
+        hidden |= {"inclusion"}
         later = "privacy", "server_optimizer", "compression"  # older runs can be resumed
         hidden |= {k for k in later if getattr(self, k, None) is None}
         return {k: v for k, v in vars(self).items() if k not in hidden}
@@ -152,6 +153,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         """Return a copy for one run."""
         bound = copy.copy(self)
         bound.setup, bound._draws = setup, None
+        bound.participation = self.participation.among(setup.clients)
         if self.min_replies is not None and self.min_replies > setup.num_clients:
             raise ConfigError(
                 f"min_replies is {self.min_replies}, but there are {setup.num_clients} clients"
@@ -161,6 +163,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
                 f"needs every client in every round ({self.needs_everyone})",
                 "Full(), or an algorithm that allows sampling (`fedcon list`)",
             )
+        if setup.sampled:
+            bound.inclusion = _probabilities(bound)
         check_convexity(bound)  # again: a path gives other regularizers
         bound.constants = bound.derive()
         if self.privacy is not None:
@@ -180,3 +184,29 @@ class FedConStrategy(Method[State], FlowerStrategy):
                 )
             found[name] = known[name] if name in known else getattr(self, name)
         return found
+
+
+def _probabilities(strategy: FedConStrategy[Any]) -> Array | None:
+    """Return each client's probability of being in a cohort, where means weigh uploads by it.
+
+    Raises
+    ------
+    ParticipationError
+        If they are to be weighed, and the method cannot bear it.
+    """
+    rule, n = strategy.participation, strategy.setup.num_clients
+    if not strategy.weighs(rule):
+        if rule.unbiased:
+            reason = strategy.needs_uniform or "aggregation=... takes the place of the mean"
+            strategy.refuse_participation(
+                f"weighs no uploads by how often clients take part ({reason})",
+                "unbiased=False, for plain means, or a method that weighs them (`fedcon info`)",
+            )
+        return None
+    known = rule.inclusion(n)
+    if known is None or known.shape != (n,) or not (known > 0).all():
+        raise ParticipationError(
+            f"{type(rule).__name__} says unbiased, and inclusion({n}) is {known!r}: return each "
+            "client's probability of being in a cohort, > 0"
+        )
+    return known

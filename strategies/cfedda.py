@@ -102,7 +102,7 @@ class CFedDA(DualAveraging[CFedDAState]):
 
     name = "cfedda"
     uplink = ("g",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
     release = Release()
 

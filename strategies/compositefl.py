@@ -100,6 +100,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     uplink = ("delta",)
     needs_exact = "its control variates amplify errors: with error feedback it diverged"
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
+    needs_uniform = "its theory is of uniform cohorts of one size, by which the c_i sum to 0"
     needs_convex = ""
     needs_server_lr = "the clients take delta_bar from x_bar, as server_lr times the mean"
     needs_constant_lr = "c_i and the model follow from x_bar by the step length of one round"

@@ -126,6 +126,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     uplink = ("theta",)
     needs_exact = "its duals need the local solutions themselves: compressed, it missed the optimum"
     needs_mean = "theta must stay the mean of all z_j, the dual variables"
+    needs_uniform = "its theory is of uniform cohorts"
     needs_convex = "it works on the dual problem, which holds the conjugate of psi"
     release = Release("without mirror", about={"theta": "theta"})
 

@@ -117,7 +117,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
 
     name = "fastfedda"
     uplink = ("z",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
     release = Release(about={"z": "z"})
     own_loop_decides = ("local_steps",)

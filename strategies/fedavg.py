@@ -88,7 +88,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     name = "fedavg"
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_convex = ""
     needs_server_lr = ""
     needs_constant_lr = ""

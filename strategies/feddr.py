@@ -99,6 +99,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     name = "feddr"
     uplink = ("delta",)
     needs_mean = "xtilde must stay the mean of all xhat_i"
+    needs_uniform = "xtilde is the mean of all xhat_i, whoever takes part"
     needs_convex = ""
     needs_exact = ""
     release = Release("without mirror")

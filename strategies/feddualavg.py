@@ -101,7 +101,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     name = "feddualavg"
     uplink = ("delta",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_server_lr = "z and the step of its prox grow together, both by server_lr times the steps"
     needs_constant_lr = "the step of its prox counts local steps of one length"
     needs_convex = "its prox step grows in every round, past any that such a psi has a prox for"

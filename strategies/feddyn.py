@@ -90,6 +90,7 @@ class FedDyn(ControlVariates[FedDynState]):
     needs_shares = True
     uplink = ("theta",)
     needs_mean = "h must stay the mean of all g_i"
+    needs_uniform = "h is the mean of all g_i, whoever takes part"
     needs_exact = ""
     release = Release("without mirror", about={"theta": "theta"})
     constants: FedDynConstants

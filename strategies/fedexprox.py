@@ -103,6 +103,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     numbers = ("gap",)
     needs_exact = "its extrapolation is computed for exact proximal steps"
     needs_mean = "alpha is that of the mean, and would carry what is false further"
+    needs_uniform = "alpha is derived for uniform cohorts"
     release = Release("with a constant extrapolation")
     constants: FedExProxConstants
 

@@ -83,7 +83,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
 
     name = "fedmid"
     uplink = ("delta",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_convex = ""
     needs_server_lr = ""
     needs_one_length = "its prox has one step for all entries, and w another fixed point without it"

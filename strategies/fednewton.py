@@ -104,6 +104,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     uplink = ("m",)
     needs_exact = "it is exact, by second derivatives that an error would spoil"
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
+    needs_uniform = "m is the mean of the latest m_i of all clients, whoever takes part"
     needs_convex = "its server minimises a model that is convex only if psi is"
     release = Release("with everyone")
 

@@ -74,7 +74,7 @@ class FedProx(LocalMinimization[FedProxState]):
 
     name = "fedprox"
     uplink = ("v",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_exact = ""
     release = Release(about={"v": "w"})
 

@@ -148,6 +148,7 @@ class FedSGM(Switching[FedSGMState]):
     name = "fedsgm"
     uplink = ("delta",)
     needs_mean = ""
+    needs_uniform = "its estimate of the constraint is the plain mean of a uniform cohort"
     queries = ("constraint",)
     constraints = "mean"
 

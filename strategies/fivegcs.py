@@ -106,6 +106,7 @@ class FiveGCS(ControlVariates[FiveGCSState]):
     title = "5GCS"
     uplink = ("delta",)
     needs_mean = "v must stay the sum of all u_m"
+    needs_uniform = "its theory is of uniform cohorts"
     needs_exact = ""
     release = Release("without mirror")
     constants: FiveGCSConstants

@@ -107,7 +107,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
 
     name = "mcfedda"
     uplink = ("g",)
-    needs_mean = ""
+    needs_mean = needs_uniform = ""
     needs_convex = "its models hold psi once for every step, and have one minimiser if it is convex"
     release = Release()
 

@@ -94,6 +94,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     needs_shares = True
     uplink = ("delta", "dc")
     needs_mean = "c must stay the mean of all c_i"
+    needs_uniform = "c is the mean of all c_i, whoever takes part, and corrects every step"
     needs_server_lr = ""
     needs_constant_lr = ""
     needs_exact = ""

@@ -104,6 +104,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     uplink = ("x",)
     needs_exact = "it has its own: each client sends copies / C of the entries"
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
+    needs_uniform = "its theory is of uniform cohorts"
     release = Release(single="each client sends other entries, for an h_i of its own")
     constants: TAMUNAConstants
 

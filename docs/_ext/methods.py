@@ -7,8 +7,8 @@ from docstrings import literal
 from flower_fedcon.card import first_sentence, one_line
 from flower_fedcon.registry import algorithms, client_class
 
-TOLD = ("participation", "state", "wire", "regularizer", "step_sizes", "release", "aggregation",
-        "compression", "lost_state", "source")  # fmt: skip
+TOLD = ("participation", "weights", "state", "wire", "regularizer", "step_sizes", "release",
+        "aggregation", "compression", "lost_state", "source")  # fmt: skip
 
 
 def block(text):

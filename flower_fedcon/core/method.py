@@ -53,6 +53,8 @@ class Method(ABC, Generic[State]):
 
     needs_mean: ClassVar[str] = "it is not declared to be right with another rule than the mean"
     """Why the server step must be the plain mean; "" where `aggregation` may take its place."""
+    needs_uniform: ClassVar[str] = "it is not declared to be right with weights"
+    """Why means must not weigh uploads by 1/p where clients take part unequally often; "" if so."""
     needs_exact: ClassVar[str] = "it is not declared to be right with compressed uploads"
     """Why uploads must not be compressed; "" where `compression` is right."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
@@ -71,6 +73,8 @@ class Method(ABC, Generic[State]):
     setup: Setup
     _draws: Draws | None = None
     """The run's; known once it is bound to one."""
+    inclusion: Array | None = None
+    """Each client's probability of being in a cohort, where means weigh by it; known once bound."""
     constants: Any = None
     """What `derive` has found."""
     regularizer: Any = None
@@ -231,6 +235,11 @@ class Method(ABC, Generic[State]):
     def says(self, hook: str) -> bool:
         """Return whether this method defines "personal", say, and so tells one client alone."""
         return getattr(type(self), hook) is not getattr(Method, hook)
+
+    def weighs(self, rule: Participation) -> bool:
+        """Return whether means weigh uploads by how often a rule's clients take part."""
+        wanted = rule.unbiased is not False
+        return wanted and not self.needs_uniform and self.aggregation is None
 
     def cohort(self, server_round: int) -> list[int]:
         """Return whom a round asks, in client order."""

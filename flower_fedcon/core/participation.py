@@ -31,7 +31,8 @@ class Participation(ABC):
 
     A rule of one's own defines `rate`, and `draw`; or `step` in its place, where a cohort depends
     on the round, or on the cohorts before. What it has to remember for that it returns: a rule
-    itself does not change, so that a run that is repeated or resumed draws the same cohorts.
+    itself does not change, so that a run that is repeated or resumed draws the same cohorts. One
+    that prefers some clients may define `inclusion`, and say `unbiased = True`.
 
     Examples
     --------
@@ -48,6 +49,13 @@ class Participation(ABC):
     >>> [draws.cohort(server_round) for server_round in (1, 2, 3, 1)]
     [[2], [0], [1], [2]]
     """
+
+    unbiased: bool | None = False
+    """Whether means weigh an upload by 1/(N p), p of `inclusion`; None for where a method can."""
+
+    def among(self, clients: Sequence[Any]) -> Participation:
+        """Return the rule for these clients, a `ClientInfo` each: by default itself."""
+        return self
 
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
         """Return the cohort: sorted indices into the list of client names."""
@@ -75,7 +83,10 @@ class Participation(ABC):
         return None
 
     def inclusion(self, num_clients: int) -> Array | None:
-        """Return the share of the rounds in which each client takes part; None if not known."""
+        """Return the share of the rounds in which each client takes part; None if not known.
+
+        With `unbiased` it is each client's probability, > 0, of being in a round's cohort.
+        """
         return None
 
     def is_full(self, num_clients: int) -> bool:
@@ -275,9 +286,15 @@ class Draws:
 
 
 def check_rule(
-    rule: Participation, names: Sequence[str], rng: Callable[[int], np.random.Generator]
+    rule: Participation,
+    names: Sequence[str],
+    rng: Callable[[int], np.random.Generator],
+    *,
+    weighed: bool = False,
 ) -> None:
     """Refuse a rule that changes as it draws, and warn of one that prefers some clients.
+
+    There is nothing to warn of where uploads are weighed by how often clients take part.
 
     Raises
     ------
@@ -291,7 +308,7 @@ def check_rule(
         _check_pure(rule, n, rng)
         if shares is None and not _overrides(rule, "step"):
             shares, error = _measured(rule, n)
-    if shares is None or shares.max() - shares.min() <= error:
+    if weighed or shares is None or shares.max() - shares.min() <= error:
         return
     low, high = int(shares.argmin()), int(shares.argmax())
     _log.warning(

@@ -356,4 +356,6 @@ class Round:
         if setup.weighting == "examples" and setup.own_loops:
             known = {c: reply.num_examples for reply in replies for c in reply.clients}
             examples = [known.get(j, c.num_examples) for j, c in enumerate(setup.clients)]
-        return Uploads(replies, setup.num_clients, server.strategy.aggregation, examples)
+        strategy = server.strategy
+        aggregation, inclusion = strategy.aggregation, strategy.inclusion
+        return Uploads(replies, setup.num_clients, aggregation, examples, inclusion=inclusion)

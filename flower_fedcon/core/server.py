@@ -112,7 +112,12 @@ class Server:
         self.received = Received(self.strategy) if rule else None
         release = known.release
         self.sums_suffice = not (
-            release.single or release.form or known.aggregation or known.privacy or rule
+            release.single
+            or release.form
+            or known.aggregation
+            or known.privacy
+            or rule
+            or known.inclusion is not None
         )
         self.audit = Audit()
         self.acknowledgements = Acknowledgements(setup.num_clients)

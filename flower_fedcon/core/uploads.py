@@ -34,6 +34,8 @@ class Uploads:
     denominator : float, optional
         What means divide by, known before the round, whoever replies; those who do not count as
         clients that changed nothing.
+    inclusion : array, shape (N,), optional
+        Each client's probability of being in the cohort, by which means weigh its upload.
     about : dict of array
         Of uploads that are points, by name, the point that they lie around: a client that did not
         reply counts as if it had sent that.
@@ -53,8 +55,10 @@ class Uploads:
         examples: Sequence[float] | None = None,
         denominator: float | None = None,
         about: Mapping[str, Array] | None = None,
+        inclusion: Any = None,
     ) -> None:
         self._replies, self.num_clients = replies, num_clients
+        self._inclusion = inclusion
         self._denominator, self._about = denominator, about or {}
         self._aggregation, self._examples = aggregation, examples
         if len(replies) == 1:
@@ -117,6 +121,11 @@ class Uploads:
             raise AlgorithmError(
                 f"aggregation={self._aggregation!r} takes the place of uploads.mean, and this "
                 f"strategy asks for uploads.sum({name!r}): use mean, or say in `needs_mean` why not"
+            )
+        if self._inclusion is not None:
+            raise AlgorithmError(
+                f"uploads.mean weighs uploads by how often clients take part, and this strategy "
+                f"asks for uploads.sum({name!r}): use mean, or say in `needs_uniform` why not"
             )
         return self._sum(name)
 
@@ -214,6 +223,9 @@ class Uploads:
             return float(self._sum(name)) / len(self.clients)
         if self._aggregation is not None:
             return self._aggregation.combine_numbers([of(value) for value in self[name]])
+        if self._inclusion is not None:
+            scales = self._scales()
+            return math.fsum(s * of(v) for s, v in zip(scales, self[name], strict=True))
         if self._examples is not None:
             return math.fsum(n * of(v) for n, v in self._weighted(name)) / self._total()
         return math.fsum(map(of, self[name])) / len(self.clients)
@@ -223,6 +235,8 @@ class Uploads:
 
         `about` is the point around which uploads lie that are no changes: the model that was sent.
         """
+        if self._inclusion is not None:
+            return self._unbiased(name, about)
         if self._examples is not None:
             return _add([n * value for n, value in self._weighted(name)]) / self._total()
         if self._denominator is not None and self._denominator != len(self.clients):
@@ -235,6 +249,22 @@ class Uploads:
         if about is None:
             return self._aggregation.combine(values)
         return about + self._aggregation.combine(values - about)
+
+    def _scales(self) -> Array:
+        """Return what each upload of the cohort counts in a mean over all clients: 1/(N p)."""
+        shares: Any = np.array(self._examples or np.ones(self.num_clients))
+        scales: Array = (1.0 / self._inclusion * (shares / shares.sum()))[self.clients]
+        return scales
+
+    def _unbiased(self, name: str, about: Array | None) -> Array:
+        """Return the cohort's estimate of the mean over all clients."""
+        scales, total = self._scales(), None if about is None else about.copy()
+        values = self.stacked(name)
+        if not is_array(values):
+            values = np.stack([value.dense() for value in self[name]])
+        scales = scales.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
+        moved: Array = (scales * (values if about is None else values - about)).sum(axis=0)
+        return moved if total is None else total + moved
 
 
 def _total(column: Any) -> Array:

@@ -55,6 +55,8 @@ class SecureGridEngine(GridEngine):
         reason = strategy.why_single()
         if strategy.queries:
             reason = "it asks its clients before the step, and hears each of them"
+        if strategy.inclusion is not None:
+            reason = "means weigh each by how often its client takes part: give unbiased=False"
         if strategy.aggregation is not None:
             reason = f"aggregation={strategy.aggregation!r} compares them: leave it out"
         if strategy.privacy is not None:

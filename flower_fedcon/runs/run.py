@@ -69,7 +69,8 @@ class Run:
             )
         if setup.sampled:
             rng = partial(stream, setup.seed, COHORT)
-            check_rule(strategy.participation, setup.names, rng)
+            rule = strategy.participation.among(setup.clients)
+            check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)

@@ -17,6 +17,7 @@ import numpy as np
 
 from flower_fedcon.core.availability import Available, Cyclic, Markov
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
+from flower_fedcon.core.weighted import Weighted
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.validation import parameters
 from flower_fedcon.wire import settings
@@ -114,7 +115,7 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
 
 
-_RULES = (Available, Bernoulli, Cyclic, Full, Markov, Only, Sample)
+_RULES = (Available, Bernoulli, Cyclic, Full, Markov, Only, Sample, Weighted)
 _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
     "sample": lambda size: Sample(count=size),
     "fraction": lambda fraction: Sample(fraction=fraction),
@@ -158,7 +159,8 @@ def _participation(value: Any) -> Participation:
     raise ConfigError(
         'participation must be "full", {sample = 3}, {fraction = 0.3}, {bernoulli = 0.5}, '
         '{only = 0}, {type = "Markov", stay = 0.9, back = 0.1}, {type = "Cyclic", groups = 4}, '
-        '{type = "Available", trace = "trace.csv"} or a rule of your own, {type = '
+        '{type = "Available", trace = "trace.csv"}, {type = "Weighted", weights = "examples", '
+        "count = 3} or a rule of your own, {type = "
         f'"module:Class", ...}}, got {value!r}'
     )
 
@@ -241,6 +243,8 @@ def tabled(value: Any) -> Any:
         return [math.inf if part is None else tabled(part) for part in value]
     if isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Mapping):
+        return {name: tabled(part) for name, part in value.items()}
     kind = type(value).__name__
     if settings.registered().get(kind) is not type(value) and type(value) not in _RULES:
         raise ConfigError(f"{value!r} is no type of this package: a file cannot state it")

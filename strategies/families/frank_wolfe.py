@@ -61,6 +61,7 @@ class FrankWolfe(Mirrored[State]):
     uplink = ("atom",)
     needs_exact = "an atom is compact already, and what is left of it would leave the set"
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
+    needs_uniform = "x_bar is the mean of all x_i, whoever takes part"
     release = Release("with everyone")
 
     def __init__(

@@ -225,7 +225,9 @@ class RoundTracer:
             raise NotTraceableError(f"its clients upload {sorted(columns)}")
         self._admit(columns)
         up = sum(map(column_bytes, columns.values()))
-        uploads = Uploads([Reply(clients, now, columns)], n, strategy.aggregation)
+        known = None if strategy.inclusion is None else TracedArray(jnp.asarray(strategy.inclusion))
+        replies = [Reply(clients, now, columns)]
+        uploads = Uploads(replies, n, strategy.aggregation, inclusion=known)
         found, _ = parts(strategy.aggregate(state, uploads))
         for value in found:
             _assume_finite(value)
