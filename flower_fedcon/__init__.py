@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flower_fedcon.runs.history import EarlyStopping, History
     from flower_fedcon.runs.plan import Plan
     from flower_fedcon.simulation import simulate
+    from flower_fedcon.training.local_round import current_method
 
 __version__ = "0.1.0"
 
@@ -47,6 +48,7 @@ __all__ = [
     "as_legacy_strategy",
     "client_app",
     "cross_validate",
+    "current_method",
     "keep_local",
     "read_runs",
     "register",
@@ -78,6 +80,7 @@ _HOMES = {
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",
     "cross_validate": "paths.folds",
+    "current_method": "training.local_round",
     "keep_local": "flower.local_arrays",
     "read_runs": "runs.frames",
     "register": "registry",

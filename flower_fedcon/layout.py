@@ -6,7 +6,8 @@ import io
 import json
 import math
 import operator
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -190,3 +191,28 @@ def array_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     description = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(header, description)
     return len(header.getvalue()) + math.prod(shape) * dtype.itemsize
+
+
+_WRAPPERS = {"module", "_orig_mod"}  # of DistributedDataParallel and its like; of torch.compile
+
+
+def renamed(found: Collection[str], names: Sequence[str]) -> dict[str, str]:
+    """Return, for layers' names that differ from `names` by the prefixes of wrappers, these names.
+
+    A name that two others could stand for is none of them.
+
+    >>> renamed(["_orig_mod.a.weight", "b.bias"], ["module.a.weight", "b.bias"])
+    {'_orig_mod.a.weight': 'module.a.weight'}
+    """
+
+    def bare(name: str) -> str:
+        return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+    kept = {*found} & {*names}
+    each, stand = (Counter(map(bare, {*some} - kept)) for some in (found, names))
+    wanted = {bare(name): name for name in names if name not in kept}
+    return {
+        name: wanted[plain]
+        for name in found
+        if name not in kept and each[plain := bare(name)] == stand[plain] == 1
+    }

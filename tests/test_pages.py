@@ -106,7 +106,10 @@ PASTED = {
         ("text", f"{GUIDES}test_four_files_become_a_model"),
         ("bash", f"{NODES}test_four_files_on_four_nodes"),  # and _from_the_shell
     ],
-    "docs/training_loops.md": [("diff", f"{GUIDES}test_the_diff_is_the_example_s")],
+    "docs/training_loops.md": [
+        ("diff", f"{GUIDES}test_the_diff_is_the_example_s"),
+        ("python", "training/test_loops.py::test_a_library_s_partial_fit_is_corrected"),
+    ],
     "docs/private_examples.md": [
         ("toml", "flower/test_private_examples.py::test_the_page_s_blocks"),
         ("python", "flower/test_private_examples.py::test_the_page_s_blocks"),

@@ -18,6 +18,7 @@ from flower_fedcon.cli import (
     deploy_command,
     doctor,
     laboratory,
+    new_app,
     path_command,
     reports,
     run_commands,
@@ -97,6 +98,7 @@ _add(laboratory.bench, "fedcon bench --list", "fedcon bench prox compiled -o res
 _add(deploy_command.deploy, "fedcon deploy sims --local --nodes 3",
      "fedcon deploy examples/heart/app --local --data examples/heart/cleveland.csv --data "
      "examples/heart/va.csv")  # fmt: skip
+_add(new_app.new, "fedcon new my-app --algorithm feddualavg --framework torch")
 _add(doctor.doctor, "fedcon doctor")
 app.add_typer(data.app, name="data", epilog=examples("fedcon data check --help"))
 

@@ -130,6 +130,7 @@ class Server:
             self.uplink_bytes = setup.preparation.uplink_bytes
             self.downlink_bytes = setup.preparation.downlink_bytes
         self.buffers: list[Array] = []
+        self.buffer_names: Sequence[str] = ()
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
         self._warned = False
@@ -203,9 +204,10 @@ class Server:
         self.work.update({name: number for name, number in work.items() if number})
         self._tell_unconverged()
 
-    def start_buffers(self, buffers: list[Array]) -> None:
+    def start_buffers(self, buffers: list[Array], names: Sequence[str]) -> None:
         """Start from these buffers, unless a checkpoint has others."""
         self.buffers = self.buffers or buffers
+        self.buffer_names = names
 
     def move_buffers(self, buffers: list[Array]) -> None:
         """Go on with what the clients have made of the buffers."""

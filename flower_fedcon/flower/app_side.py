@@ -67,7 +67,7 @@ class AppSide:
     def open(self, server: Server, buffers: list[Array]) -> None:
         """Take part in a run, which starts from these buffers; the server has them."""
         self._server = server
-        server.start_buffers(buffers)
+        server.start_buffers(buffers, self.form.buffers)
         self._names = [client.name for client in server.setup.clients]
         self._loops = [client.own_loop for client in server.setup.clients]
 
@@ -99,18 +99,17 @@ class AppSide:
         expected = self._server.buffers
         if len(beside.buffers) != len(expected):
             raise ConfigError(f"it holds {len(beside.buffers)} buffers, the model {len(expected)}")
-        buffers = []
+        buffers, wrong = list[Array](), list[str]()
         for name, tensor, like in zip(self.form.buffers, beside.buffers, expected, strict=True):
             fits = len(tensor) <= array_bytes(like.shape, like.dtype)
             array = load_array(tensor) if fits else np.empty(0)
             if (array.shape, array.dtype) != (like.shape, like.dtype):
-                raise ConfigError(
-                    f"its buffer {name!r} has another shape or type than the server's, "
-                    f"{like.shape} and {like.dtype}: build the same model on both"
-                )
-            if not np.isfinite(array).all():
-                raise ConfigError(f"its buffer {name!r} holds non-finite values")
+                wrong.append(f"{name!r} is not {like.shape} and {like.dtype}, as the server's")
+            elif not np.isfinite(array).all():
+                wrong.append(f"{name!r} holds non-finite values")
             buffers.append(array)
+        if wrong:
+            raise ConfigError(f"its buffers: {'; '.join(wrong)}: build the same model on both")
         examples, metrics = self._usable(client, lambda: (beside.metrics, parts.examples))
         self._heard[client] = (examples, buffers, metrics)
         return parts._replace(tensors=tensors, config=config)
@@ -243,7 +242,9 @@ def _checked(
     ConfigError
         If the number of examples is none.
     """
-    if not usable(examples) or examples <= 0:
+    if examples == 0:
+        raise ConfigError("it has no examples, and counts for nothing")
+    if not usable(examples) or examples < 0:
         raise ConfigError("its num-examples is no number > 0")
     found, others = dict[str, float](), dict[str, str]()
     for name, value in flat_metrics(metrics).items():

@@ -61,11 +61,13 @@ class ModelForm:
             If a pattern fits nothing, or a trained array has another type than float32 or float64.
         """
         names = tuple(arrays)
-        for pattern in declared or ():
-            if not fnmatch.filter(names, pattern):
-                raise ConfigError(
-                    f"buffers: {pattern!r} fits none of initial_arrays: {', '.join(names)}"
-                )
+        vain = [pattern for pattern in declared or () if not fnmatch.filter(names, pattern)]
+        if vain:
+            fit = "fits" if len(vain) == 1 else "fit"
+            raise ConfigError(
+                f"buffers: {', '.join(map(repr, vain))} {fit} none of initial_arrays: "
+                f"{', '.join(names)}"
+            )
         patterns = (*BATCH_NORM, *(declared or ()))
         buffers = tuple(
             name

@@ -127,8 +127,7 @@ class GridRun:
         started, before = time.monotonic(), self._server.round
         if not before:
             centrally(0)  # as Flower's strategies do
-        _log.info("Starting %s:", self._strategy.title)
-        self._strategy.summary()
+        self._introduce(plan)
         result.history = self._run.play(progress)
         result.arrays = self.arrays()
         for record in result.history.rows:  # of a run that was resumed, what came before
@@ -137,7 +136,29 @@ class GridRun:
         if result.history.report is not None:
             _log.info("The model:\n%s", result.history.report.text)
         _log.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        _log.info("Final results: ArrayRecord (%.2f MB)", _megabytes(result.arrays))
+        for title, found in (
+            ("ClientApp-side train metrics", result.train_metrics_clientapp),
+            ("ClientApp-side evaluate metrics", result.evaluate_metrics_clientapp),
+            ("ServerApp-side evaluate metrics", result.evaluate_metrics_serverapp),
+        ):
+            if found:
+                _log.info("\t%s, round %d: %s", title, max(found), dict(found[max(found)]))
         return result
+
+    def _introduce(self, plan: Plan) -> None:
+        """Log what is about to run, as Flower's strategies do."""
+        setup, first = self._server.setup, self.arrays()
+        _log.info("Starting %s strategy:", self._strategy.title)
+        _log.info("\t├── Number of rounds: %d", plan.num_rounds)
+        _log.info("\t├── Clients: %d, weighting: %s", setup.num_clients, self._weighting)
+        _log.info("\t├── ArrayRecord (%.2f MB)", _megabytes(first))
+        if self._form is not None and self._form.buffers:
+            _log.info("\t├── Averaged, not trained: %s", ", ".join(self._form.buffers))
+        if self._app is not None:
+            for kind, given in (("train", self._train_config), ("evaluate", self._evaluate_config)):
+                _log.info("\t├── ConfigRecord (%s): %s", kind, given or "(empty!)")
+        self._strategy.summary()
 
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""
@@ -162,8 +183,8 @@ class GridRun:
             app = self._app = AppSide(agreed.form, self._train_config, self._evaluate_config)
             app.open(self._server, agreed.buffers)
             self._engine.serve(app)
-        else:
-            self._server.start_buffers(agreed.buffers)
+        elif agreed.form is not None:
+            self._server.start_buffers(agreed.buffers, agreed.form.buffers)
 
     def _prepared(self, infos: list[ClientInfo]) -> tuple[list[ClientInfo], Preparation | None]:
         """Let clients with tables agree on their columns; return what they then say of themselves.
@@ -246,6 +267,10 @@ class GridRun:
     def evaluation(self, received: Iterable[Message]) -> Record:
         """Return the mean of the clients' evaluations of the current model."""
         return self._engine.mean(received, self._server.x)
+
+
+def _megabytes(arrays: ArrayRecord) -> float:
+    return sum(len(array.data) for array in arrays.values()) / 1024**2
 
 
 def duration(seconds: float) -> str:

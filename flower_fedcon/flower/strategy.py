@@ -202,14 +202,19 @@ class FlowerStrategy(Strategy):
         return self._grid_run
 
     def summary(self) -> None:
-        """Log the configuration as a tree, as Flower's strategies do."""
+        """Log the configuration as a tree, as Flower's strategies do: who takes part, then what."""
         check_callers()  # a wrapper asks for this before round 1
-        _log.info("\t├──> %s", self.title)
-        for name, value in self.arguments().items():
-            _log.info("\t│\t├── %s: %r", name, value)
+        given = {name: value for name, value in self.arguments().items() if value is not None}
+        whose = [n for n in ("participation", "min_replies", "aggregation") if n in given]
+        sampling = {name: given.pop(name) for name in whose}
+        for title, values in (("Sampling", sampling), (self.title, given)):
+            _log.info("\t├──> %s:", title)
+            for place, (name, value) in enumerate(values.items(), 1):
+                branch = "└──" if place == len(values) else "├──"
+                _log.info("\t│\t%s %s: %r", branch, name, value)
         try:
             card = self.card()
         except ConfigError:  # an algorithm of one's own need not have one
             return
-        _log.info("\t├──> %s", one_line(card.problem))
-        _log.info("\t└──> a round: %s", first_sentence(card.wire))
+        _log.info("\t├──> Problem: %s", one_line(card.problem))
+        _log.info("\t└──> Each round: %s", first_sentence(card.wire))

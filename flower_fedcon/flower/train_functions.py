@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from flwr.app import Context, Message
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, flat_metrics
+from flower_fedcon.layout import renamed
 from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.training.numpy_loop import ArrayTraining
@@ -35,15 +37,16 @@ def train_step(
 
     It stands under `@app.train()`. The function keeps Flower's form: its message has the model
     under "arrays" and `train_config` under "config", and it replies one ArrayRecord and one
-    MetricRecord. It gets a third argument, the round's `method` (see
-    `flower_fedcon.training.ArrayTraining`), for its loop. The client's state is kept for it,
-    exactly once. In an app built on `client_fn` it stands over the method `fit` of a `NumPyClient`,
-    which then takes `(parameters, config, method)`; the client needs `client.context = context`.
+    MetricRecord. Its loop calls `current_method()` for the round's method (see
+    `flower_fedcon.training.ArrayTraining`); a function with a third parameter is given it. The
+    client's state is kept for it, exactly once. In an app built on `client_fn` it stands over the
+    method `fit` of a `NumPyClient`, which takes `(parameters, config)` or
+    `(parameters, config, method)`; the client needs `client.context = context`.
 
     Parameters
     ----------
     function : callable
-        `train(message, context, method)`.
+        `train(message, context)`, or `train(message, context, method)`.
     training : type
         What `method` is; `flower_fedcon.torch.train_step` has that of PyTorch.
     state_dir : path, optional
@@ -75,6 +78,7 @@ def train_step(
             num_examples=num_examples,
         )
     options = {"state_dir": state_dir, "oracles": oracles}
+    taken = _positional(function)
 
     def answer(arrays: list[Array], config: Config, context: Context, loop: Loop) -> Answer:
         serving = _Serving(training, loop, context, options, num_examples)
@@ -90,7 +94,7 @@ def train_step(
                 method: LocalTraining, model: dict[str, Array], config: Config
             ) -> tuple[dict[str, Array], Config]:
                 message.content = messages.app_instruction(model, config)
-                reply = function(message, context, method)
+                reply = function(message, context, *([method] if taken > 2 else []))
                 if not isinstance(reply, Message) or not reply.has_content():
                     raise ConfigError(f"the train function returned {reply!r}, and no Message")
                 return messages.app_reply(reply.content)
@@ -101,7 +105,8 @@ def train_step(
         def in_client(
             method: LocalTraining, model: dict[str, Array], config: Config
         ) -> tuple[dict[str, Array], Config]:
-            trained, examples, metrics = function(client, list(model.values()), config, method)
+            given = (client, list(model.values()), config, method)
+            trained, examples, metrics = function(*given[: max(3, taken)])
             if len(trained) != len(model):
                 raise ConfigError(f"fit returned {len(trained)} arrays, the model has {len(model)}")
             return dict(zip(model, trained, strict=True)), {**metrics, "num-examples": examples}
@@ -114,6 +119,15 @@ def train_step(
         return answer(arrays, config, client.context, in_client)
 
     return serve
+
+
+def _positional(function: Callable[..., Any]) -> int:
+    """Return how many positional arguments a function takes."""
+    kinds = inspect.Parameter
+    each = inspect.signature(function).parameters.values()
+    if any(p.kind is kinds.VAR_POSITIONAL for p in each):
+        return 4
+    return sum(p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD) for p in each)
 
 
 class _Serving:
@@ -156,6 +170,8 @@ class _Serving:
             form = ModelForm(tuple(str(i) for i in range(len(method.layout.shapes))))
         model = form.join(method.start, self._extras.buffers)
         trained, metrics = self._loop(method, model, dict(self._extras.user))
+        same = renamed(trained, [*model])
+        trained = {same.get(name, name): array for name, array in trained.items()}
         if trained.keys() != model.keys():
             raise ConfigError(
                 f"the train function replied the arrays {', '.join(trained)}; the server's model "

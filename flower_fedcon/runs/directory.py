@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import client_class, plugins
 from flower_fedcon.runs.history import History, HistoryFile, Record
 from flower_fedcon.runs.toml import section, tabled
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import FolderLock, atomic, storage, write_text
 
@@ -111,16 +113,24 @@ class RunDirectory:
         assert self._history is not None  # noqa: S101  (made by `create` or `reopen`)
         return self._history
 
-    def save_model(self, history: History) -> None:
-        """Write the model."""
-        arrays: dict[str, Any] = {}
-        for name, model in {"x": history.x, **history.outputs}.items():
-            if isinstance(model, list):  # a network's layers: x0, x1, ...
+    def save_model(
+        self,
+        history: History,
+        names: Sequence[str] | None = None,
+        beside: Mapping[str, Array] | None = None,
+    ) -> None:
+        """Write the model: a network's layers by their names, or x0, x1, ..., and its buffers."""
+        arrays = {name if names else f"buffer{name}": a for name, a in (beside or {}).items()}
+        for name, model in {**history.outputs, "x": history.x}.items():
+            if not isinstance(model, list):
+                arrays[name] = model
+            elif names is None:
                 arrays |= {f"{name}{i}": layer for i, layer in enumerate(model)}
             else:
-                arrays[name] = model
+                prefix = "" if name == "x" else f"{name}."
+                arrays |= {f"{prefix}{n}": a for n, a in zip(names, model, strict=True)}
         with atomic(self.path / MODEL) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Leave the folder to others."""

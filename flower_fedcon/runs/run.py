@@ -153,7 +153,8 @@ class Run:
             reached = convergence(server, self._engine, self._start, last)
         history.report = Report.of(server, last, reached)
         if self._directory is not None:
-            self._directory.save_model(history)
+            beside = dict(zip(server.buffer_names, server.buffers, strict=True))
+            self._directory.save_model(history, server.setup.layout.names, beside)
             if history.report is not None:
                 history.report.write(self._directory.path)
 

@@ -17,8 +17,16 @@ from functools import partial
 from flower_fedcon.flower.train_functions import train_step as _train_step
 from flower_fedcon.torch.local_loop import MethodOptimizer, TorchCorrection, TorchTraining
 from flower_fedcon.torch.objective import TorchObjective
+from flower_fedcon.training.local_round import current_method
 
 train_step = partial(_train_step, training=TorchTraining)
 """`flower_fedcon.train_step` for PyTorch: a model is a `torch.nn.Module`."""
 
-__all__ = ["MethodOptimizer", "TorchCorrection", "TorchObjective", "TorchTraining", "train_step"]
+__all__ = [
+    "MethodOptimizer",
+    "TorchCorrection",
+    "TorchObjective",
+    "TorchTraining",
+    "current_method",
+    "train_step",
+]

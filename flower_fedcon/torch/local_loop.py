@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.layout import renamed
 from flower_fedcon.training.local_round import LocalTraining, LoopCorrection
 from flower_fedcon.training.numpy_loop import NOT_LOADED
 from flower_fedcon.validation import Array
@@ -17,21 +18,32 @@ from flower_fedcon.validation import Array
 class TorchTraining(LocalTraining):
     """What a train function gets as `method`; see `flower_fedcon.torch.train_step`."""
 
-    def begin(self, model: nn.Module) -> TorchCorrection:
-        """Return what corrects the gradients of a loop (FedProx, Scaffold, FedDyn, FedAvg).
+    how_to_correct = (
+        "current_method().begin(model, optimizer) before the loop, or "
+        + LocalTraining.how_to_correct
+    )
+
+    def begin(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+    ) -> TorchCorrection:
+        """Have the gradients of a loop corrected (FedProx, Scaffold, FedDyn, FedAvg).
 
         Parameters
         ----------
         model : torch.nn.Module
-            With the message's arrays loaded.
+            With the message's arrays loaded; also within `DistributedDataParallel`, or compiled.
+        optimizer : torch.optim.Optimizer, optional
+            Its `step()` then corrects the gradients first, after clipping and a `GradScaler`, until
+            the round is over. Without it, call `apply_gradients` of what is returned.
 
         Raises
         ------
         ConfigError
-            If it is another model, or the method is no correction of gradients.
+            If it is another model, the optimizer does not move all of it, or the method is no
+            correction of gradients.
         """
         self.added()
-        return TorchCorrection(self, self._parameters(model))
+        return TorchCorrection(self, self._parameters(model), optimizer)
 
     def optimizer(self, params: Iterable[Tensor], lr: float | None = None) -> MethodOptimizer:
         """Return the method's step, in place of an optimizer.
@@ -53,6 +65,12 @@ class TorchTraining(LocalTraining):
         """
         self.check_optimizer(lr)
         every = list(params)
+        if not all(isinstance(tensor, Tensor) for tensor in every):
+            raise ConfigError(
+                f"{self.name}: method.optimizer takes model.parameters(), in their order: its step "
+                "is one for the whole model, and has no groups with rates or decays of their own "
+                "(what a regularizer does is the strategy's)"
+            )
         tensors = [tensor for tensor in every if tensor.requires_grad]
         shapes = tuple(tuple(t.shape) for t in tensors)
         if shapes != self.layout.shapes:
@@ -76,9 +94,10 @@ class TorchTraining(LocalTraining):
         ConfigError
             If the model has others.
         """
-        found = dict(model.named_parameters(remove_duplicate=False))
-        names = self.layout.names or tuple(found)
-        buffers = dict(model.named_buffers())
+        names = self.layout.names or ()
+        found = as_named(dict(model.named_parameters(remove_duplicate=False)), names)
+        names = names or tuple(found)
+        buffers = as_named(dict(model.named_buffers()), names)
         fixed = [name for name in names if name not in found or not found[name].requires_grad]
         missing = [name for name in fixed if name not in found and name not in buffers]
         if missing:
@@ -86,12 +105,12 @@ class TorchTraining(LocalTraining):
         if fixed:
             kinds = {"frozen" if name in found else "buffers" for name in fixed}
             self._refuse_names(fixed, " or ".join(sorted(kinds, reverse=True)))
-        for name, parameter in found.items():
-            if parameter.requires_grad and name not in names:
-                raise ConfigError(
-                    f"{self.name}: this client trains {name!r}, which is not in the server's "
-                    "initial_arrays: build the same model on server and clients"
-                )
+        more = [name for name, p in found.items() if p.requires_grad and name not in names]
+        if more:
+            raise ConfigError(
+                f"{self.name}: this client trains {', '.join(map(repr, more))}, which the server's "
+                "initial_arrays do not hold: build the same model on server and clients"
+            )
         # Tied weights stand here under each of their names: with one gradient they stay the same.
         tensors: list[Tensor] = [found[name] for name in names]
         shapes = tuple(tuple(t.shape) for t in tensors)
@@ -120,21 +139,116 @@ class TorchTraining(LocalTraining):
 class TorchCorrection(LoopCorrection):
     """What a method adds to the gradients of a PyTorch loop."""
 
-    def __init__(self, training: TorchTraining, parameters: list[Tensor]) -> None:
-        self._parameters = parameters
+    def __init__(
+        self,
+        training: TorchTraining,
+        parameters: list[Tensor],
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._parameters, self._name = parameters, training.name
+        self._left: list[tuple[int, int, int]] = []  # what the last step's correction has left
+        self._own: list[Tensor | None] = []  # the gradients that an optimizer's step has found
+        self._hooks: list[Any] = []
         super().__init__(training, lambda a, i: as_tensor(a, parameters[i]), as_array)
+        if optimizer is not None:
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                self._refuse(f"begin takes an optimizer of torch.optim, got {optimizer!r:.99}")
+            moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            if any(id(p) not in moved for p in parameters):
+                self._refuse(
+                    "the optimizer that begin was given does not move all parameters of the model: "
+                    "with several optimizers call correction = method.begin(model), and "
+                    "correction.apply_gradients(model) before their steps"
+                )
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+            self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+            self.by_itself = True
+
+    def close(self) -> None:
+        """Let the optimizer go."""
+        for hook in self._hooks:
+            hook.remove()
 
     def apply_gradients(self, model: nn.Module | None = None) -> None:
         """Add the method's terms to the gradients, between `backward()` and `optimizer.step()`.
 
         Once for each step. With a `GradScaler`, after `scaler.unscale_(optimizer)`; clipping comes
         before. The model is the one that `begin` was given.
+
+        Raises
+        ------
+        ConfigError
+            If these gradients are corrected, or will be, by the optimizer that `begin` was given.
         """
+        if self.by_itself:
+            self._refuse(
+                "the optimizer that begin was given corrects the gradients in its step(): leave "
+                "apply_gradients out"
+            )
+        if self._left and self._left == self._state():
+            self._refuse("apply_gradients was called twice after one backward(): once is right")
+        self._apply()
+        self._left = self._state()
+
+    def _apply(self) -> None:
+        self._own = [p.grad for p in self._parameters] if self.by_itself else []
         zero = torch.zeros_like
         gradients = [zero(p) if p.grad is None else p.grad for p in self._parameters]
         points = [p.detach() for p in self._parameters]
         for p, gradient in zip(self._parameters, self.corrected(gradients, points), strict=True):
             p.grad = gradient
+
+    def _state(self) -> list[tuple[int, int, int]]:
+        """Return what tells whether gradients and parameters are as they were."""
+        return [
+            (id(p.grad), -1 if p.grad is None else p.grad._version, p._version)
+            for p in self._parameters
+        ]
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Correct the gradients that an optimizer's step is about to take."""
+        if getattr(optimizer, "grad_scale", None) is not None:  # of a GradScaler
+            self._refuse(
+                "the optimizer unscales the gradients within its step, after they are corrected: "
+                "call scaler.unscale_(optimizer) before scaler.step(optimizer)"
+            )
+        infinite = getattr(optimizer, "found_inf", None)
+        if infinite is not None and infinite.item():
+            return None  # it takes no step
+        # What is given begins with the optimizer, in today's PyTorch.
+        own = [argument for argument in given if argument is not optimizer]
+        closure = named.get("closure", own[0] if own else None)
+        if closure is None:
+            self._apply()
+            return None
+        asked = 0
+
+        def corrected() -> Any:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                self._refuse(
+                    f"{type(optimizer).__name__} asks for several gradients and values in a step, "
+                    "which a correction of gradients does not serve: use a first-order optimizer"
+                )
+            loss = closure()
+            self._apply()
+            return loss
+
+        given = tuple(corrected if argument is closure else argument for argument in given)
+        return given, {k: corrected if value is closure else value for k, value in named.items()}
+
+    def _after_step(self, *_: Any) -> None:
+        """Leave the loop the gradients that it had: whoever goes on with them is not misled."""
+        if self._own:
+            for p, gradient in zip(self._parameters, self._own, strict=True):
+                p.grad = gradient
+        self._own = []
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise ConfigError(f"{self._name}: {reason}")
 
 
 class MethodOptimizer(torch.optim.Optimizer):
@@ -144,11 +258,25 @@ class MethodOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, training: TorchTraining, params: list[Tensor]) -> None:
-        super().__init__(params, {})
+        self._rate = training.rate
+        super().__init__(params, {} if self._rate is None else {"lr": self._rate})
         self._training, self._params = training, params
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take the method's step with the parameters' gradients."""
+        """Take the method's step with the parameters' gradients.
+
+        Raises
+        ------
+        ConfigError
+            If a scheduler, or anything else, is to change the rate.
+        """
+        (group,) = self.param_groups
+        if "initial_lr" in group or group.get("lr") != self._rate:
+            raise ConfigError(
+                f"{self._training.name}: a scheduler, or the train function, sets the rate of "
+                f"method.optimizer, whose steps are the method, of one length ({self._rate!r}): "
+                "leave it out, here, or use a method that corrects your own optimizer's gradients"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -159,6 +287,16 @@ class MethodOptimizer(torch.optim.Optimizer):
             for p, layer in zip(self._params, layers, strict=True):
                 p.copy_(as_tensor(layer, p))
         return loss
+
+
+def as_named(found: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    """Return what a module holds by the server's names: without the prefixes of wrappers.
+
+    >>> list(as_named({"module.fc.weight": torch.zeros(1)}, ["_orig_mod.fc.weight"]))
+    ['_orig_mod.fc.weight']
+    """
+    same = renamed(found, names)
+    return {same.get(name, name): tensor for name, tensor in found.items()}
 
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:

@@ -4,8 +4,15 @@
 Flower app.
 """
 
-from flower_fedcon.training.local_round import LocalTraining
+from flower_fedcon.training.local_round import LocalTraining, current_method
 from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.training.numpy_loop import ArrayCorrection, ArraySteps, ArrayTraining
 
-__all__ = ["ArrayCorrection", "ArraySteps", "ArrayTraining", "LocalTraining", "own_loop"]
+__all__ = [
+    "ArrayCorrection",
+    "ArraySteps",
+    "ArrayTraining",
+    "LocalTraining",
+    "current_method",
+    "own_loop",
+]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -15,6 +17,35 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _PLAIN = 1e-3  # how far K plain steps may end from where they should, relative to their length
+_CURRENT: ContextVar[LocalTraining] = ContextVar("current_method")
+
+
+def current_method() -> Any:
+    """Return the `method` of the round in whose train function this is called.
+
+    For a loop that stands apart from the function under `train_step`, which then need not hand
+    `method` on to it: `train(message, context)` is enough.
+
+    Raises
+    ------
+    ConfigError
+        If no round is under way: in another thread than the train function's, or without it.
+
+    Examples
+    --------
+    >>> current_method()
+    Traceback (most recent call last):
+        ...
+    flower_fedcon.errors.ConfigError: current_method() was called outside a train function ...
+    """
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise ConfigError(
+            "current_method() was called outside a train function that stands under @train_step, "
+            "or in a thread that this function has started: call it there, or hand on the method "
+            "that train(message, context, method) gets"
+        ) from None
 
 
 class LocalTraining:
@@ -35,6 +66,11 @@ class LocalTraining:
         How many the loop has taken so far, as far as the method has seen them.
     """
 
+    how_to_correct: ClassVar[str] = (
+        "correction = method.begin(model) before the loop, and in it "
+        "correction.apply_gradients(model) between backward() and step()"
+    )
+
     def __init__(
         self, client: LocalPassClient[Any], state: Any, down: Payload, layout: Layout
     ) -> None:
@@ -50,6 +86,11 @@ class LocalTraining:
     def name(self) -> str:
         """The method's name."""
         return type(self._client).__name__.removeprefix("OwnLoop").removesuffix("Client")
+
+    @property
+    def rate(self) -> float | None:
+        """The strategy's `client_lr`; None without one."""
+        return self._client.client_lr if "client_lr" in self._client.fields else None
 
     @property
     def keeps_gradient(self) -> bool:
@@ -70,6 +111,17 @@ class LocalTraining:
         """Return layers as one array."""
         return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
 
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Be the `current_method`; in the end let go of what the loop was given."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+            if self._correction is not None:
+                self._correction.close()
+
     # --- the method as what is added to gradients ------------------------------------------------
 
     def added(self) -> LocalPass:
@@ -88,20 +140,28 @@ class LocalTraining:
         return self._added
 
     def keep(self, correction: LoopCorrection) -> None:
-        """Have `finish` ask this correction what the loop has done."""
+        """Have `finish` ask this correction what the loop has done.
+
+        Raises
+        ------
+        ConfigError
+            If another one has been at work: its steps would not count.
+        """
+        before = self._correction
+        if before is not None and (before.steps or before.by_itself):
+            self._refuse("begin was called before in this round: call it once, before the loop")
         self._correction = correction
 
     # --- the method as the step itself -----------------------------------------------------------
 
     def check_optimizer(self, lr: float | None) -> None:
         """Raise unless the method has steps of its own, of this length."""
-        client = self._client
         if self._added.solver is not None:
             self._refuse(
                 "it has no step of its own: use your optimizer, with correction = "
                 "method.begin(model) and correction.apply_gradients(model) before its step"
             )
-        known = client.client_lr if "client_lr" in client.fields else None
+        known = self.rate
         if known is None and not self._added.is_the_method:
             self._refuse(
                 "without client_lr it leaves the steps to your optimizer: use "
@@ -142,8 +202,7 @@ class LocalTraining:
                 + (
                     "method.optimizer(parameters, lr) for your optimizer, and its step()"
                     if added.is_the_method
-                    else "correction = method.begin(model) before the loop, and in it "
-                    "correction.apply_gradients(model) between backward() and step()"
+                    else self.how_to_correct
                 )
             )
         known = added.steps or None
@@ -185,6 +244,9 @@ class LoopCorrection:
         Returns a tensor as an array.
     """
 
+    by_itself = False
+    """Whether an optimizer applies it, and not the loop."""
+
     def __init__(
         self,
         training: LocalTraining,
@@ -213,6 +275,9 @@ class LoopCorrection:
             gradients = [g + q for g, q in zip(gradients, extra, strict=True)]
         layers = zip(self._parts, gradients, model, strict=True)
         return [part.add_to(g, x) for part, g, x in layers]
+
+    def close(self) -> None:
+        """Let go of the loop: the round is over."""
 
     def mean_gradient(self) -> list[Array]:
         """Return the mean of the gradients so far, as they came."""

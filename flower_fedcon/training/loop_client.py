@@ -50,7 +50,12 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         """Run the loop."""
         assert self._run is not None  # noqa: S101  (set before any step)
         training = self._training(self, state, down, self._run.layout)
-        end, self.num_examples = self._loop(training)
+        with training.under_way():
+            end, self.num_examples = self._loop(training)
+        if not self.num_examples:
+            raise ConfigError(
+                f"{training.name}: this client has no examples, and counts for nothing"
+            )
         return training.finish(end)
 
 

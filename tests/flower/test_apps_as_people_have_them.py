@@ -66,7 +66,7 @@ def rows(place):
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 1).long()
 
 
-def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None):
+def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None, named=""):
     """Return an app that trains such a model by SGD, or by `body(model, method)`."""
 
     def make(load):
@@ -86,7 +86,8 @@ def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None):
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
             else:
                 correction, optimizer = body(model, method)
-            for _ in range(3):
+            loss = torch.zeros(())
+            for _ in range(3 if len(x) else 0):
                 optimizer.zero_grad()
                 loss = cross_entropy(model(x), y)
                 loss.backward()
@@ -94,7 +95,8 @@ def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None):
                     correction.apply_gradients(model)
                 optimizer.step()
             metrics = MetricRecord({"num-examples": len(x), **trained(float(loss))})
-            content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
+            arrays = {f"{named}{name}": value for name, value in model.state_dict().items()}
+            content = {"arrays": ArrayRecord(arrays), "metrics": metrics}
             return Message(RecordDict(content), reply_to=message)
 
         if evaluated is not None:
@@ -110,7 +112,8 @@ def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None):
 
 
 def start(strategy, kind, rounds=2, **options):
-    app = {name: options.pop(name) for name in ("body", "trained", "evaluated") if name in options}
+    given = ("body", "trained", "evaluated", "named")
+    app = {name: options.pop(name) for name in given if name in options}
     torch.manual_seed(0)
     model = kind()
     grid = FakeGrid([None] * 3, make=app_of(kind, **app))
@@ -215,6 +218,56 @@ def test_arrays_in_fortran_order_are_read():
         assert (found.dtype, found.tolist()) == (array.dtype, array.tolist())
 
 
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_an_empty_loader_is_an_empty_client(weighting, caplog, monkeypatch):
+    """It counts for nothing, in training and evaluation, and ends nothing."""
+    monkeypatch.setitem(globals(), "rows", some_rows)
+    result, _, after = start(
+        FedProx(proximal=0.1),
+        Small,
+        evaluated=lambda place: {"accuracy": 1.0, "num-examples": 40 * (place != 1)},
+        evaluate_every=1,
+        weighting=weighting,
+    )
+    row = result.history.rows[-1]
+    assert row["replies"] == 2
+    assert row["accuracy"] == 1.0
+    assert "accuracy/1" not in row
+    assert all(np.isfinite(value).all() for value in after.values())
+    assert "FedProx: this client has no examples, and counts for nothing" in caplog.text
+
+
+def some_rows(place):
+    x, y = all_rows(place)
+    return (x[:0], y[:0]) if place == 1 else (x, y)
+
+
+all_rows = rows
+
+
+def test_a_run_directory_has_the_model_by_its_layers_names(tmp_path):
+    _, before, after = start(FedProx(proximal=0.1), Small, run_dir=str(tmp_path / "run"))
+    with np.load(tmp_path / "run" / "model.npz") as saved:
+        assert set(saved) == set(before)
+        for name in before:
+            np.testing.assert_array_equal(saved[name], after[name].numpy())
+
+
+def test_wrapped_models_reply_as_they_are():
+    """The names of a compiled model, or of one in DistributedDataParallel, are the server's."""
+
+    def body(model, method):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        method.begin(nn.DataParallel(model), optimizer)
+        return None, optimizer
+
+    plain, _, _ = start(FedProx(proximal=0.1), Small, body=body)
+    _, before, after = start(FedProx(proximal=0.1), Small, body=body, named="module._orig_mod.")
+    assert list(after) == list(before)
+    for name, array in plain.arrays.to_torch_state_dict().items():
+        assert torch.equal(array, after[name])
+
+
 def test_a_bug_of_all_clients_ends_the_run_and_says_where_it_is():
     def body(model, method):
         return {}["lr"], None
@@ -224,3 +277,26 @@ def test_a_bug_of_all_clients_ends_the_run_and_says_where_it_is():
     )
     with pytest.raises(FedConError, match=words):
         start(FedProx(proximal=0.1), Small, body=body, round_deadline=600.0)
+
+
+def test_the_log_is_in_the_form_of_flower_s(caplog):
+    caplog.set_level("INFO", logger="flwr")
+    strategy = FedProx(proximal=0.25, min_replies=2)
+    start(strategy, Small, train_config={"lr": 0.5}, trained=lambda loss: {"loss": 0.5})
+    lines = caplog.messages
+    buffers = [name for name, _ in Small().named_buffers()]
+    (begins,) = [i for i, line in enumerate(lines) if line == "Starting FedProx strategy:"]
+    assert lines[begins + 1 : begins + 11] == [
+        "\t├── Number of rounds: 2",
+        "\t├── Clients: 3, weighting: uniform",
+        "\t├── ArrayRecord (0.00 MB)",
+        f"\t├── Averaged, not trained: {', '.join(buffers)}",
+        "\t├── ConfigRecord (train): {'lr': 0.5}",
+        "\t├── ConfigRecord (evaluate): (empty!)",
+        "\t├──> Sampling:",
+        "\t│\t├── participation: Full()",
+        "\t│\t└── min_replies: 2",
+        "\t├──> FedProx:",
+    ]
+    assert "\t│\t└── proximal: 0.25" in lines
+    assert "\tClientApp-side train metrics, round 2: {'loss': 0.5" in caplog.text

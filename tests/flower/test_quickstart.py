@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fake_grid import on_grid
-from quickstart import CLIENTS, VARIANTS, AppGrid, app, changes, modules, run_here
+from quickstart import APPS, CLIENTS, VARIANTS, AppGrid, app, changes, modules, run_here
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import nodes
@@ -24,11 +24,28 @@ ROUNDS = {
 torch = pytest.importorskip("torch", reason="the quickstart is PyTorch's: pip install '.[torch]'")
 
 
+@pytest.mark.parametrize("kind", APPS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_at_most_eight_lines(variant):
-    added, removed = changes(variant)
+def test_at_most_eight_lines(variant, kind):
+    """With sampling, and weighting by examples."""
+    added, removed = changes(variant, kind)
     assert added <= 8
     assert removed <= added
+
+
+@on_grid
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_of_the_fuller_app_trains(variant, tmp_path):
+    """A sample of two of three unequal clients, whose loops have a schedule, autocast, clipping."""
+    folder = app(tmp_path / "app", variant, "fuller")
+    result = run_here(folder, tmp_path / "m.pt", **{"num-server-rounds": 2, "local-epochs": 1})
+    row = result.history.rows[-1]
+    assert (row["replies"], row["dropped"]) == (2, 0)
+    first, last = (result.evaluate_metrics_serverapp[number]["loss"] for number in (0, 2))
+    assert last < first
+    with modules(folder) as (client, _):
+        before = client.ResNet().state_dict()
+    assert list(result.arrays) == list(before)
 
 
 @on_grid

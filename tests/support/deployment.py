@@ -124,8 +124,9 @@ class Flower:
         address = ["--host", "127.0.0.1", "--port", str(port)]
         given = ["--insecure"] if security is None else security.superlink_options
         self.security = security
+        own = ["--disable-runtime-dependency-installation"]  # apps run in this environment
         self.superlink = FlowerProcess(
-            self.root, "superlink", ["flower-superlink", *given, *address, *options]
+            self.root, "superlink", ["flower-superlink", *given, *address, *own, *options]
         )
         self.processes = [self.superlink]
         self._clients: list[FlowerProcess] = []

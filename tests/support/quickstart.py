@@ -1,4 +1,4 @@
-"""Flower's PyTorch quickstart and its variants: with a file of changes applied, in a folder."""
+"""Flower's PyTorch quickstart, a fuller app, and their variants: with a file of changes applied."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,42 +16,37 @@ from flwr.app import Context, RecordDict
 
 HOME = Path(__file__).parents[2] / "examples" / "pytorch"
 VARIANTS = ("fedprox", "scaffold", "feddyn", "feddualavg")
+APPS = ("quickstart", "fuller")
 CLIENTS = 3
-CONFIG = {
-    "num-server-rounds": 3,
-    "fraction-evaluate": 0.5,
-    "local-epochs": 1,
-    "learning-rate": 0.05,
-    "batch-size": 32,
-}
 
 
-def changes(variant: str) -> tuple[int, int]:
+def changed(variant: str, kind: str = "quickstart") -> Path:
+    """Return the file of a variant's changes."""
+    return HOME / (f"{variant}.diff" if kind == "quickstart" else f"{kind}-{variant}.diff")
+
+
+def changes(variant: str, kind: str) -> tuple[int, int]:
     """Return how many lines a variant adds and removes."""
-    lines = (HOME / f"{variant}.diff").read_text().splitlines()
+    lines = changed(variant, kind).read_text().splitlines()
     added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
     return added, removed
 
 
-def app(folder: Path, variant: str | None) -> Path:
-    """Return the folder of the app, with a variant's changes."""
-    shutil.copytree(HOME / "quickstart", folder, ignore=shutil.ignore_patterns("__pycache__"))
+def app(folder: Path, variant: str | None, kind: str = "quickstart") -> Path:
+    """Return the folder of an app, with a variant's changes."""
+    shutil.copytree(HOME / kind, folder, ignore=shutil.ignore_patterns("__pycache__"))
     if variant is not None:
-        diff = HOME / f"{variant}.diff"
-        command = ["git", "apply", "--unidiff-zero", str(diff)]
+        command = ["git", "apply", "--unidiff-zero", str(changed(variant, kind))]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder
 
 
-def needing_all(folder: Path) -> Path:
-    """Let an app's round need all clients, so that a node's death changes nothing."""
-    server = folder / "pytorchexample" / "server_app.py"
-    text = server.read_text()
-    for arguments in ("Scaffold(", "client_lr=lr", "proximal=0.1"):
-        comma = "" if arguments[-1] == "(" else ", "
-        text = text.replace(arguments, f"{arguments}{comma}min_replies={CLIENTS}", 1)
-    assert f"min_replies={CLIENTS}" in text
+def needing_all(folder: Path, count: int = CLIENTS) -> Path:
+    """Let an app's round need all whom it asks, so that a node's death changes nothing."""
+    (server,) = folder.glob("*/server_app.py")
+    text = server.read_text().replace("participation=", f"min_replies={count}, participation=")
+    assert text.count(f"min_replies={count}") == 1
     server.write_text(text)
     return folder
 
@@ -58,15 +54,15 @@ def needing_all(folder: Path) -> Path:
 @contextmanager
 def modules(folder: Path):
     """Yield the app's client and server modules."""
+    package = next(folder.glob("*/client_app.py")).parent.name
     sys.path.insert(0, str(folder))
     try:
         yield tuple(
-            importlib.import_module(f"pytorchexample.{name}")
-            for name in ("client_app", "server_app")
+            importlib.import_module(f"{package}.{name}") for name in ("client_app", "server_app")
         )
     finally:
         sys.path.remove(str(folder))
-        for name in [name for name in sys.modules if name.startswith("pytorchexample")]:
+        for name in [name for name in sys.modules if name.startswith(package)]:
             del sys.modules[name]
 
 
@@ -88,7 +84,8 @@ def run_here(folder: Path, model: Path, **config):
 
     results = []
     start = FlowerStrategy.start
-    run_config = {**CONFIG, "final-model": str(model), **config}
+    told = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    run_config = {**told, "final-model": str(model), **config}
     with modules(folder) as (client, server):
 
         def noted(self, *arguments, **options):

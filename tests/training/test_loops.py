@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from loops import by_loops
+from pages import blocks
 from problems import HALF, q6
 
-from flower_fedcon import simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.registry import client_class, names
 from flower_fedcon.regularizers import L1
@@ -219,3 +220,61 @@ def test_other_algorithms_say_which_can():
             ):
                 own_loop(name)
             assert strategy.algorithm == name
+
+
+# --- libraries that take the steps ---------------------------------------------------------------
+
+
+class Line:
+    """Least squares of a line with an intercept, whose model is two arrays."""
+
+    def __init__(self, place):
+        rng = np.random.default_rng(place)
+        self.X, self.y = rng.normal(size=(12, 3)), rng.normal(size=12)
+
+    def value(self, model):
+        return float(np.mean((self.X @ model[0] + model[1] - self.y) ** 2) / 2)
+
+    def gradient(self, model):
+        r = self.X @ model[0] + model[1] - self.y
+        return [self.X.T @ r / len(r), np.array([r.mean()])]
+
+
+def stepwise(method, f, rows):
+    """Steps by hand: the mean gradient along `rows` steps, and what the method adds."""
+    (w, b), rate = method.start, 0.02 * rows
+    correction = method.begin([w, b])
+    for start in range(0, 12, rows):
+        v, c = w, b
+        for i in range(start, start + rows):
+            r = f.X[i] @ v + c - f.y[i]
+            v, c = v - 0.02 * r * f.X[i], c - 0.02 * r
+        g, h = correction.apply_gradients([w, b], [(w - v) / rate, (b - c) / rate])
+        w, b = w - rate * g, b - rate * h
+    return [w, b]
+
+
+@pytest.mark.parametrize("strategy", [FedProx(proximal=2.0), Scaffold()], ids=lambda s: s.name)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_library_s_partial_fit_is_corrected(strategy, rows):
+    """By the block of the page on train loops."""
+    from sklearn.linear_model import SGDRegressor
+
+    names: dict = {}
+    exec(*blocks("python", "docs/training_loops.md"), names)
+
+    def by_library(method, f):
+        learner = SGDRegressor(
+            learning_rate="constant", eta0=0.02, penalty=None, shuffle=False
+        ).partial_fit(f.X[:1], f.y[:1])
+        learner.coef_, learner.intercept_ = (layer.copy() for layer in method.start)
+        names["corrected_epoch"](learner, method, f.X, f.y, rows)
+        return [learner.coef_, learner.intercept_]
+
+    problem = FederatedProblem([Line(j) for j in range(3)], x0=[np.zeros(3), np.zeros(1)])
+    found = by_loops(strategy, problem, 5, by_library).x
+    expected = by_loops(strategy, problem, 5, lambda method, f: stepwise(method, f, rows)).x
+    averaged = by_loops(FedAvg(), problem, 5, by_library).x
+    for layer, same, other in zip(found, expected, averaged, strict=True):
+        assert layer == pytest.approx(same, abs=1e-12)
+        assert abs(layer - other).max() > 1e-4

@@ -29,7 +29,7 @@ from flower_fedcon.strategies import (
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install '.[torch]'")
 from torch import nn  # noqa: E402
 
-from flower_fedcon.torch import TorchObjective, TorchTraining  # noqa: E402
+from flower_fedcon.torch import TorchObjective, TorchTraining, current_method  # noqa: E402
 from flower_fedcon.torch.packed_modules import PackedTorch  # noqa: E402
 
 LR, K = 0.1, 3
@@ -121,6 +121,175 @@ def test_a_model_that_was_not_loaded_is_refused():
     ):
         with pytest.raises(RoundError, match=said):
             by_loops(strategy, problem(), 1, wrong, TorchTraining)
+
+
+def stepped(begin, wrapped=lambda model: model):
+    """Return a loop with momentum; `begin(method, model, optimizer)` returns what a step calls."""
+
+    def train(method, f):
+        model = network(torch.float32 if f.dtype == np.float32 else torch.float64)
+        layers = zip(model.parameters(), method.start, strict=True)
+        with torch.no_grad():
+            for p, layer in layers:
+                p.copy_(torch.tensor(layer))
+        optimizer = torch.optim.SGD(reversed([*model.parameters()]), LR, momentum=0.5)
+        step = begin(method, wrapped(model), optimizer)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = LOSS(model(f._inputs), f._targets)
+            loss.backward()
+            return loss
+
+        for _ in range(K):
+            step(closure)
+        return [p.detach().numpy() for p in model.parameters()]
+
+    return train
+
+
+def by_hand(method, model, optimizer):
+    correction = method.begin(model)
+
+    def step(closure):
+        closure()
+        correction.apply_gradients(model)
+        optimizer.step()
+
+    return step
+
+
+def by_itself(method, model, optimizer):
+    current_method().begin(model, optimizer)
+    return lambda closure: (closure(), optimizer.step())
+
+
+def with_closure(method, model, optimizer):
+    method.begin(model, optimizer)
+    return optimizer.step
+
+
+def scaled(method, model, optimizer):
+    method.begin(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def step(closure):
+        closure()
+        for p in model.parameters():
+            p.grad *= scaler.scale(torch.ones(())).item()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def fused(method, model, optimizer):
+    optimizer = torch.optim.SGD(model.parameters(), LR, fused=True)
+    return scaled(method, model, optimizer)
+
+
+@pytest.mark.parametrize("strategy", [FedProx(proximal=0.5), Scaffold(), FedDyn(proximal=0.5)])
+def test_an_optimizer_corrects_its_gradients(strategy):
+    """As `apply_gradients` does, whatever wraps the model."""
+    fits = problem(torch.float64)
+    expected = by_loops(strategy, fits, 3, stepped(by_hand), TorchTraining).x
+    for begin, wrapped in (
+        (by_itself, lambda model: model),
+        (with_closure, nn.DataParallel),
+        (by_itself, lambda model: torch.compile(nn.DataParallel(model), backend="eager")),
+        (scaled, lambda model: model),
+    ):
+        found = by_loops(strategy, fits, 3, stepped(begin, wrapped), TorchTraining).x
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+
+
+def test_a_step_leaves_the_loop_s_own_gradients():
+    kept = []
+
+    def begin(method, model, optimizer):
+        method.begin(model, optimizer)
+
+        def step(closure):
+            closure()
+            before = [p.grad.clone() for p in model.parameters()]
+            optimizer.step()
+            kept.extend(map(torch.equal, before, (p.grad for p in model.parameters())))
+
+        return step
+
+    by_loops(FedProx(proximal=0.5), problem(), 1, stepped(begin), TorchTraining)
+    assert len(kept) == 3 * K * 4
+    assert all(kept)
+
+
+def test_an_optimizer_is_let_go_after_the_round():
+    optimizers = []
+
+    def begin(method, model, optimizer):
+        optimizers.append(optimizer)
+        return by_itself(method, model, optimizer)
+
+    by_loops(Scaffold(), problem(), 1, stepped(begin), TorchTraining)
+    assert all(not o._optimizer_step_pre_hooks for o in optimizers)
+    assert all(not o._optimizer_step_post_hooks for o in optimizers)
+    with pytest.raises(ConfigError, match="outside a train function"):
+        current_method()
+
+
+def twice(method, model, optimizer):
+    correction = method.begin(model)
+    return lambda closure: (closure(), [correction.apply_gradients(model) for _ in "12"])
+
+
+def both(method, model, optimizer):
+    correction = method.begin(model, optimizer)
+    return lambda closure: (closure(), correction.apply_gradients(model))
+
+
+def begun_twice(method, model, optimizer):
+    method.begin(model, optimizer)
+    return by_itself(method, model, optimizer)
+
+
+def of_a_part(method, model, optimizer):
+    return by_itself(method, model, torch.optim.SGD(model[0].parameters(), LR))
+
+
+def second_order(method, model, optimizer):
+    optimizer = torch.optim.LBFGS(model.parameters())
+    method.begin(model, optimizer)
+    return optimizer.step
+
+
+def scheduled(method, model, optimizer):
+    optimizer = method.optimizer(model.parameters(), LR)
+    torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, K)
+    return lambda closure: (closure(), optimizer.step())
+
+
+def grouped(method, model, optimizer):
+    method.optimizer([{"params": model.parameters(), "weight_decay": 0.1}], LR)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize(
+    ("begin", "said"),
+    [
+        (twice, "twice after one backward"),
+        (both, "leave apply_gradients out"),
+        (begun_twice, "begin was called before in this round"),
+        (of_a_part, "does not move all parameters"),
+        (fused, r"call scaler.unscale_\(optimizer\) before"),
+        (second_order, "LBFGS asks for several gradients"),
+        (scheduled, r"a scheduler, .* of one length \(0.1\): leave it out"),
+        (grouped, "has no groups"),
+    ],
+)
+def test_what_would_be_corrected_wrongly_is_refused(begin, said):
+    own = begin in (scheduled, grouped)
+    strategy = FedDualAvg(L1(1e-3), client_lr=LR) if own else FedProx(proximal=0.5)
+    with pytest.raises(RoundError, match=said):
+        by_loops(strategy, problem(), 1, stepped(begin), TorchTraining)
 
 
 # --- objectives ----------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""fullerexample: a Flower app as people have them."""
