@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flower_fedcon.core.availability import Available, Cyclic, Markov
+    from flower_fedcon.core.clock import Clock, Deadline, Exponential, LogNormal, Uniform
     from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
     from flower_fedcon.core.weighted import Weighted
     from flower_fedcon.engines.patience import Patience
@@ -31,12 +32,16 @@ __version__ = "0.1.0"
 __all__ = [
     "Available",
     "Bernoulli",
+    "Clock",
     "Cyclic",
+    "Deadline",
     "EarlyStopping",
+    "Exponential",
     "FedConError",
     "FederatedProblem",
     "Full",
     "History",
+    "LogNormal",
     "Markov",
     "Only",
     "Participation",
@@ -44,6 +49,7 @@ __all__ = [
     "Plan",
     "Policy",
     "Sample",
+    "Uniform",
     "Weighted",
     "as_legacy_strategy",
     "client_app",
@@ -63,12 +69,16 @@ __all__ = [
 _HOMES = {
     "Available": "core.availability",
     "Bernoulli": "core.participation",
+    "Clock": "core.clock",
     "Cyclic": "core.availability",
+    "Deadline": "core.clock",
     "EarlyStopping": "runs.history",
+    "Exponential": "core.clock",
     "FedConError": "errors",
     "FederatedProblem": "problems.federated",
     "Full": "core.participation",
     "History": "runs.history",
+    "LogNormal": "core.clock",
     "Markov": "core.availability",
     "Only": "core.participation",
     "Participation": "core.participation",
@@ -76,6 +86,7 @@ _HOMES = {
     "Plan": "runs.plan",
     "Policy": "flower.policy",
     "Sample": "core.participation",
+    "Uniform": "core.clock",
     "Weighted": "core.weighted",
     "as_legacy_strategy": "flower.legacy",
     "client_app": "flower.apps",

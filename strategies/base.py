@@ -153,7 +153,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         """Return a copy for one run."""
         bound = copy.copy(self)
         bound.setup, bound._draws = setup, None
-        bound.participation = self.participation.among(setup.clients)
+        bound.participation = self.participation.for_clients(setup.clients)
         if self.min_replies is not None and self.min_replies > setup.num_clients:
             raise ConfigError(
                 f"min_replies is {self.min_replies}, but there are {setup.num_clients} clients"

@@ -21,8 +21,8 @@ Record: TypeAlias = dict[str, float]
 """What is recorded of a model, or of a round: numbers by name."""
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
-     "cohort", "replies", "dropped", "retries", "lost", "refused", "kkt", "fw_gap", "consensus",
-     "epsilon", "clip"]
+     "simulated_seconds", "late", "cohort", "replies", "dropped", "retries", "lost", "refused",
+     "kkt", "fw_gap", "consensus", "epsilon", "clip"]
 )  # fmt: skip
 """The columns that a run itself may write."""
 WEIGHT = "weight."

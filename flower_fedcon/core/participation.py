@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import AlgorithmError, ConfigError
+from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.validation import Array, count, positive
 from flower_fedcon.wire.digests import digest, shown
 
 _log = logging.getLogger("flwr")
+_TRIES = 1000  # draws of a round's cohort, of which nobody may be in time
 _KEPT = 512  # rounds that can be asked for again without going through those before
 
 
@@ -53,8 +54,13 @@ class Participation(ABC):
     unbiased: bool | None = False
     """Whether means weigh an upload by 1/(N p), p of `inclusion`; None for where a method can."""
 
-    def among(self, clients: Sequence[Any]) -> Participation:
+    def for_clients(self, clients: Sequence[Any]) -> Participation:
         """Return the rule for these clients, a `ClientInfo` each: by default itself."""
+        return self
+
+    @property
+    def drawn_by(self) -> Participation:
+        """The rule that draws: itself, unless it only leaves out some whom another draws."""
         return self
 
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
@@ -239,13 +245,21 @@ class Draws:
     num_clients : int
     rng : callable
         Returns the generator of a round; 0 is before round 1.
+
+    Attributes
+    ----------
+    keep : callable, optional
+        (round, how many draws of it were in vain, cohort) -> those of the cohort that take part;
+        where there are none, there is another draw.
     """
 
     def __init__(
         self, rule: Participation, num_clients: int, rng: Callable[[int], np.random.Generator]
     ) -> None:
+        rule = rule.drawn_by
         self._rule, self._num_clients, self._rng = rule, num_clients, rng
         self.remembers = _overrides(rule, "begin")
+        self.keep: Callable[[int, int, list[int]], list[int]] | None = None
         self._round = 0
         self._memory: Any = rule.begin(num_clients, rng(0)) if self.remembers else None
         self._known: OrderedDict[int, tuple[list[int], Any]] = OrderedDict()
@@ -279,10 +293,18 @@ class Draws:
 
     def _step(self, memory: Any, server_round: int) -> tuple[list[int], Any]:
         rng, n = self._rng(server_round), self._num_clients
-        cohort, memory = self._rule.step(memory, server_round, n, rng)
-        if not is_ours(type(self._rule)):
-            cohort = _checked(self._rule, cohort, server_round, n)
-        return cohort, memory
+        for vain in range(_TRIES):
+            cohort, after = self._rule.step(memory, server_round, n, rng)
+            if not is_ours(type(self._rule)):
+                cohort = _checked(self._rule, cohort, server_round, n)
+            if self.keep is not None:
+                cohort = self.keep(server_round, vain, cohort)
+            if cohort:
+                return cohort, after
+        raise RoundError(
+            f"round {server_round}: of {_TRIES} cohorts that were drawn, nobody would be in time: "
+            "give a longer Deadline(seconds)"
+        )
 
 
 def check_rule(
@@ -302,7 +324,7 @@ def check_rule(
         If a rule of the user's own remembers in itself, changes its memory in place, or draws
         otherwise from the same generator.
     """
-    n = len(names)
+    n, rule = len(names), rule.drawn_by
     shares, error = rule.inclusion(n), 1e-9
     if not is_ours(type(rule)):
         _check_pure(rule, n, rng)

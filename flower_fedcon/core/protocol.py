@@ -211,7 +211,7 @@ class Setup:
         preparation: Preparation | None = None,
     ) -> Setup:
         """Return the setup of a run with these clients."""
-        n, participation = len(infos), participation.among(infos)
+        n, participation = len(infos), participation.for_clients(infos)
         return cls(
             clients=infos if isinstance(infos, ClientInfos) else tuple(infos),
             num_rounds=num_rounds,

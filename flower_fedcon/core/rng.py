@@ -8,6 +8,7 @@ from flower_fedcon.errors import ConfigError
 
 COHORT, BATCH, COMPRESS, COIN = 1, 2, 3, 4
 FOLDS = 12
+CLOCK = 13
 MAX_SEED = 2**63 - 1
 _WORD = 2**32 - 1
 

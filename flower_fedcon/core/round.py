@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
 
+from flower_fedcon.core.clock import Timekeeper
 from flower_fedcon.core.gate import column_bytes
 from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
 from flower_fedcon.core.server import Server
@@ -50,6 +52,8 @@ class Round:
         self._decision: Payload = {}
         self._held = _NOBODY
         self._restores: dict[int, Payload] = {}
+        self._sent, self._got = Counter[int](), Counter[int]()  # bytes, for a clock alone
+        self._passed, self._sizes = 0.0, (0, 0)
         self._start(QUERY if server.strategy.queries else TRAIN)
         self._rebroadcast()
 
@@ -60,7 +64,22 @@ class Round:
 
     def finish(self) -> None:
         """Apply the round, and acknowledge the replies that were used."""
-        self._server.apply(self.uploads())
+        clock, uploads = self._server.clock, self.uploads()
+        self._server.apply(uploads)
+        if clock is not None:
+            self._end_exchange(clock, uploads.clients)
+            clock.passed(self._passed, self._sizes)
+
+    def _end_exchange(self, clock: Timekeeper, clients: list[int]) -> None:
+        """Count the time of an exchange, which lasts as long as its slowest client."""
+        if not clients:  # a private round of noise alone
+            return
+        down, up = ([sizes[c] for c in clients] for sizes in (self._sent, self._got))
+        times = clock.times(self.number, clients, down, up, work=self.phase == TRAIN)
+        self._passed += float(times.max())
+        self._sizes = self._sizes[0] + max(down), self._sizes[1] + max(up)
+        self._sent.clear()
+        self._got.clear()
 
     def _start(self, phase: str) -> None:
         """Begin a phase: nobody has been asked, nobody has replied."""
@@ -132,6 +151,10 @@ class Round:
             common = payload_bytes(self._decision) + server.setting_bytes
         own = sum(map(payload_bytes, (*personal.values(), *restore.values())))
         server.count_bytes(down=len(clients) * common + own)
+        if server.clock is not None:
+            for parts in (personal, restore):
+                self._sent.update({c: payload_bytes(part) for c, part in parts.items()})
+            self._sent.update(dict.fromkeys(clients, common))
         server.audit.asked(request)
         return request
 
@@ -186,6 +209,8 @@ class Round:
     def _begin_training(self) -> None:
         """Go from the query to the step, with the clients that answered."""
         answers = self.uploads()
+        if self._server.clock is not None:
+            self._end_exchange(self._server.clock, answers.clients)
         self._left_behind = self.missing()
         self._decision = self._server.after_query(answers)
         self._held, self.cohort = frozenset(answers.clients), answers.clients
@@ -250,6 +275,9 @@ class Round:
                 if work:
                     server.work.update(work)
         server.count_bytes(up=sum(map(column_bytes, columns.values())))
+        if server.clock is not None:
+            for column in columns.values():
+                self._got.update(_each_bytes(column, reply.clients))
         if server.sums_suffice and 1 < len(reply.clients) < len(self.cohort) and not query:
             reply.payload = {name: self._sum(name, c) for name, c in columns.items()}
         return False
@@ -359,3 +387,10 @@ class Round:
         strategy = server.strategy
         aggregation, inclusion = strategy.aggregation, strategy.inclusion
         return Uploads(replies, setup.num_clients, aggregation, examples, inclusion=inclusion)
+
+
+def _each_bytes(column: Any, clients: list[int]) -> dict[int, int]:
+    """Return what each client has sent for a column."""
+    if isinstance(column, list) and not isinstance(column[0], np.ndarray | float | int):
+        return {c: column_bytes([value]) for c, value in zip(clients, column, strict=True)}
+    return dict.fromkeys(clients, column_bytes(column) // len(clients))

@@ -13,13 +13,14 @@ import numpy as np
 
 from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
+from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import grouped
+from flower_fedcon.errors import ConfigError, grouped, listed
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -48,6 +49,8 @@ class Server:
         How many more times the clients without a usable reply are asked; None for any number.
     round_deadline : float
         Seconds after its beginning at which a round without enough replies ends the run.
+    clock : Clock, optional
+        How fast the clients are, simulated.
 
     Attributes
     ----------
@@ -66,6 +69,8 @@ class Server:
         contact.
     sums_suffice : bool
         Whether each upload may go into a sum as soon as it is let in.
+    clock : Timekeeper, optional
+        The simulated time.
     audit : Audit
         Hears of every exchange.
     buffers : list of arrays
@@ -86,6 +91,7 @@ class Server:
         incarnation: int = 1,
         max_retries: int | None = 3,
         round_deadline: float = math.inf,
+        clock: Clock | None = None,
     ) -> None:
         self.setup, self.max_retries, self.round_deadline = setup, max_retries, round_deadline
         self.strategy = strategy.bind(setup)
@@ -119,7 +125,11 @@ class Server:
             or rule
             or known.inclusion is not None
         )
-        self.audit = Audit()
+        self.audit, self.clock = Audit(), None
+        if clock is not None:
+            steps = getattr(known, "local_steps", None)
+            n, seed = setup.num_clients, setup.seed
+            self.clock = Timekeeper(clock, n, seed, steps, known.title)
         self.acknowledgements = Acknowledgements(setup.num_clients)
         self.everyone = list(range(setup.num_clients))
         self.round = self.replies = 0
@@ -134,6 +144,16 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.work: Counter[str] = Counter()
         self._warned = False
+        self._late = 0
+        if isinstance(deadline := known.participation, Deadline):
+            if self.clock is None:
+                raise ConfigError(
+                    f"{deadline!r} needs a clock, which says how long clients take: give "
+                    "clock=Clock(...), in a file a table [clock]"
+                )
+            self._within = self.clock.most = deadline.seconds
+            known.draws.keep = self._in_time
+            self._check_deadline()
 
     @property
     def x(self) -> Array:
@@ -155,7 +175,52 @@ class Server:
         if self.setup.sampled:
             drawn = None if self.private is None else self.private.cohort()
             self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
+            self.counts["late"] += self._late
         return self.cohort
+
+    def _expected(self, server_round: int, clients: Sequence[int]) -> Array:
+        """Return how long each of some clients would take, with the bytes of the round before."""
+        assert self.clock is not None  # noqa: S101  (the callers' case)
+        down, up = self.clock.sizes
+        if not down:
+            known, dtype = self.strategy, self.x.dtype
+            names = known.expects(self.state)
+            shapes = [known.upload_shape(name, self.setup.layout) for name in names]
+            down = payload_bytes(known.broadcast(self.state)) + self.setting_bytes
+            up = sum(
+                payload_bytes({name: 0.0 if name in known.numbers else np.zeros(shape, dtype)})
+                for name, shape in zip(names, shapes, strict=True)
+            )
+        exchanges = 2 if self.strategy.queries else 1
+        return self.clock.times(server_round, clients, down, up, exchanges=exchanges)
+
+    def _in_time(self, server_round: int, vain: int, cohort: list[int]) -> list[int]:
+        """Return those of a cohort that would be in time, and note how many would not."""
+        assert self.clock is not None  # noqa: S101  (only with a deadline)
+        self.clock.anew(vain)
+        times = self._expected(server_round, cohort)
+        kept = [c for c, time in zip(cohort, times.tolist(), strict=True) if time <= self._within]
+        self._late = (self._late if vain else 0) + len(cohort) - len(kept)
+        return kept
+
+    def _check_deadline(self) -> None:
+        """Refuse a deadline that nobody can keep, and say who never will, where that is known."""
+        assert self.clock is not None  # noqa: S101  (only with a deadline)
+        if self.clock.varies:
+            return
+        times = self._expected(1, self.everyone)
+        if times.min() > self._within:
+            raise ConfigError(
+                f"Deadline(seconds={self._within:g}): the fastest client takes {times.min():.4g} "
+                "seconds: give a longer one, or a faster Clock"
+            )
+        late = [self.setup.names[j] for j in np.flatnonzero(times > self._within).tolist()]
+        if late:
+            _log.warning(
+                "participation: within %g seconds %d of %d clients never take part (%s): what is "
+                "found leans to the others",
+                self._within, len(late), len(times), listed(late),
+            )  # fmt: skip
 
     def after_query(self, answers: Uploads) -> Payload:
         """Apply the answers to a query, and return what the clients that gave them are told."""
@@ -196,6 +261,10 @@ class Server:
         work : dict
             What the clients' steps have cost.
         """
+        if self.clock is not None:
+            for number, cohort in enumerate(cohorts, start=self.round + 1):
+                n = len(cohort)
+                self.clock.played(number, cohort, bytes_down // n, bytes_up // n)
         self.state, self.cohort, self.replies = state, cohorts[-1], len(cohorts[-1])
         for cohort in cohorts if self.setup.sampled else cohorts[-1:]:
             self.round += 1 if self.setup.sampled else len(cohorts)
@@ -245,6 +314,13 @@ class Server:
         """Return what privacy the rounds have cost so far; nothing where they are not private."""
         return {} if self.private is None else self.private.record()
 
+    def simulated(self) -> dict[str, float]:
+        """Return what a clock says of the rounds so far; nothing where there is none."""
+        if self.clock is None:
+            return {}
+        late = {"late": self.counts["late"]} if self.clock.most < math.inf else {}
+        return {"simulated_seconds": self.clock.seconds, **late}
+
     def readmit(self, client: int) -> Payload:
         """Return what lets a client without state come back; the strategy's state may change."""
         given: Payload = {}
@@ -290,10 +366,12 @@ class Server:
         received = {} if self.received is None else {SETTING: self.received.snapshot()}
         draws = self.strategy.draws
         memory = {"participation": draws.memory(self.round)} if draws.remembers else {}
+        clock = {} if self.clock is None else {"clock": self.clock.snapshot()}
         return (
             private
             | received
             | memory
+            | clock
             | {
                 "run_id": self.info.run_id,
                 "incarnation": self.info.incarnation,
@@ -318,6 +396,8 @@ class Server:
         self.counts, self.work = Counter(snapshot["counts"]), Counter(snapshot["work"])
         if self.strategy.draws.remembers:
             self.strategy.draws.resume(self.round, snapshot["participation"])
+        if self.clock is not None and "clock" in snapshot:
+            self.clock.resume(snapshot["clock"])
         if self.private is not None:
             self.private.resume(snapshot["privacy"])
         if self.received is not None:

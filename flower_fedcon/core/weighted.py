@@ -87,7 +87,7 @@ class Weighted(Participation):
         if not isinstance(self.weights, Mapping):
             object.__setattr__(self, "weights", tuple(values.tolist()))
 
-    def among(self, clients: Sequence[Any]) -> Weighted:
+    def for_clients(self, clients: Sequence[Any]) -> Weighted:
         """Return the rule with a number for each of these clients, in their order."""
         weights = self.weights
         if isinstance(weights, str):

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.core.acknowledgements import Versions
+from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
@@ -45,13 +46,15 @@ _SERVER_FORM: dict[str, Any] = {
 }  # fmt: skip
 
 
-_OPTIONAL = {"privacy", "compression", "participation"}
+_OPTIONAL = {"privacy", "compression", "participation", "clock"}
 
 Fingerprint: TypeAlias = dict[str, dict[str, Any]]
 """What must not change when a run is resumed: name -> its digest, and how it is shown."""
 
 
-def fingerprint(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) -> Fingerprint:
+def fingerprint(
+    strategy: Method[Any], setup: Setup, x0: Array, engine: Engine, clock: Clock | None = None
+) -> Fingerprint:
     """Return what must not change when a run is resumed."""
     entries: dict[str, Any] = {
         **strategy.arguments(),
@@ -64,6 +67,8 @@ def fingerprint(strategy: Method[Any], setup: Setup, x0: Array, engine: Engine) 
     }
     if code := own_code_of(strategy):
         entries["code"] = code
+    if clock is not None:
+        entries["clock"] = clock
     if setup.weighting != UNIFORM:
         entries["weighting"] = setup.weighting
     if strategy.uses_num_rounds:
@@ -170,6 +175,7 @@ def _is_checkpoint(content: Any, num_clients: int) -> bool:
         and (known or all(isinstance(client, Versions) for client in clients or ()))
         and _is_spent(server.get("privacy"))
         and isinstance(server.get("compression"), Mirror | None)
+        and _is_time(server.get("clock"))
         and all(map(_is_entry, content["fingerprint"].values()))
         and all(isinstance(version, str) for version in content["versions"].values())
     )
@@ -192,6 +198,14 @@ def _is_spent(found: Any) -> bool:
         return True
     known = isinstance(found, dict) and found.keys() == {"spent", "clip"}
     return known and type(found["spent"]) is int and found["spent"] >= 0 and found["clip"] > 0
+
+
+def _is_time(found: Any) -> bool:
+    """Return whether this is what a simulated clock shows, or nothing."""
+    if found is None:
+        return True
+    known = isinstance(found, dict) and found.keys() == {"seconds", "sizes"}
+    return known and found["seconds"] >= 0 and all(map(_is_round, found["sizes"]))
 
 
 def _is_entry(entry: Any) -> bool:

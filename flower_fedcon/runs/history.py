@@ -53,6 +53,8 @@ class History:
         violation : distance from x to the constraint set, where there is one
         uplink_bytes, downlink_bytes : payload bytes of all rounds so far, over all clients
         seconds : time spent in the rounds so far, without evaluation; on nodes, since the start
+        simulated_seconds : with a clock, what the rounds so far would have taken on the clients
+        late : with a deadline, how many clients were drawn and would not have been in time, so far
         cohort, replies : clients drawn in this round, and replies that were used
         dropped, retries, lost : replies refused, attempts repeated, and clients that came back
             without their state, so far

@@ -13,9 +13,19 @@ from flower_fedcon.validation import positive
 
 SPENDING: dict[str, Callable[[Record], float]] = {
     "seconds": lambda record: record["seconds"],
+    "simulated_seconds": lambda record: _simulated(record),
     "megabytes": lambda record: (record["uplink_bytes"] + record["downlink_bytes"]) / 1e6,
 }
 """What a run spends, by name, as its record says."""
+
+
+def _simulated(record: Record) -> float:
+    if "simulated_seconds" not in record:
+        raise ConfigError(
+            "a budget of simulated_seconds needs a clock: give simulate clock=Clock(...), or the "
+            "experiment a table [clock]"
+        )
+    return record["simulated_seconds"]
 
 
 class Budget:
@@ -24,7 +34,8 @@ class Budget:
     Parameters
     ----------
     **limits : float
-        > 0: "seconds" in the rounds, "megabytes" of all clients up and down.
+        > 0: "seconds" in the rounds, "simulated_seconds" of a clock, "megabytes" of all
+        clients up and down.
         That of epsilon is `GaussianDP(budget=...)`, which stops before it would be exceeded.
 
     Raises

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flower_fedcon.core.clock import Clock
 from flower_fedcon.core.rng import check_seed
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.history import Callback, Record
@@ -53,6 +54,9 @@ class Plan:
         (round, x) -> what is recorded beside the objective; x is a copy of the model.
     config : str, optional
         The experiment file that describes the run, for its folder.
+    clock : Clock, optional
+        How fast the clients are: then a history has "simulated_seconds", what the rounds would have
+        taken so far.
     """
 
     num_rounds: int
@@ -67,6 +71,7 @@ class Plan:
     callbacks: Sequence[Callback] = ()
     evaluate: Callable[[int, Array], Record] | None = None
     config: str | None = None
+    clock: Clock | None = None
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -74,6 +79,8 @@ class Plan:
         check_seed(self.seed)
         if self.checkpoint_every is not None:
             count("checkpoint_every", self.checkpoint_every)
+        if not isinstance(self.clock, Clock | None):
+            raise ConfigError(f"clock must be a flower_fedcon.Clock, got {self.clock!r}")
         for callback in self.callbacks:
             if not callable(callback):
                 raise ConfigError(f"a callback must be callable, got {callback!r}")

@@ -69,7 +69,7 @@ class Run:
             )
         if setup.sampled:
             rng = partial(stream, setup.seed, COHORT)
-            rule = strategy.participation.among(setup.clients)
+            rule = strategy.participation.for_clients(setup.clients)
             check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
         try:
@@ -83,6 +83,7 @@ class Run:
                 incarnation=snapshot.get("incarnation", 0) + 1,
                 max_retries=engine.max_retries,
                 round_deadline=engine.round_deadline,
+                clock=plan.clock,
             )
             if snapshot:
                 self.server.resume(snapshot)
@@ -97,7 +98,9 @@ class Run:
         """Return the checkpoint to go on from, if there is one."""
         if self._directory is None:
             return None
-        self._fingerprint = checkpoint.fingerprint(strategy, setup, x0, self._engine)
+        self._fingerprint = checkpoint.fingerprint(
+            strategy, setup, x0, self._engine, self.plan.clock
+        )
         if not (self.plan.resume and self._directory.exists):
             return None
         return checkpoint.load(
@@ -308,6 +311,7 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
         "uplink_bytes": server.uplink_bytes,
         "downlink_bytes": server.downlink_bytes,
         "seconds": seconds,
+        **server.simulated(),
         "cohort": len(server.cohort),
         "replies": server.replies,
         "dropped": counts["dropped"],

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedcon.core.availability import Available, Cyclic, Markov
+from flower_fedcon.core.clock import DISTRIBUTIONS, Clock, Deadline
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
 from flower_fedcon.core.weighted import Weighted
 from flower_fedcon.errors import ConfigError, nearest
@@ -115,7 +116,7 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else write_value(key)
 
 
-_RULES = (Available, Bernoulli, Cyclic, Full, Markov, Only, Sample, Weighted)
+_RULES = (Available, Bernoulli, Cyclic, Deadline, Full, Markov, Only, Sample, Weighted)
 _PARTICIPATION: dict[str, Callable[[Any], Participation]] = {
     "sample": lambda size: Sample(count=size),
     "fraction": lambda fraction: Sample(fraction=fraction),
@@ -173,17 +174,45 @@ def _typed_rule(name: str, arguments: Mapping[str, Any]) -> Participation:
     if kind is None:
         names = [rule.__name__ for rule in _RULES]
         raise ConfigError(f"unknown participation {name!r}: {nearest(name, names)}")
+    if kind is Deadline and "among" in arguments:
+        arguments = {**arguments, "among": _participation(arguments["among"])}
+    found = _made(name, kind, arguments, "participation")
+    if not isinstance(found, Participation):
+        raise ConfigError(f"{name} is no Participation: derive it from flower_fedcon.Participation")
+    return found
+
+
+def _made(name: str, kind: Any, arguments: Mapping[str, Any], what: str) -> Any:
+    """Return an object of a class, of arguments that a file gives by name."""
     known = parameters(kind)
     for key in arguments:
         if key not in known:
             raise ConfigError(f"{name} takes no {key!r}: {nearest(key, known)}")
     for key, parameter in known.items():
         if parameter.default is parameter.empty and key not in arguments:
-            raise ConfigError(f"participation of type {name} needs {key}: write {key} = ...")
-    found = kind(**arguments)
-    if not isinstance(found, Participation):
-        raise ConfigError(f"{name} is no Participation: derive it from flower_fedcon.Participation")
-    return found
+            raise ConfigError(f"{what} of type {name} needs {key}: write {key} = ...")
+    return kind(**arguments)
+
+
+def clock_of(table: Mapping[str, Any]) -> Clock:
+    """Return the clock that a table states.
+
+    >>> clock_of({"compute": 2.0, "up": {"type": "LogNormal", "median": 1e6}})
+    Clock(up=LogNormal(per='client', median=1000000.0, spread=0.5), compute=2.0)
+    """
+    found = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            kind = str(value.get("type"))
+            if kind not in DISTRIBUTIONS:
+                raise ConfigError(
+                    f"{name}: unknown distribution {kind!r}: {nearest(kind, DISTRIBUTIONS)}"
+                )
+            rest = {key: part for key, part in value.items() if key != "type"}
+            value = _made(kind, DISTRIBUTIONS[kind], rest, "a distribution")
+        found[name] = value
+    made: Clock = _made("a clock", Clock, found, "a clock")
+    return made
 
 
 def own_object(name: str, what: str) -> Any:

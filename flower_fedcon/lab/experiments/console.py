@@ -167,6 +167,8 @@ def results(
     if until:
         columns["Rounds"] = "{round:.4g}"
     columns |= {"MB up": "{up:.4g}", "MB down": "{down:.4g}", "Seconds": "{seconds:.2f}"}
+    if all("simulated_seconds" in row for row in last.values()):
+        columns["Simulated s"] = "{simulated_seconds:.4g}"
     if until:
         columns["Arrived"] = None
     made = table(*columns, right_from=1 if participation is None else 2)

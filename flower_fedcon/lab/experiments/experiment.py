@@ -18,6 +18,10 @@
     evaluate_every = 1
     certificates = false               # record also "kkt" and, with a constraint set, "fw_gap"
 
+    [clock]                            # optional: simulated time; the keys are those of `Clock`
+    up = {type = "LogNormal", median = 1e6, spread = 0.5}   # bytes per second
+    latency = 0.05
+
     [algorithm]
     name = "FedDualAvg"                # one of the collection
     client_lr = 0.5                    # its arguments
@@ -74,7 +78,7 @@ from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems import builder
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.mismatch import ON_MISMATCH, oracles, why_mismatched
-from flower_fedcon.runs.toml import argument, read_toml, section, tabled, write_value
+from flower_fedcon.runs.toml import argument, clock_of, read_toml, section, tabled, write_value
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import choice, parameters
 
@@ -98,6 +102,7 @@ class Experiment:
         Which method tables have by default, in words; "" where the file names one.
     run_options : RunOptions
     tuning : TuningOptions
+    clock : Clock, optional
     sweep : dict
         Key -> values, as `run_tables.check_sweep` returns it.
 
@@ -283,6 +288,8 @@ class Experiment:
         options = asdict(self.run_options).items()
         run = {key: value for key, value in options if value is not None and value is not False}
         lines += section("[run]", run)
+        if "clock" in self._tables:
+            lines += section("[clock]", self._tables["clock"])
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:
             kind = registry.strategy_class(tables[i]["name"])
@@ -352,6 +359,9 @@ class Experiment:
                 raise ConfigError("rounds is missing: write rounds = 100, or as many as you like")
             check_types(tables["run"], parameters(RunOptions))
             self.run_options = RunOptions(**tables["run"])
+        with context("[clock]"):
+            check_table(tables.get("clock", {}), "[clock]")
+            self.clock = clock_of(tables["clock"]) if "clock" in tables else None
         with context("[tuning]"):
             check_table(tables.get("tuning", {}), "[tuning]")
             check_keys(tables.get("tuning", {}), parameters(TuningOptions))

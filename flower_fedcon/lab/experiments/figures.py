@@ -26,6 +26,7 @@ AXES = {
     "rounds": "communication round",
     "bytes": "megabytes sent, up and down",
     "seconds": "seconds in the rounds",
+    "simulated": "simulated seconds",
 }
 LABELS = {
     "residual": "objective residual  F − F*",
@@ -79,7 +80,8 @@ def plot_histories(
         .png, .pdf or .svg files, all of the same figure; the first is returned.
     title : str (default: "")
     x : str, optional
-        Panels to draw, "rounds", "bytes", "seconds" or several, "rounds,bytes"; by default all.
+        Panels to draw, "rounds", "bytes", "seconds", "simulated" (with a clock) or several,
+        "rounds,bytes"; by default all that were recorded.
     y : str, optional
         Another column of the histories, such as "test_accuracy", and nothing else.
     seeds : dict, optional
@@ -207,8 +209,10 @@ def _panels(
 ) -> list[_Panel]:
     """Return the panels: one for each abscissa, or for each value of a setting."""
     if by is None:
+        timed = all("simulated_seconds" in row for rows in histories.values() for row in rows)
+        drawn = [name for name in AXES if name != "simulated" or timed]
         return [
-            _Panel(name, column, "", list(histories)) for name in (x or ",".join(AXES)).split(",")
+            _Panel(name, column, "", list(histories)) for name in (x.split(",") if x else drawn)
         ]
     values = dict.fromkeys(by[label][0] for label in histories)
     return [
@@ -390,7 +394,13 @@ def abscissa_of(rows: Sequence[Record], name: str) -> Array:
         total = values_of(rows, "uplink_bytes") + values_of(rows, "downlink_bytes")
         megabytes: Array = total / 1e6
         return megabytes
-    return values_of(rows, "round" if name == "rounds" else "seconds")
+    columns = {"rounds": "round", "simulated": "simulated_seconds"}
+    column = columns.get(name, name)
+    if not any(column in row for row in rows):
+        raise ConfigError(
+            f"{column} was not recorded: give simulate a clock, or the experiment a table [clock]"
+        )
+    return values_of(rows, column)
 
 
 def values_of(rows: Sequence[Record], name: str, positive: bool = False) -> Array:

@@ -13,7 +13,7 @@ from flower_fedcon.problems import builder
 from flower_fedcon.runs.toml import parse_value
 from flower_fedcon.validation import parameters
 
-TOP = ("title", "paper", "problem", "run", "algorithm", "compare", "tuning", "sweep")
+TOP = ("title", "paper", "problem", "run", "clock", "algorithm", "compare", "tuning", "sweep")
 """The keys of an experiment file."""
 ALGORITHM = ("name", "label", "on_mismatch", "grid")
 """The keys of an algorithm's table that are not its arguments."""

@@ -75,7 +75,8 @@ def play(
     try:
         with shown as show, quiet(silent, strategies=bool(label)):
             callbacks = plan.callbacks if show is None else (*plan.callbacks, show)
-            strategy, plan = experiment.strategy(index), replace(plan, callbacks=callbacks)
+            strategy = experiment.strategy(index)
+            plan = replace(plan, callbacks=callbacks, clock=experiment.clock)
             return simulation.simulate(
                 strategy,
                 problem,

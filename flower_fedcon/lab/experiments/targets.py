@@ -21,6 +21,7 @@ SPENT = {
     "uplink": (("uplink_bytes",), 1e6, "MB up"),
     "downlink": (("downlink_bytes",), 1e6, "MB down"),
     "seconds": (("seconds",), 1.0, "seconds"),
+    "simulated": (("simulated_seconds",), 1.0, "simulated seconds"),
 }
 """What can be counted by a short name: the columns that are summed, what by, and the title."""
 MIDDLES = ("mean", "median")

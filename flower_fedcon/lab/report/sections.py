@@ -21,7 +21,8 @@ _SHOWN = {
     "epsilon": "epsilon",
 }
 _COUNTED = (
-    "round", "uplink_bytes", "downlink_bytes", "seconds", "cohort", "replies", "dropped",
+    "round", "uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", "late", "cohort",
+    "replies", "dropped",
     "retries", "lost", "refused",
 )  # fmt: skip
 _METRICS, _ROWS = 6, 50

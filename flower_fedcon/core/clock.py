@@ -1,0 +1,406 @@
+"""A simulated clock: how long the rounds of a run would take on clients that are not at hand.
+
+    seconds of client i = latency + bytes down / down_i + compute_i + K gradient_i + bytes up / up_i
+
+in a round, with the bytes that are counted for it; a round lasts as long as the slowest client
+whose reply is used. With a query before the step there are two exchanges: each lasts as long as its
+slowest client, and the work comes with the second.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flower_fedcon.core.participation import Full, Participation
+from flower_fedcon.core.rng import CLOCK, stream
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.validation import Array, choice, nonnegative, positive, real
+
+
+@dataclass(frozen=True)
+class Distribution(ABC):
+    """What a clock's numbers are drawn from.
+
+    Attributes
+    ----------
+    per : {"client", "round"}
+        Whether each client has a number for the whole run, or another in each round.
+    """
+
+    per: str = "client"
+
+    def __post_init__(self) -> None:
+        choice(f"{type(self).__name__}(per)", self.per, ("client", "round"))
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, num_clients: int) -> Array:
+        """Return a positive number for each client."""
+
+
+@dataclass(frozen=True)
+class LogNormal(Distribution):
+    """exp of normal numbers, as bandwidths are often found.
+
+    Parameters
+    ----------
+    median : float
+        > 0.
+    spread : float (default: 0.5)
+        >= 0, the standard deviation of the logarithm.
+    per : {"client", "round"} (default: "client")
+
+    >>> LogNormal(median=2.0, spread=0.0).sample(np.random.default_rng(0), 2)
+    array([2., 2.])
+    """
+
+    median: float = 1.0
+    spread: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("LogNormal(median)", self.median)
+        nonnegative("LogNormal(spread)", self.spread)
+
+    def sample(self, rng: np.random.Generator, num_clients: int) -> Array:
+        """Return a number for each client."""
+        numbers: Array = self.median * np.exp(self.spread * rng.standard_normal(num_clients))
+        return numbers
+
+
+@dataclass(frozen=True)
+class Exponential(Distribution):
+    """`least`, and exponential numbers of a mean above that, as waiting times are often modelled.
+
+    Parameters
+    ----------
+    mean : float
+        > 0, of what comes beside `least`.
+    least : float (default: 0)
+        >= 0.
+    per : {"client", "round"} (default: "client")
+
+    >>> bool(Exponential(mean=1.0, least=3.0).sample(np.random.default_rng(0), 5).min() > 3)
+    True
+    """
+
+    mean: float = 1.0
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("Exponential(mean)", self.mean)
+        nonnegative("Exponential(least)", self.least)
+
+    def sample(self, rng: np.random.Generator, num_clients: int) -> Array:
+        """Return a number for each client."""
+        return self.least + self.mean * rng.standard_exponential(num_clients)
+
+
+@dataclass(frozen=True)
+class Uniform(Distribution):
+    """Numbers between two bounds.
+
+    Parameters
+    ----------
+    low, high : float
+        0 <= low <= high.
+    per : {"client", "round"} (default: "client")
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not nonnegative("Uniform(low)", self.low) <= real("Uniform(high)", self.high):
+            raise ConfigError(f"Uniform needs low <= high, got {self!r}")
+
+    def sample(self, rng: np.random.Generator, num_clients: int) -> Array:
+        """Return a number for each client."""
+        return rng.uniform(self.low, self.high, num_clients)
+
+
+_SPEEDS = ("up", "down")
+DISTRIBUTIONS = {kind.__name__: kind for kind in (Exponential, LogNormal, Uniform)}
+
+
+class Clock:
+    """How fast the clients of a run are; with it a history has the column "simulated_seconds".
+
+    Each argument is a number for all clients; a sequence with one for each; a `LogNormal`,
+    `Exponential` or `Uniform`, drawn with the run's seed; or a trace: an array of shape (rounds,
+    clients), or the path of such a file (CSV with commas, or .npy), whose rows begin again after
+    the last.
+
+    Parameters
+    ----------
+    up, down : optional
+        Bytes per second, > 0: 1.25e6 is 10 Mbit/s. By default transfers take no time.
+    latency : (default: 0)
+        Seconds of each exchange beside that, there and back, >= 0.
+    compute : (default: 0)
+        Seconds of a client's work in a round, >= 0.
+    gradient : (default: 0)
+        Seconds of each of its gradients, >= 0: for methods with `local_steps`.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range, or a file cannot be read.
+
+    Examples
+    --------
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> from flower_fedcon.strategies import FedAvg
+    >>> problem = FederatedProblem([Quadratic(np.eye(2), np.ones(2)) for _ in range(2)])
+    >>> strategy = FedAvg(client_lr=0.5, local_steps=3)
+    >>> history = simulate(strategy, problem, 2, clock=Clock(compute=[1.0, 5.0], gradient=0.5))
+    >>> history["simulated_seconds"]  # 5 and 3 times 0.5, each round
+    array([ 6.5, 13. ])
+    """
+
+    NAMES: ClassVar = ("up", "down", "latency", "compute", "gradient")
+
+    def __init__(
+        self,
+        *,
+        up: Any = None,
+        down: Any = None,
+        latency: Any = 0.0,
+        compute: Any = 0.0,
+        gradient: Any = 0.0,
+    ) -> None:
+        given = dict(zip(self.NAMES, (up, down, latency, compute, gradient), strict=True))
+        self.stated = {
+            name: value
+            for name, value in given.items()
+            if value is not None and (name in _SPEEDS or np.ndim(value) or value != 0)
+        }
+        self._of: dict[str, float | Array | Distribution] = {
+            name: _read(name, value) for name, value in self.stated.items()
+        }
+
+    def __repr__(self) -> str:
+        return f"Clock({', '.join(f'{k}={repr_of(v)}' for k, v in self.stated.items())})"
+
+    def check(self, num_clients: int) -> None:
+        """Raise unless it has numbers for so many clients."""
+        for name, value in self._of.items():
+            if isinstance(value, np.ndarray) and value.shape[-1] != num_clients:
+                raise ConfigError(
+                    f"Clock({name}) has {value.shape[-1]} numbers, one for each client, and there "
+                    f"are {num_clients} clients"
+                )
+
+    @property
+    def varies(self) -> bool:
+        """Whether a client's numbers differ from round to round."""
+        return any(
+            value.per == "round" if isinstance(value, Distribution) else np.ndim(value) == 2
+            for value in self._of.values()
+        )
+
+    def numbers(self, name: str, num_clients: int, seed: int, server_round: int, again: int) -> Any:
+        """Return each client's number in a round, or that of all; None where there is none.
+
+        `again` counts how often a round's times have been drawn anew.
+        """
+        value = self._of.get(name)
+        if isinstance(value, Distribution):
+            each = self.NAMES.index(name)
+            now = server_round if value.per == "round" else 0
+            key = 8 * (again if value.per == "round" else 0) + each
+            return value.sample(stream(seed, CLOCK, now, key), num_clients)
+        if isinstance(value, np.ndarray) and value.ndim == 2:
+            return value[(server_round - 1) % len(value)]
+        return value
+
+
+def _read(name: str, value: Any) -> float | Array | Distribution:
+    """Return what an argument of a clock says, checked."""
+    if isinstance(value, Distribution):
+        return value
+    if isinstance(value, str | Path):
+        path = Path(value)
+        try:
+            found = (
+                np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"Clock({name}={str(value)!r}): cannot read it: {error}") from None
+    else:
+        try:
+            found = np.array(value, dtype=float)
+        except (TypeError, ValueError):
+            found = np.array(np.nan)
+    speed = name in _SPEEDS
+    right = (found > 0 if speed else found >= 0) & (np.isfinite(found))
+    if found.ndim > 2 or not found.size or not right.all():
+        raise ConfigError(
+            f"Clock({name}) must be {'> 0' if speed else '>= 0'} and finite: a number, one for "
+            "each client, rows of these for rounds, a file of such rows, or LogNormal, Exponential "
+            f"or Uniform, got {repr_of(value)}"
+        )
+    return float(found) if not found.ndim else found
+
+
+class Timekeeper:
+    """A run's simulated time.
+
+    Parameters
+    ----------
+    clock : Clock
+    num_clients, seed : int
+    steps : int, optional
+        How many gradients a client takes in a round, where that is known.
+    title : str
+        The method's.
+
+    Attributes
+    ----------
+    seconds : float
+        Of all rounds so far.
+    sizes : (int, int)
+        The most bytes, down and up, of a client in the last round; (0, 0) before the first.
+    most : float
+        Seconds that a round lasts at most.
+    """
+
+    def __init__(
+        self, clock: Clock, num_clients: int, seed: int, steps: int | None, title: str
+    ) -> None:
+        clock.check(num_clients)
+        if steps is None and "gradient" in clock.stated:
+            raise ConfigError(
+                f"Clock(gradient) is for methods with local_steps, and {title} has none: give "
+                "Clock(compute=...), the seconds of a client's work in a round"
+            )
+        self._clock, self._num_clients, self._seed = clock, num_clients, seed
+        self._steps, self.seconds, self.sizes = steps or 0, 0.0, (0, 0)
+        self._known: tuple[Any, dict[str, Any]] = (None, {})
+        self._again, self.most = 0, math.inf
+
+    @property
+    def varies(self) -> bool:
+        """Whether a client's times differ from round to round."""
+        return self._clock.varies
+
+    def anew(self, vain: int) -> None:
+        """Have a round's times drawn anew, as often as so many draws of it were in vain."""
+        self._again = vain
+
+    def times(
+        self,
+        server_round: int,
+        clients: Any,
+        down: Any,
+        up: Any,
+        *,
+        work: bool = True,
+        exchanges: int = 1,
+    ) -> Array:
+        """Return the seconds of each of some clients for an exchange of so many bytes."""
+        key = (server_round, self._again) if self._clock.varies else (1, 0)
+        if self._known[0] != key:
+            self._known = (
+                key,
+                {
+                    name: self._clock.numbers(name, self._num_clients, self._seed, *key)
+                    for name in Clock.NAMES
+                },
+            )
+        which, seconds = np.asarray(clients, dtype=np.intp), np.zeros(len(clients))
+        amounts = {
+            "latency": exchanges,
+            "compute": work,
+            "gradient": work * self._steps,
+            "down": np.asarray(down),
+            "up": np.asarray(up),
+        }
+        for name, amount in amounts.items():
+            each = self._known[1][name]
+            if each is None:
+                continue
+            each = each[which] if isinstance(each, np.ndarray) else each
+            seconds += amount / each if name in _SPEEDS else amount * each
+        return seconds
+
+    def played(self, server_round: int, cohort: Sequence[int], down: int, up: int) -> None:
+        """Count a round in which each client was sent, and has sent, as many bytes."""
+        self.passed(float(self.times(server_round, cohort, down, up).max()), (down, up))
+
+    def passed(self, seconds: float, sizes: tuple[int, int]) -> None:
+        """Count a round of so many seconds."""
+        self.seconds += min(seconds, self.most)
+        self.sizes = sizes
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {"seconds": self.seconds, "sizes": list(self.sizes)}
+
+    def resume(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.seconds, (down, up) = snapshot["seconds"], snapshot["sizes"]
+        self.sizes = down, up
+
+
+@dataclass(frozen=True)
+class Deadline(Participation):
+    """Of those whom another rule draws, the clients whose simulated time is within a deadline.
+
+    The server asks those alone, as in Nishio, Yonetani, "Client selection for federated learning
+    with heterogeneous resources in mobile edge" (ICC 2019), so that a round lasts at most that. It
+    reckons with the bytes of the round before; before round 1, with what the model takes. The
+    history's column "late" counts the clients that were drawn and not asked. Where nobody would be
+    in time there is another draw. It needs a clock: ``simulate(..., clock=Clock(...))``.
+
+    Parameters
+    ----------
+    seconds : float
+        > 0.
+    among : Participation (default: Full())
+        Who is drawn.
+
+    >>> Deadline(2.5).rate(4)
+    1.0
+    """
+
+    seconds: float
+    among: Participation = field(default_factory=Full)
+
+    def __post_init__(self) -> None:
+        positive("Deadline(seconds)", self.seconds)
+        if not isinstance(self.among, Participation) or isinstance(self.among, Deadline):
+            raise ConfigError(
+                f"Deadline(among) must be another rule of participation, got {self.among!r}"
+            )
+
+    def for_clients(self, clients: Sequence[Any]) -> Deadline:
+        """Return the rule for these clients."""
+        return replace(self, among=self.among.for_clients(clients))
+
+    @property
+    def drawn_by(self) -> Participation:
+        """The other rule."""
+        return self.among
+
+    def rate(self, num_clients: int) -> float:
+        """Return the other rule's: at most so many take part."""
+        return self.among.rate(num_clients)
+
+    def inclusion(self, num_clients: int) -> Array:
+        """Return the other rule's: in at most that share of the rounds a client takes part."""
+        known = self.among.inclusion(num_clients)
+        return np.full(num_clients, self.rate(num_clients)) if known is None else known
+
+    def is_full(self, num_clients: int) -> bool:
+        """Return False: some may be late."""
+        return False

@@ -1,0 +1,266 @@
+"""Simulated time: what rounds take, in every engine alike, and who is in time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import q6_objectives
+
+from flower_fedcon import (
+    Clock,
+    Cyclic,
+    Deadline,
+    Exponential,
+    FedConError,
+    FederatedProblem,
+    Full,
+    History,
+    LogNormal,
+    Markov,
+    Sample,
+    Uniform,
+    simulate,
+)
+from flower_fedcon.compressors import EF21, TopK
+from flower_fedcon.errors import ConfigError, RoundError
+from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.figures import plot_histories
+from flower_fedcon.lab.experiments.runner import play
+from flower_fedcon.objectives import Quadratic
+from flower_fedcon.problems import neyman_pearson
+from flower_fedcon.regularizers import L1
+from flower_fedcon.runs.limits import Budget
+from flower_fedcon.runs.toml import argument, parse_toml, parse_value, tabled, write_value
+from flower_fedcon.strategies import DualFL, FedAvg, FedDR, FedProx, FedSGM, Scaffold
+
+DRAWN = Clock(
+    up=LogNormal(median=2e3, spread=1.0),
+    down=[1e3, 2e3, 3e3, 4e3, 5e3, 6e3],
+    latency=Uniform(low=0.0, high=0.5, per="round"),
+    compute=Exponential(mean=1.0, least=0.5, per="round"),
+    gradient=0.01,
+)
+
+
+def two() -> FederatedProblem:
+    return FederatedProblem([Quadratic(np.eye(2), np.full(2, b)) for b in (1.0, 3.0)])
+
+
+def q6() -> FederatedProblem:
+    return FederatedProblem(q6_objectives())
+
+
+def average(**more: Any) -> FedAvg:
+    return FedAvg(client_lr=0.01, local_steps=3, **more)
+
+
+def seconds(history: History) -> list[float]:
+    found: list[float] = history["simulated_seconds"].tolist()
+    return found
+
+
+def test_a_first_round_by_hand() -> None:
+    """Latency, bytes over speeds, work and three gradients; the slower of two clients counts."""
+    clock = Clock(
+        up=[10.0, 1000.0], down=50.0, latency=0.25, compute=[1.0, 2.0], gradient=[0.5, 2.0]
+    )
+    history = simulate(average(), two(), 2, clock=clock)
+    down, up = history["downlink_bytes"][0] / 2, history["uplink_bytes"][0] / 2
+    first = 0.25 + down / 50 + 1.0 + 3 * 0.5 + up / 10
+    second = 0.25 + down / 50 + 2.0 + 3 * 2.0 + up / 1000
+    assert first > second
+    assert seconds(history) == pytest.approx([first, 2 * first], rel=1e-15)
+    assert "late" not in history
+    assert "simulated_seconds" not in simulate(average(), two(), 1)
+
+
+def test_a_query_is_an_exchange_of_its_own() -> None:
+    """Its latency and bytes count, and the work once."""
+    problem = neyman_pearson()
+    strategy = FedSGM(client_lr=0.01, local_steps=2, tolerance=0.1)
+    latency = simulate(strategy, problem, 1, clock=Clock(latency=0.5, compute=2.0))
+    assert seconds(latency) == [3.0]
+    history = simulate(strategy, problem, 1, clock=Clock(up=100.0, down=50.0))
+    n = problem.num_clients
+    expected = history["downlink_bytes"][0] / n / 50 + history["uplink_bytes"][0] / n / 100
+    assert seconds(history) == pytest.approx([expected], rel=1e-14)
+
+
+METHODS = {
+    "plain": average,
+    "state": lambda **more: Scaffold(client_lr=0.01, local_steps=2, **more),
+    "compressed": lambda **more: FedProx(proximal=1.0, compression=EF21(TopK(count=1)), **more),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "rule",
+    [Full(), Sample(count=2), Deadline(2.0), Deadline(2.0, Markov(stay=0.5, back=0.5))],
+    ids=repr,
+)
+def test_engines_agree(method: str, rule: Any) -> None:
+    """Bit for bit, in cohorts and times; JAX compiles rounds of one size."""
+    made, clock = METHODS[method], DRAWN
+    if method == "compressed":  # which has no local steps
+        clock = Clock(up=DRAWN.stated["up"], compute=DRAWN.stated["compute"])
+    one = simulate(made(participation=rule), q6(), 9, clock=clock)
+    assert (np.diff([0.0, *seconds(one)]) > 0).all()
+    engines = ["stacked"]
+    if method != "compressed" and rule.size(6) is not None:
+        pytest.importorskip("jax")
+        engines.append("jax")
+    for engine in engines:
+        other = simulate(made(participation=rule), q6(), 9, engine=engine, clock=clock)
+        assert seconds(other) == seconds(one)
+        assert other["cohort"].tolist() == one["cohort"].tolist()
+    again = simulate(made(participation=rule), q6(), 9, clock=clock, seed=1)
+    assert seconds(again) != seconds(one)
+    if isinstance(rule, Deadline):
+        assert (np.diff([0.0, *seconds(one)]) <= 2.0).all()
+        assert one["late"][-1] > 0
+
+
+@pytest.mark.parametrize("rule", [Sample(count=2), Deadline(1.5), Deadline(1.5, Cyclic(groups=2))])
+def test_a_run_that_is_resumed_goes_on(rule: Any, tmp_path: Path) -> None:
+    whole = simulate(average(participation=rule), q6(), 9, clock=DRAWN)
+    simulate(average(participation=rule), q6(), 4, clock=DRAWN, run_dir=tmp_path)
+    resumed = simulate(
+        average(participation=rule), q6(), 9, clock=DRAWN, run_dir=tmp_path, resume=True
+    )
+    for column in ("simulated_seconds", "cohort", "objective"):
+        assert resumed[column].tolist() == whole[column].tolist()
+    with pytest.raises(FedConError, match="clock"):
+        simulate(
+            average(participation=rule), q6(), 12, clock=Clock(compute=0.2), run_dir=tmp_path,
+            resume=True,
+        )  # fmt: skip
+
+
+def test_a_clock_can_be_given_later(tmp_path: Path) -> None:
+    simulate(average(), q6(), 2, run_dir=tmp_path)
+    options: dict[str, Any] = {"run_dir": tmp_path, "resume": True, "allow_changes": ["clock"]}
+    assert seconds(simulate(average(), q6(), 4, clock=Clock(compute=2.0), **options))[2:] == [2, 4]
+    assert "simulated_seconds" in simulate(average(), q6(), 5, **options)
+
+
+def test_a_trace_has_a_row_for_each_round(tmp_path: Path) -> None:
+    rows = np.array([[1.0, 3.0], [2.0, 1.0], [5.0, 0.0]])
+    np.savetxt(tmp_path / "compute.csv", rows, delimiter=",")
+    np.save(tmp_path / "compute.npy", rows)
+    for trace in (rows, str(tmp_path / "compute.csv"), tmp_path / "compute.npy"):
+        history = simulate(average(), two(), 4, clock=Clock(compute=trace))
+        assert seconds(history) == list(itertools.accumulate([3.0, 2.0, 5.0, 3.0]))
+
+
+def test_a_deadline_leaves_out_who_is_late(caplog: pytest.LogCaptureFixture) -> None:
+    """The second of two clients never takes part: the first alone is trained on, as said."""
+    clock = Clock(compute=[1.0, 5.0])
+    with caplog.at_level(logging.WARNING):
+        history = simulate(average(participation=Deadline(2.0)), two(), 3, clock=clock)
+    alone = simulate(average(), FederatedProblem([two().objectives[0]]), 3)
+    assert np.array_equal(history.x, alone.x)
+    assert seconds(history) == [1.0, 2.0, 3.0]
+    assert history["late"].tolist() == [1, 2, 3]
+    assert "1 of 2 clients never take part (client 1)" in caplog.text
+
+
+def test_a_draw_without_anybody_in_time_is_repeated() -> None:
+    clock = Clock(compute=[1.0, 5.0])
+    rule = Deadline(2.0, Sample(count=1))
+    history = simulate(average(participation=rule), two(), 20, clock=clock)
+    assert seconds(history) == np.arange(1.0, 21.0).tolist()
+    assert 5 < history["late"][-1] < 50  # a draw is late with probability 1/2
+    trace = Clock(compute=[[1.0, 1.0], [5.0, 5.0]])
+    with pytest.raises(RoundError, match=r"round 2: .*longer Deadline"):
+        simulate(average(participation=Deadline(2.0)), two(), 2, clock=trace)
+
+
+def test_methods_whose_theory_is_of_uniform_cohorts_refuse_a_deadline() -> None:
+    with pytest.raises(FedConError, match="DualFL"):
+        simulate(DualFL(participation=Deadline(2.0)), q6(), 1, clock=Clock(compute=1.0))
+    problem = FederatedProblem(q6_objectives(), regularizer=L1(0.1))
+    strategy = FedDR(L1(0.1), step_size=1.0, participation=Deadline(2.0))
+    assert len(simulate(strategy, problem, 2, clock=Clock(compute=1.0))) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Clock(up=0.0), r"Clock\(up\) must be > 0"),
+        (lambda: Clock(latency=-1.0), r"Clock\(latency\) must be >= 0"),
+        (lambda: Clock(compute="missing.csv"), "cannot read"),
+        (lambda: Clock(compute=[1.0, float("nan")]), "finite"),
+        (lambda: Clock(down="fast"), "cannot read"),
+        (lambda: Clock(compute={}), "one for each client"),
+        (lambda: LogNormal(median=0.0), "median"),
+        (lambda: LogNormal(per="day"), "per"),
+        (lambda: Uniform(low=2.0, high=1.0), "low <= high"),
+        (lambda: Deadline(0.0), "seconds"),
+        (lambda: Deadline(1.0, among=Deadline(2.0)), "another rule"),
+        (lambda: simulate(average(), two(), 1, clock=Clock(up=[1.0])), "1 numbers.*2 clients"),
+        (lambda: simulate(average(), two(), 1, clock=3.0), "flower_fedcon.Clock"),
+        (lambda: simulate(average(participation=Deadline(1.0)), two(), 1), "needs a clock"),
+        (
+            lambda: simulate(
+                average(participation=Deadline(1.0)), two(), 1, clock=Clock(compute=[2.0, 3.0])
+            ),
+            "fastest client takes 2 seconds",
+        ),
+        (
+            lambda: simulate(FedProx(proximal=1.0), two(), 1, clock=Clock(gradient=1.0)),
+            "FedProx has none: give Clock.compute",
+        ),
+        (lambda: Budget(simulated_seconds=1.0)({"round": 1}), "needs a clock"),
+    ],
+)
+def test_bad_clocks_are_named(make: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        make()
+
+
+FILE = {
+    "problem": {"name": "six_quadratics"},
+    "run": {"rounds": 30, "budget": {"simulated_seconds": 10.0}},
+    "clock": {
+        "up": {"type": "LogNormal", "median": 1e3},
+        "compute": {"type": "Exponential", "mean": 1.0, "per": "round"},
+    },
+    "algorithm": {
+        "name": "FedAvg", "client_lr": 0.01, "local_steps": 1,
+        "participation": {"type": "Deadline", "seconds": 2.0, "among": {"sample": 3}},
+    },
+}  # fmt: skip
+
+
+def test_a_file_has_a_clock(tmp_path: Path) -> None:
+    experiment = Experiment(FILE)
+    history = play(experiment)
+    assert 10.0 <= history["simulated_seconds"][-1] <= 12.0
+    assert len(history) < 30
+    again = play(Experiment(parse_toml(experiment.to_toml())))
+    assert seconds(again) == seconds(history)
+    plot_histories({"a": history.rows}, tmp_path / "figure.png", x="simulated")
+    plot_histories({"a": history.rows}, tmp_path / "all.png")
+    faster = Experiment(FILE, overrides=["clock.compute=0.001"])
+    assert play(faster)["late"][-1] < history["late"][-1]
+    bare = simulate(average(), two(), 3)
+    with pytest.raises(ConfigError, match="clock"):
+        plot_histories({"a": bare.rows}, tmp_path / "figure.png", x="simulated")
+    for table, text in (
+        ({"upp": 1.0}, "'up'"),
+        ({"up": {"type": "Normal"}}, "'LogNormal'"),
+        ({"up": {"type": "LogNormal", "mean": 1.0}}, "'median'"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            Experiment({**FILE, "clock": table})
+
+
+def test_files_state_a_deadline() -> None:
+    rule = Deadline(2.0, Sample(fraction=0.3))
+    assert argument("participation", parse_value(write_value(tabled(rule)))) == rule
