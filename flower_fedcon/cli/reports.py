@@ -41,13 +41,13 @@ def table(
     run_dirs: Folders,
     to: Annotated[
         list[str],
-        typer.Option(metavar="COLUMN=LEVEL", help="A level to come to, such as residual=1e-3; may "
-                     "be repeated."),
+        typer.Option(metavar="COLUMN[=LEVEL]", help="A level to come to, such as residual=1e-3, "
+                     "or a column alone for its value at the end; may be repeated."),
     ],
     of: Annotated[
         list[str] | None,
         typer.Option(help="What is counted until then: rounds (the default), bytes, uplink, "
-                     "downlink, seconds, or a column of the histories; may be repeated."),
+                     "downlink, seconds, simulated (of a clock), or a column of the histories; may be repeated."),
     ] = None,
     middle: Annotated[
         str, typer.Option(help="mean, with the standard deviation, or median, with the range.")

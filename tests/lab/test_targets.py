@@ -49,6 +49,14 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
         assert {cell.total for cell in cells} == {3}
     assert len(found.rows["FedFW"][3].spent) < 3
 
+    last = targets_of([Path("many")], [Target("residual")], ["rounds", "bytes"], "median")
+    assert last.titles == ["residual at the end"]
+    assert [cell.spent for (cell,) in last.rows.values()] == [
+        [rows[-1]["residual"] for rows in histories] for histories in runs.values()
+    ]
+    assert "at the end" in last.latex()
+    assert last.csv().splitlines()[1].startswith("FedFW,residual,,residual,")
+
     options = ["--to", "residual=3.0", "--to", f"residual={level}", "--of", "rounds"]
     code, out, error = fedcon("table", "many", *options, "-o", "t/a.csv", "-o", "t/a.tex")
     assert (code, error) == (0, "")
@@ -92,7 +100,7 @@ def test_cells() -> None:
 def test_refusals(fedcon: Command) -> None:
     assert fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")[0] == 0
     for options, words in (
-        (["--to", "residual"], "write a column and a level"),
+        (["--to", "residual="], "write a column and a level"),
         (["--to", "residual=x"], "write a column and a level"),
         (["--to", "residua=1"], "did you mean 'residual'"),
         (["--to", "residual=99", "--of", "byte"], "did you mean 'bytes'"),

@@ -7,7 +7,6 @@ import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,10 +27,18 @@ MIDDLES = ("mean", "median")
 
 
 class Target(NamedTuple):
-    """A column of the history, and the level that it is to come down to."""
+    """A column of the history, and the level that it is to come down to.
+
+    Without a level (NaN) what is asked is where it ends.
+    """
 
     column: str
-    level: float
+    level: float = math.nan
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the last value is asked for."""
+        return math.isnan(self.level)
 
 
 class Cell(NamedTuple):
@@ -84,7 +91,10 @@ class TargetTable(NamedTuple):
     @property
     def titles(self) -> list[str]:
         """What stands above the cells."""
-        return [f"{_title(of)} to {target.column} {target.level:g}" for target, of in self.heads]
+        return [
+            f"{to.column} at the end" if to.at_end else f"{_title(of)} to {to.column} {to.level:g}"
+            for to, of in self.heads
+        ]
 
     def texts(self, label: str) -> list[str]:
         """Return a label's cells as text: "12 ± 3 (4 of 5)", "12 (9 to 16)", "never"."""
@@ -111,13 +121,19 @@ class TargetTable(NamedTuple):
         for label, cells in self.rows.items():
             for (target, of), cell in zip(self.heads, cells, strict=True):
                 arrived = len(cell.spent)
+                level = "" if target.at_end else target.level
                 numbers = [repr(n) if arrived else "" for n in cell.numbers(self.middle)]
-                writer.writerow([label, *target, _title(of), *numbers, arrived, cell.total])
+                writer.writerow(
+                    [label, target.column, level, _title(of), *numbers, arrived, cell.total]
+                )
         return out.getvalue()
 
     def latex(self) -> str:
         r"""Return the table as LaTeX with the rules of the package booktabs."""
-        levels = [f"{_tex(to.column)} $\\le {_power(to.level)}$" for to, _ in self.heads]
+        levels = [
+            "at the end" if to.at_end else f"{_tex(to.column)} $\\le {_power(to.level)}$"
+            for to, _ in self.heads
+        ]
         body = [
             f"{_tex(label)} & {' & '.join(map(self._latex, cells))} \\\\"
             for label, cells in self.rows.items()
@@ -150,18 +166,23 @@ class TargetTable(NamedTuple):
 
 
 def parse_target(text: str) -> Target:
-    """Return a target such as "residual=1e-3".
+    """Return a target such as "residual=1e-3"; "residual" alone for its value at the end.
 
-    >>> parse_target("residual=1e-3")
-    Target(column='residual', level=0.001)
+    >>> parse_target("residual=1e-3"), parse_target("residual").at_end
+    (Target(column='residual', level=0.001), True)
     """
+    if text.strip().isidentifier():
+        return Target(text.strip())
     column, equals, level = text.partition("=")
     try:
         found = Target(column.strip(), float(level))
     except ValueError:
         found = Target("", math.nan)
     if not equals or not found.column or math.isnan(found.level):
-        raise ConfigError(f"--to {text}: write a column and a level, such as residual=1e-3")
+        raise ConfigError(
+            f"--to {text}: write a column and a level, such as residual=1e-3, or a "
+            "column alone for its value at the end"
+        )
     return found
 
 
@@ -186,7 +207,7 @@ def targets_of(
         If a folder holds no run, or a column was not recorded.
     """
     histories, seeds = histories_of(folders)
-    heads = list(product(to, of))
+    heads = [(target, name) for target in to for name in ([target.column] if target.at_end else of)]
     rows = {
         label: [_cell(seeds.get(label, [rows]), target, name) for target, name in heads]
         for label, rows in histories.items()
@@ -202,6 +223,9 @@ def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
             raise ConfigError(
                 f"unknown column {target.column!r}: {why_not_recorded(target.column, list(known))}"
             )
+        if target.at_end:
+            spent.append(float(rows[-1].get(target.column, math.nan)))
+            continue
         first = next((r for r in rows if r.get(target.column, math.inf) <= target.level), None)
         if first is not None:
             spent.append(_spent(first, of))
