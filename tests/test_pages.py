@@ -79,6 +79,7 @@ PASTED = {
         ("toml", f"{GUIDES}test_the_entry_point_of_one_s_own"),
     ],
     "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 4,
+    "docs/participation.md": [("toml", "engines/test_clock.py::test_the_page_s_block")],
     "docs/policy.md": [("toml", f"{NODES}test_a_node_s_file_sets_its_policy")],
     "docs/privacy.md": [("python", f"{GUIDES}test_privacy"), ("toml", f"{GUIDES}test_privacy")],
     "docs/pytorch.md": [("python", f"{GUIDES}test_pytorch")],

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pages import blocks
 from problems import q6_objectives
 
 from flower_fedcon import (
@@ -264,3 +265,15 @@ def test_a_file_has_a_clock(tmp_path: Path) -> None:
 def test_files_state_a_deadline() -> None:
     rule = Deadline(2.0, Sample(fraction=0.3))
     assert argument("participation", parse_value(write_value(tabled(rule)))) == rule
+
+
+def test_the_page_s_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = blocks("toml", "docs/participation.md")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "gradient.csv").write_text("0.1,0.2,0.3\n0.3,0.2,0.1\n")
+    problem = {"name": "quadratics", "clients": 3, "columns": 2}
+    algorithm = {"name": "FedAvg", "client_lr": 0.001, "local_steps": 10}
+    tables = {"problem": problem, "run": {"rounds": 3}, "algorithm": algorithm}
+    history = play(Experiment(tables | parse_toml(block)))
+    assert seconds(history)[0] > 0.3 + 0.5 + 10 * 0.3  # of the third client, at least
