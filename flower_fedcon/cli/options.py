@@ -56,7 +56,7 @@ _Budget = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WHAT=LIMIT",
-        help="End once so much is spent: seconds or megabytes; may be repeated.",
+        help="End once so much is spent: seconds, simulated_seconds or megabytes; may be repeated.",
     ),
 ]
 _LogTo = Annotated[

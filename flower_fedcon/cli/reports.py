@@ -47,7 +47,8 @@ def table(
     of: Annotated[
         list[str] | None,
         typer.Option(help="What is counted until then: rounds (the default), bytes, uplink, "
-                     "downlink, seconds, simulated (of a clock), or a column of the histories; may be repeated."),
+                     "downlink, seconds, simulated (with a clock), or a column of the histories; "
+                     "may be repeated."),
     ] = None,
     middle: Annotated[
         str, typer.Option(help="mean, with the standard deviation, or median, with the range.")
