@@ -5,18 +5,25 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import shutil
 import sys
 import tomllib
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from pages import ROOT, blocks
 from pasting import bash
 
+import flower_fedcon
+from flower_fedcon import Patience, Plan, privacy, strategies
 from flower_fedcon.registry import GROUP
 from flower_fedcon.runs.history import History
+from flower_fedcon.strategies import FedAvg
+from flower_fedcon.validation import parameters
 
 
 def page(name: str) -> str:
@@ -283,6 +290,33 @@ def test_the_diff_is_the_example_s():
     assert blocks("diff", page("training_loops")) == [
         (ROOT / "examples" / "pytorch" / "scaffold.diff").read_text()
     ]
+
+
+def test_what_is_to_be_written_in_place_of_flower_s_arguments_is_there():
+    """Every call in the tables names a function of this package, and arguments that it takes."""
+    words = re.findall(r"`([^`]+)`", (ROOT / page("coming_from_fedavg")).read_text())
+    others = {"FedAdam", "DifferentialPrivacyServerSideFixedClipping", "mine"}
+    known = {
+        name: getattr(module, name)
+        for module in (flower_fedcon, strategies, privacy)
+        for name in {*dir(module), *getattr(module, "__all__", ())}
+    }
+    starts = {field.name for kind in (Plan, Patience) for field in fields(kind)}
+    starts |= {*inspect.signature(FedAvg.start).parameters}
+    checked = 0
+    for text in words:
+        try:
+            tree = ast.parse(text, mode="eval")
+        except SyntaxError:  # a command, or the name of an argument alone
+            continue
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id
+            if name in others or text.startswith("strategy."):
+                continue
+            checked += 1
+            takes = starts if name == "start" else {*parameters(known[name])}
+            assert {k.arg for k in call.keywords} <= takes, text
+    assert checked > 15
 
 
 def test_every_promise_names_its_tests():

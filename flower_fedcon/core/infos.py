@@ -57,7 +57,7 @@ class ClientInfo:
     schema: str = ""
 
     def __post_init__(self) -> None:
-        count("num_examples", self.num_examples)
+        count("num_examples", self.num_examples, minimum=0 if self.own_loop else 1)
         for name in ("smoothness", "strong_convexity"):
             value = getattr(self, name)
             if value is not None and nonnegative(name, value) > _LARGEST:

@@ -64,6 +64,8 @@ def check_weighting(strategy: Method[Any], setup: Setup) -> None:
             f'weighting="examples" and aggregation={strategy.aggregation!r} both take the place of '
             "the plain mean: give one of them"
         )
+    if not any(c.num_examples for c in setup.clients):
+        raise ConfigError('weighting="examples": no client has any examples')
     unknown = [c.name for c in setup.clients if c.own_loop and c.num_examples == 1]
     if unknown and strategy.needs_shares:
         raise ConfigError(

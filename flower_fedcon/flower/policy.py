@@ -158,7 +158,7 @@ class Policy:
         """
         if self.algorithms and algorithm not in self.algorithms:
             raise _refused("algorithms", f"{', '.join(self.algorithms)}, not {algorithm}")
-        if rows < self.min_rows:
+        if 0 < rows < self.min_rows:  # without any there is nothing to tell
             raise _refused("min-rows", f"{self.min_rows}, and it has {rows}")
 
     def check_phase(self, phase: str) -> None:

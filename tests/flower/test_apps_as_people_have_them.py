@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from flower_fedcon.errors import FedConError
 from flower_fedcon.flower import nodes
 from flower_fedcon.regularizers import L1
-from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx, Scaffold
 from flower_fedcon.torch import train_step
 
 pytestmark = [on_grid, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -78,7 +78,7 @@ def app_of(kind, body=None, trained=lambda loss: {}, evaluated=None, named=""):
             return model
 
         @app.train()
-        @train_step
+        @train_step(num_examples=lambda context: len(rows(context.node_config["partition-id"])[0]))
         def train(message, context, method):
             model, (x, y) = model_of(message), rows(context.node_config["partition-id"])
             if body is None:
@@ -219,11 +219,12 @@ def test_arrays_in_fortran_order_are_read():
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_an_empty_loader_is_an_empty_client(weighting, caplog, monkeypatch):
+@pytest.mark.parametrize("strategy", [FedProx(proximal=0.1), Scaffold()], ids=lambda s: s.name)
+def test_an_empty_loader_is_an_empty_client(strategy, weighting, caplog, monkeypatch):
     """It counts for nothing, in training and evaluation, and ends nothing."""
     monkeypatch.setitem(globals(), "rows", some_rows)
     result, _, after = start(
-        FedProx(proximal=0.1),
+        strategy,
         Small,
         evaluated=lambda place: {"accuracy": 1.0, "num-examples": 40 * (place != 1)},
         evaluate_every=1,
@@ -234,7 +235,7 @@ def test_an_empty_loader_is_an_empty_client(weighting, caplog, monkeypatch):
     assert row["accuracy"] == 1.0
     assert "accuracy/1" not in row
     assert all(np.isfinite(value).all() for value in after.values())
-    assert "FedProx: this client has no examples, and counts for nothing" in caplog.text
+    assert f"{strategy.title}: this client has no examples, and counts for nothing" in caplog.text
 
 
 def some_rows(place):

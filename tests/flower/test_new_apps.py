@@ -11,7 +11,7 @@ import pytest
 from deployment import Simulation
 from fake_grid import on_grid
 from flwr.app import Context, RecordDict
-from quickstart import AppGrid
+from quickstart import AppGrid, run_config
 from typer.testing import CliRunner
 
 from flower_fedcon.cli import new_app
@@ -53,8 +53,7 @@ def played(folder, monkeypatch):
     import client_app
     import server_app
 
-    told = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    told |= {"num-server-rounds": 2}
+    told = run_config(folder) | {"num-server-rounds": 2}
     server_app.app(AppGrid(client_app.app, told), Context(1, 1, {}, RecordDict(), told))
     for name in ("client_app", "server_app", "task"):
         monkeypatch.delitem(sys.modules, name, raising=False)

@@ -5,7 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fake_grid import on_grid
-from quickstart import APPS, CLIENTS, VARIANTS, AppGrid, app, changes, modules, run_here
+from flwr.app import Context, RecordDict
+from quickstart import (
+    APPS,
+    CLIENTS,
+    VARIANTS,
+    AppGrid,
+    app,
+    changes,
+    model_here,
+    modules,
+    run_config,
+    run_here,
+    same_model,
+)
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower import nodes
@@ -79,6 +92,20 @@ def test_metrics_are_weighted_by_examples(tmp_path):
         sizes = [len(pair[place].dataset) for pair in loaders]
         each = [row[f"{name}/{j}"] for j in range(CLIENTS)]
         assert row[name] == pytest.approx(np.average(each, weights=sizes), rel=1e-12)
+
+
+@on_grid
+def test_fedavg_is_flower_s(tmp_path):
+    """The app as it is, and with this package's FedAvg in FedProx's place: the same model."""
+    config = {"num-server-rounds": 2, "fraction-evaluate": 1.0}
+    flowers = app(tmp_path / "flowers", None)
+    with modules(flowers) as (client, server):
+        told = {**run_config(flowers), "final-model": str(tmp_path / "flowers.pt"), **config}
+        server.main(AppGrid(client.app, told), Context(1, 1, {}, RecordDict(), told))
+    ours = app(tmp_path / "ours", "fedprox")
+    file = ours / "pytorchexample" / "server_app.py"
+    file.write_text(file.read_text().replace("FedProx(proximal=0.1, ", "FedAvg("))
+    same_model(tmp_path / "flowers.pt", model_here(ours, tmp_path / "ours.pt", 2))
 
 
 # --- what cannot be is refused before round 1, and says what to change ---------------------------

@@ -78,14 +78,19 @@ class AppGrid(FakeGrid):
             )
 
 
+def run_config(folder: Path) -> dict:
+    """Return the run configuration that an app's own file states."""
+    told = tomllib.loads((folder / "pyproject.toml").read_text())
+    return told["tool"]["flwr"]["app"]["config"]
+
+
 def run_here(folder: Path, model: Path, **config):
     """Run the app's server function on nodes in this process; return its strategy's result."""
     from flower_fedcon.flower.strategy import FlowerStrategy
 
     results = []
     start = FlowerStrategy.start
-    told = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    run_config = {**told, "final-model": str(model), **config}
+    told = {**run_config(folder), "final-model": str(model), **config}
     with modules(folder) as (client, server):
 
         def noted(self, *arguments, **options):
@@ -94,9 +99,7 @@ def run_here(folder: Path, model: Path, **config):
 
         FlowerStrategy.start = noted
         try:
-            server.main(
-                AppGrid(client.app, run_config), Context(1, 1, {}, RecordDict(), run_config)
-            )
+            server.main(AppGrid(client.app, told), Context(1, 1, {}, RecordDict(), told))
         finally:
             FlowerStrategy.start = start
     return results[0]
