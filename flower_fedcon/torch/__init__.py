@@ -12,15 +12,42 @@ except ModuleNotFoundError:
         "flower_fedcon.torch needs PyTorch: pip install 'flower-fedcon[torch]'"
     ) from None
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 from flower_fedcon.flower.train_functions import train_step as _train_step
 from flower_fedcon.torch.local_loop import MethodOptimizer, TorchCorrection, TorchTraining
 from flower_fedcon.torch.objective import TorchObjective
 from flower_fedcon.training.local_round import current_method
 
-train_step = partial(_train_step, training=TorchTraining)
-"""`flower_fedcon.train_step` for PyTorch: a model is a `torch.nn.Module`."""
+
+def train_step(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Turn a train function of PyTorch into a client of one of this package's strategies.
+
+    `flower_fedcon.train_step`, whose options it takes, for loops in which a model is a
+    `torch.nn.Module`: a round's method is a `TorchTraining`.
+
+    Parameters
+    ----------
+    function : callable
+        `train(message, context)`, or `train(message, context, method)`.
+    **options
+        state_dir, oracles, num_examples
+
+    Examples
+    --------
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp()
+    >>> @app.train()
+    ... @train_step
+    ... def train(message, context):
+    ...     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    ...     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    ...     current_method().begin(net, optimizer)
+    ...     # the loop as ever: its optimizer.step() corrects the gradients first
+    """
+    return _train_step(function, training=TorchTraining, **options)
+
 
 __all__ = [
     "MethodOptimizer",

@@ -6,11 +6,20 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis.strategies import (
+    booleans,
+    integers,
+    lists,
+    permutations,
+    sampled_from,
+)
+from hypothesis.strategies import data as drawn
 from loops import by_loops
 
 from flower_fedcon import FederatedProblem, client_app, simulate
 from flower_fedcon.errors import ConfigError, RoundError
-from flower_fedcon.layout import Layout
+from flower_fedcon.layout import Layout, renamed
 from flower_fedcon.objectives import SoftmaxRegression
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L2Ball, NuclearNormBall
@@ -201,6 +210,81 @@ def test_an_optimizer_corrects_its_gradients(strategy):
     ):
         found = by_loops(strategy, fits, 3, stepped(begin, wrapped), TorchTraining).x
         assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+
+
+OPTIMIZERS = {
+    "momentum": lambda groups: torch.optim.SGD(groups, LR, momentum=0.9, nesterov=True),
+    "decay": lambda groups: torch.optim.SGD(groups, LR, weight_decay=0.1),
+    "Adam": lambda groups: torch.optim.Adam(groups, LR),
+    "AdamW": lambda groups: torch.optim.AdamW(groups, LR),
+    "Rprop": lambda groups: torch.optim.Rprop(groups, LR),
+}
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    optimizer=sampled_from(sorted(OPTIMIZERS)),
+    order=permutations(range(4)),
+    cut=integers(1, 3),
+    clip=sampled_from([None, 0.01, 1.0]),
+    schedule=booleans(),
+    scale=integers(1, 2),
+    strategy=sampled_from([FedProx(proximal=0.5), Scaffold(), FedDyn(proximal=0.5)]),
+)
+def test_whatever_the_loop_an_optimizer_corrects_as_one_does_by_hand(
+    optimizer, order, cut, clip, schedule, scale, strategy
+):
+    """Groups in any order, schedules, clipping, other losses; bit for bit."""
+
+    def begin(itself):
+        def start(method, model, _):
+            each = [[*model.parameters()][i] for i in order]
+            groups = [{"params": each[:cut]}, {"params": each[cut:], "lr": LR / 2}]
+            steps = OPTIMIZERS[optimizer](groups)
+            correction = method.begin(model, steps) if itself else method.begin(model)
+            rates = torch.optim.lr_scheduler.CosineAnnealingLR(steps, K) if schedule else None
+
+            def step(closure):
+                closure()
+                for p in model.parameters():
+                    p.grad /= scale
+                if clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), clip)
+                if not itself:
+                    correction.apply_gradients(model)
+                steps.step()
+                if rates is not None:
+                    rates.step()
+
+            return step
+
+        return start
+
+    fits = problem()
+    found, same = (
+        by_loops(strategy, fits, 2, stepped(begin(itself)), TorchTraining).x
+        for itself in (True, False)
+    )
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found, same, strict=True))
+
+
+PARTS = lists(sampled_from(["a", "b", "0", "module", "weight"]), min_size=1, max_size=4)
+
+
+@settings(max_examples=50, deadline=None)
+@given(lists(PARTS, min_size=1, max_size=5, unique_by=tuple), drawn())
+def test_wrapped_names_are_found_or_left_alone(names, draw):
+    """A name stands for at most one, itself before others; what is wrapped once is found again."""
+    names = [".".join(parts) for parts in names]
+    wrapped = [draw.draw(sampled_from(["", "module.", "_orig_mod.module."])) + n for n in names]
+    assume(len({*wrapped}) == len(wrapped))
+    found = renamed(wrapped, names)
+    assert not {*found} & {*names}
+    assert not {*found.values()} & ({*wrapped} & {*names})
+    assert len({*found.values()}) == len(found)
+    plain = [".".join(p for p in n.split(".") if p not in ("module", "_orig_mod")) for n in names]
+    if len({*plain}) == len(plain):
+        assert [found.get(name, name) for name in wrapped] == names
 
 
 def test_a_step_leaves_the_loop_s_own_gradients():
