@@ -40,6 +40,9 @@ class Cyclic(Participation):
         names, and as even as they can be.
     count : int, optional
         So many of a group take part, drawn uniformly; by default all.
+    unbiased : bool (default: False)
+        Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
+        takes part: over many rounds, not in each, everyone counts alike.
 
     >>> rule, rng = Cyclic(groups=2), np.random.default_rng(0)
     >>> [rule.step(None, t, 5, rng)[0] for t in (1, 2, 3)]
@@ -48,6 +51,7 @@ class Cyclic(Participation):
 
     groups: int
     count: int | None = None
+    unbiased: bool = False
 
     def __post_init__(self) -> None:
         count("Cyclic(groups)", self.groups)
@@ -99,6 +103,9 @@ class Markov(Participation):
         In (0, 1]; of all clients, or of each.
     count : int, optional
         At most so many of those who are there take part, drawn uniformly.
+    unbiased : bool (default: False)
+        Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
+        takes part: over many rounds, not in each, everyone counts alike.
 
     >>> rule, rng = Markov(stay=0.75, back=0.25), np.random.default_rng(0)
     >>> there = rule.begin(6, rng)
@@ -110,6 +117,7 @@ class Markov(Participation):
     stay: float | Sequence[float]
     back: float | Sequence[float]
     count: int | None = None
+    unbiased: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("stay", "[0"), ("back", "(0")):
@@ -176,13 +184,16 @@ class Available(Participation):
         a row a round, or of a .npy file. Rounds after the last row begin again with the first.
     count : int, optional
         At most so many of those who are there take part, drawn uniformly.
+    unbiased : bool (default: False)
+        Whether means weigh uploads by 1/(N p_i), p_i the share of the rounds in which a client
+        takes part: over many rounds, not in each, everyone counts alike.
 
     >>> rule = Available([[1, 1, 0], [0, 0, 1]])
     >>> [rule.step(None, t, 3, np.random.default_rng(0))[0] for t in (1, 2, 3)]
     [[0, 1], [2], [0, 1]]
     """
 
-    def __init__(self, trace: Any, count: int | None = None) -> None:
+    def __init__(self, trace: Any, count: int | None = None, unbiased: bool = False) -> None:
         given = f"Available({trace})" if isinstance(trace, str | Path) else "Available(trace)"
         values = _read(Path(trace)) if isinstance(trace, str | Path) else np.asarray(trace)
         if values.ndim != 2 or not values.size or not np.isin(values, (0, 1)).all():
@@ -199,12 +210,19 @@ class Available(Participation):
             )
         self.trace, self.source = there, str(trace) if isinstance(trace, str | Path) else None
         optional(_count, "Available(count)", count)
-        self.count = count
+        self.count, self.unbiased = count, unbiased
+        if unbiased and not there.any(axis=0).all():
+            never = int(there.any(axis=0).argmin())
+            raise ConfigError(
+                f"{given}: client {never} is never there, which no weight mends: leave it out of "
+                "the problem, or give unbiased=False"
+            )
 
     def __repr__(self) -> str:
         rows, clients = self.trace.shape
         most = "" if self.count is None else f", count={self.count}"
-        return f"Available({rows} rounds of {clients} clients{most})"
+        weighed = ", unbiased=True" if self.unbiased else ""
+        return f"Available({rows} rounds of {clients} clients{most}{weighed})"
 
     def step(
         self, memory: Any, server_round: int, num_clients: int, rng: np.random.Generator

@@ -264,7 +264,8 @@ def tabled(value: Any) -> Any:
         return "full"
     if isinstance(value, Available):
         stated = {"type": "Available", "trace": value.source or value.trace.astype(int).tolist()}
-        return stated if value.count is None else {**stated, "count": value.count}
+        more = {"count": value.count, "unbiased": value.unbiased or None}
+        return stated | {name: part for name, part in more.items() if part is not None}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):

@@ -12,8 +12,19 @@ import numpy as np
 import pytest
 from problems import q6_objectives
 
-from flower_fedcon import FedConError, FederatedProblem, Participation, Weighted, simulate
+from flower_fedcon import (
+    Available,
+    Cyclic,
+    FedConError,
+    FederatedProblem,
+    Markov,
+    Participation,
+    Weighted,
+    simulate,
+)
+from flower_fedcon.core.participation import Draws
 from flower_fedcon.core.protocol import Reply
+from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import AlgorithmError, ConfigError, ParticipationError
 from flower_fedcon.objectives import LeastSquares, Quadratic
@@ -139,6 +150,39 @@ def test_a_run_has_no_bias_on_average() -> None:
     assert ends[None] < 0.05 < 0.3 < ends[False]
 
 
+TRACE = [[1, 0, 1, 0, 0, 1], [0, 1, 0, 1, 0, 0], [1, 1, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Cyclic(groups=4, unbiased=True),
+        Available(TRACE, unbiased=True),
+        Markov(stay=[0.9, 0.1, 0.5, 0.5, 0.8, 0.3], back=0.4, unbiased=True),
+    ],
+    ids=repr,
+)
+def test_who_comes_and_goes_counts_alike_over_time(rule: Participation) -> None:
+    """The mean over rounds of what each client counts is 1/N; exactly, for turns and traces."""
+    drawn = Draws(rule, 6, lambda server_round: stream(0, COHORT, server_round))
+    rounds, p, counted = 2400, rule.inclusion(6), np.zeros(6)
+    assert p is not None
+    for number in range(1, rounds + 1):
+        cohort = drawn.cohort(number)
+        counted[cohort] += 1 / (6 * p[cohort])
+    exact = not isinstance(rule, Markov)
+    assert counted / rounds == pytest.approx(1 / 6, rel=1e-12 if exact else 0.1)
+    problem = FederatedProblem(q6_objectives())
+    moved = [
+        simulate(FedAvg(client_lr=0.01, local_steps=1, participation=each), problem, 1).x
+        for each in (rule, argument("participation", parse_value(write_value(tabled(rule)))))
+    ]
+    assert np.array_equal(*moved)
+    cohort, x0 = drawn.cohort(1), problem.start
+    step = sum(-0.01 * problem.objectives[j].gradient(x0) / (6 * p[j]) for j in cohort)
+    assert moved[0] == pytest.approx(x0 + step, rel=1e-12)
+
+
 @pytest.mark.parametrize("rule", [Weighted(UNEQUAL), Weighted(UNEQUAL, count=2)], ids=repr)
 def test_engines_agree(rule: Weighted) -> None:
     problem = FederatedProblem(q6_objectives(), regularizer=L1(0.1))
@@ -247,6 +291,7 @@ def test_other_methods_refuse_weights_or_warn(caplog: pytest.LogCaptureFixture) 
         (lambda: Weighted([1.0], replacement=True), "needs count"),
         (lambda: Weighted([1.0, 1.0], count=3).rate(2), "more clients"),
         (lambda: Weighted([1.0, 1.0], count=1).inclusion(3), "2 numbers.*3 clients"),
+        (lambda: Available([[1, 0]], unbiased=True), "client 1 is never there"),
         (lambda: Weighted([1.0], count=1, unbiased="yes"), "true or false"),  # type: ignore[arg-type]
     ],
 )

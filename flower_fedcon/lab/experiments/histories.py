@@ -77,10 +77,15 @@ def setting_text(key: str, value: object) -> str:
 
     >>> setting_text("participation", {"fraction": 0.1}), setting_text("problem.alpha", 0.5)
     ('fraction 0.1', 'alpha 0.5')
+    >>> setting_text("participation", {"type": "Deadline", "seconds": 2, "among": {"sample": 3}})
+    'Deadline seconds 2 among sample 3'
     """
     name = key.rpartition(".")[2]
     if isinstance(value, dict):
-        return " ".join(f"{k} {v}" if k != "type" else str(v) for k, v in value.items())
+        return " ".join(
+            str(v) if k == "type" else f"{k} {setting_text('participation', v)}"
+            for k, v in value.items()
+        )
     return str(value) if name == "participation" else f"{name} {value}"
 
 
