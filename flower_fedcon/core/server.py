@@ -175,7 +175,8 @@ class Server:
         if self.setup.sampled:
             drawn = None if self.private is None else self.private.cohort()
             self.cohort = self.strategy.cohort(self.round) if drawn is None else drawn
-            self.counts["late"] += self._late
+            if self._late:
+                self.counts["late"] += self._late
         return self.cohort
 
     def _expected(self, server_round: int, clients: Sequence[int]) -> Array:

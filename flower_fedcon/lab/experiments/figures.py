@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,6 +124,11 @@ def plot_histories(
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
         raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
+    if x is not None and {*x.split(",")} - {*axes_of(histories.values())}:
+        raise ConfigError(
+            "simulated_seconds was not recorded by all runs: give simulate a clock, or the "
+            "experiment a table [clock]"
+        )
     panels = _panels(histories, column, x, by)
     if y is None and by is None and (beside := _held_out(histories)):
         panels.append(_Panel(panels[0].x, beside, "", list(histories)))
@@ -209,11 +214,8 @@ def _panels(
 ) -> list[_Panel]:
     """Return the panels: one for each abscissa, or for each value of a setting."""
     if by is None:
-        timed = all("simulated_seconds" in row for rows in histories.values() for row in rows)
-        drawn = [name for name in AXES if name != "simulated" or timed]
-        return [
-            _Panel(name, column, "", list(histories)) for name in (x.split(",") if x else drawn)
-        ]
+        drawn = x.split(",") if x else axes_of(histories.values())
+        return [_Panel(name, column, "", list(histories)) for name in drawn]
     values = dict.fromkeys(by[label][0] for label in histories)
     return [
         _Panel(name, column, value, [label for label in histories if by[label][0] == value])
@@ -395,12 +397,13 @@ def abscissa_of(rows: Sequence[Record], name: str) -> Array:
         megabytes: Array = total / 1e6
         return megabytes
     columns = {"rounds": "round", "simulated": "simulated_seconds"}
-    column = columns.get(name, name)
-    if not any(column in row for row in rows):
-        raise ConfigError(
-            f"{column} was not recorded: give simulate a clock, or the experiment a table [clock]"
-        )
-    return values_of(rows, column)
+    return values_of(rows, columns.get(name, name))
+
+
+def axes_of(histories: Iterable[Sequence[Record]]) -> list[str]:
+    """Return what all of some histories can be drawn against: simulated time with a clock alone."""
+    timed = all("simulated_seconds" in row for rows in histories for row in rows)
+    return [name for name in AXES if name != "simulated" or timed]
 
 
 def values_of(rows: Sequence[Record], name: str, positive: bool = False) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.lab.experiments.figures import AXES, LABELS, abscissa_of, spans, values_of
+from flower_fedcon.lab.experiments.figures import LABELS, abscissa_of, axes_of, spans, values_of
 from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
@@ -116,7 +116,7 @@ def _line(
     line = {
         "name": label,
         "colour": colour,
-        "x": {axis: _numbers(abscissa_of(rows, axis)[places]) for axis in AXES},
+        "x": {axis: _numbers(abscissa_of(rows, axis)[places]) for axis in axes_of([rows])},
         "y": _numbers(y[places]),
     }
     if low and high:
