@@ -54,7 +54,8 @@ _README = Template("""\
 
 $title with flower-fedcon. `flwr run .` starts it in Flower's simulation, `flwr build` makes a
 bundle of it. The nodes' data is loaded in `$data`, the method and its numbers stand in
-`server_app.py`; `fedcon info $algorithm` explains them.
+`server_app.py`; `fedcon info $algorithm` explains them. Flower installs what `pyproject.toml`
+names; with FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 it takes the environment as it is.
 """)
 _SERVER = Template('''\
 """The server's side: $title."""
@@ -358,4 +359,7 @@ def new(
             raise ConfigError(f"{folder} is not empty: name a new folder")
     for path, text in found.items():
         write_text(folder / path, text)
-    say(f"{folder}: {', '.join(found)}. Try it: flwr run {folder}")
+    # From a clone there is no index that Flower could install this package from.
+    own = metadata.distribution("flower-fedcon").read_text("direct_url.json") is not None
+    first = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 " if own else ""
+    say(f"{folder}: {', '.join(found)}. Try it: {first}flwr run {folder}")
