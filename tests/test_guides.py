@@ -19,7 +19,7 @@ from pages import ROOT, blocks
 from pasting import bash
 
 import flower_fedcon
-from flower_fedcon import Patience, Plan, privacy, strategies
+from flower_fedcon import Patience, Plan, aggregation, optimizers, privacy, strategies
 from flower_fedcon.registry import GROUP
 from flower_fedcon.runs.history import History
 from flower_fedcon.strategies import FedAvg
@@ -295,10 +295,11 @@ def test_the_diff_is_the_example_s():
 def test_what_is_to_be_written_in_place_of_flower_s_arguments_is_there():
     """Every call in the tables names a function of this package, and arguments that it takes."""
     words = re.findall(r"`([^`]+)`", (ROOT / page("coming_from_fedavg")).read_text())
-    others = {"FedAdam", "DifferentialPrivacyServerSideFixedClipping", "mine"}
+    others = {"FedAdam", "FedTrimmedAvg", "FedMedian", "mine"}
+    others |= {"DifferentialPrivacyServerSideFixedClipping"}
     known = {
         name: getattr(module, name)
-        for module in (flower_fedcon, strategies, privacy)
+        for module in (flower_fedcon, strategies, privacy, optimizers, aggregation)
         for name in {*dir(module), *getattr(module, "__all__", ())}
     }
     starts = {field.name for kind in (Plan, Patience) for field in fields(kind)}
