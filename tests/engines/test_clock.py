@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pages import blocks
 from problems import q6_objectives
 
@@ -148,6 +150,32 @@ def test_a_clock_can_be_given_later(tmp_path: Path) -> None:
     options: dict[str, Any] = {"run_dir": tmp_path, "resume": True, "allow_changes": ["clock"]}
     assert seconds(simulate(average(), q6(), 4, clock=Clock(compute=2.0), **options))[2:] == [2, 4]
     assert "simulated_seconds" in simulate(average(), q6(), 5, **options)
+
+
+NUMBERS = st.one_of(
+    st.floats(0.01, 100.0),
+    st.lists(st.floats(0.01, 100.0), min_size=6, max_size=6),
+    st.builds(LogNormal, per=st.sampled_from(["client", "round"]), median=st.floats(0.1, 10.0)),
+    st.builds(Exponential, per=st.sampled_from(["client", "round"]), mean=st.floats(0.1, 10.0)),
+)
+
+
+@given(up=NUMBERS, down=NUMBERS, latency=NUMBERS, compute=NUMBERS, seed=st.integers(0, 9))
+@settings(max_examples=25)
+def test_any_clock_in_any_engine(seed: int, **stated: Any) -> None:
+    """A round lasts as long as its slowest client; a slower clock is never faster."""
+    strategy, clock = average(participation=Sample(count=3)), Clock(**stated)
+    one, other = (
+        simulate(strategy, q6(), 3, engine=engine, clock=clock, seed=seed)
+        for engine in ("local", "stacked")
+    )
+    assert seconds(one) == seconds(other)
+    late = {**stated, "latency": 1e3}
+    slower = simulate(strategy, q6(), 3, clock=Clock(**late), seed=seed)
+    least = np.diff([0.0, *seconds(slower)]) - 1e3
+    assert (least > 0).all()
+    bare = simulate(strategy, q6(), 3, seed=seed)
+    assert np.array_equal(bare.x, one.x)
 
 
 def test_a_trace_has_a_row_for_each_round(tmp_path: Path) -> None:
