@@ -151,6 +151,14 @@ class Weighted(Participation):
             return size / num_clients
         return float(self.inclusion(num_clients).mean())
 
+    def is_full(self, num_clients: int) -> bool:
+        """Return whether every cohort is everyone."""
+        size, weights = self.size(num_clients), self.weights
+        if size is not None or isinstance(weights, str):
+            return size == num_clients
+        given = weights.values() if isinstance(weights, Mapping) else weights
+        return self.count is None and min(given) == 1
+
     def _size(self, num_clients: int) -> int:
         assert self.count is not None  # noqa: S101  (the callers' case)
         if self.count > num_clients:

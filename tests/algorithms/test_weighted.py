@@ -233,6 +233,15 @@ def test_a_run_that_is_resumed_goes_on(tmp_path: Path) -> None:
     assert np.array_equal(resumed.x, whole)
 
 
+def test_rules_that_are_everyone() -> None:
+    rules = [
+        Weighted({"a": 1, "b": 1}), Weighted([1, 1]), Weighted("examples", count=2),
+        Weighted([1, 9], count=2), Weighted([1, 0.5]), Weighted({"a": 1, "b": 0.5}),
+        Weighted("examples", count=1), Weighted([1, 1], count=2, replacement=True),
+    ]  # fmt: skip
+    assert [rule.is_full(2) for rule in rules] == [True] * 4 + [False] * 4
+
+
 def test_weights_by_name_and_by_examples() -> None:
     A = np.random.default_rng(0).normal(size=(12, 2))
 
