@@ -63,6 +63,6 @@ class APDAInexactClient(LocalPassClient[APDAInexactClientState]):
     ) -> tuple[Payload, APDAInexactClientState]:
         """Do steps 4 and 5."""
         (x, y, y_bar, _), x_hat = state, done.end
-        g = self.gradient(x_hat)
+        g = self.full_gradient(x_hat)
         u = x_hat - self.dual_damping * (y + g) + y / self.dual_lr
         return {"u": u}, state._replace(x=x - self.primal_lr * (g + y_bar), u=u)

@@ -23,5 +23,6 @@ class AveragedFWClient(FedConClient[None]):
         x = down["x_bar"]
         for k in range(1, self.local_steps + 1):
             g, eta = self.gradient(x), 2 / (down["steps"] + k + 1)
+            self.tally(lmos=1)
             x = self.constraint.lmo(g).mix(np.broadcast_to(x, g.shape), eta)
         return {"delta": x - down["x_bar"]}, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -11,25 +12,28 @@ import numpy as np
 from flower_fedcon.arrays import some
 from flower_fedcon.clients.families.compression import CompressingClient
 from flower_fedcon.core.acknowledgements import state_before
-from flower_fedcon.core.batches import Batches
+from flower_fedcon.core.batches import ORDER, Batches, EpochRows, rows_of_gradients
 from flower_fedcon.core.compressing import SETTING
 from flower_fedcon.core.evaluation import own_distance, spread_of
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
-from flower_fedcon.core.rng import BATCH, stream
+from flower_fedcon.core.rng import BATCH, NOISE, stream
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import StepTaker
 from flower_fedcon.objectives.foreign import as_seen, why_no_batches
 from flower_fedcon.objectives.local_pass import Done, LocalPass
+from flower_fedcon.objectives.noisy import NoisySteps, noise_of
 from flower_fedcon.objectives.private_objective import for_steps
-from flower_fedcon.solvers import LocalProblem, LocalSolver
+from flower_fedcon.solvers import LocalProblem, LocalSolver, Solution
 from flower_fedcon.solvers.problem import Stop
+from flower_fedcon.solvers.stochastic import SGD, check_noise, shortened
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
+_RULES = (SETTING, ORDER)  # what a server sends beside the fields, if anything
 _RESERVED = ("name", "objective", "num_examples", "num_clients", "versions", "work")
 
 
@@ -83,8 +87,11 @@ class FedConClient(FlowerClient, Generic[State]):
     _run: RunInfo | None = None
     _batch_size: int | None = None
     _batches: Batches | None = None
+    _epoch_rows: EpochRows | None = None
+    _noises: np.random.Generator | None = None
     _incarnation = 1
     _acting: Any = None  # what takes the steps: itself, or itself with compressed uploads
+    _rows: tuple[Any, Any] | None = None  # of a gradient: all, and those of a minibatch
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -157,16 +164,57 @@ class FedConClient(FlowerClient, Generic[State]):
 
     def gradient(self, v: Array) -> Array:
         """Return the gradient at `v`: full, or of the next minibatch of this local pass."""
+        self.tally_gradients(1)
+        return self._gradient(v)
+
+    def _gradient(self, v: Array) -> Array:
+        """Return the same, uncounted."""
         if self._batch_size is None:
             return self.objective.gradient(v)  # type: ignore[no-any-return]
         return self.batches.gradient(v)
+
+    def _noise(self) -> np.random.Generator:
+        """Return the round's generator of noise in gradients."""
+        if self._noises is None:
+            self._noises = self.rng(NOISE)
+        return self._noises
+
+    def full_gradient(self, v: Array) -> Array:
+        """Return the gradient at `v` over all rows, whatever the batch size."""
+        self.tally_gradients(1, full=True)
+        own = self.objective
+        return getattr(own, "full_gradient", own.gradient)(v)  # type: ignore[no-any-return]
+
+    def tally(self, **spent: Any) -> None:
+        """Count what this step costs beside the calls of `gradient`, `play` and `minimize`.
+
+        By name, as `flower_fedcon.core.gate.WORK` lists them: `tally(proxes=1)`, say.
+        """
+        work = self.work
+        for name, number in spent.items():
+            work[name] = work.get(name, 0) + number
+
+    def tally_gradients(self, number: Any, *, full: bool = False) -> None:
+        """Count gradients of f_j, or of its constraint, and the rows that they went over.
+
+        They are `full`, or of minibatches where the run has a batch size.
+        """
+        rows = self.objective.gradient_rows if self._rows is None else self._rows
+        work, seen = self.work, number * rows[0 if full else 1]
+        if "gradients" in work:
+            work["gradients"] += number
+            work["examples_seen"] += seen
+        else:  # mostly: a local pass is the whole step
+            work["gradients"], work["examples_seen"] = number, seen
 
     @property
     def batches(self) -> Batches:
         """The minibatches of this local pass."""
         if self._batches is None:  # a private policy's follow from no seed
             rng = np.random.default_rng() if self.policy.batches == "private" else self.rng(BATCH)
-            self._batches = Batches(self.objective, self._batch_size, rng)
+            own = self._epoch_rows
+            rows = None if own is None else partial(own.of, self._index, self._round)
+            self._batches = Batches(self.objective, self._batch_size, rng, rows)
         return self._batches
 
     def minimize(
@@ -201,11 +249,17 @@ class FedConClient(FlowerClient, Generic[State]):
 
         The objective takes the steps in one go where it can, else they are taken one by one.
         """
+        if isinstance(declared.solver, SGD):
+            return self._epochs(declared)
         if declared.solver is not None:
             return Done(declared, self._minimised(declared))
         own, count = self.objective, declared.steps
-        asks = type(self).gradient is FedConClient.gradient and isinstance(own, StepTaker)
-        if asks and count and declared.in_numbers:
+        known = bool(type(self).gradient is FedConClient.gradient)
+        if declared.gradient is None and known:
+            self.tally_gradients(count)
+        if declared.point is not None and (proxes := declared.proxes):
+            self.tally(proxes=proxes)
+        if known and isinstance(own, StepTaker) and count and declared.in_numbers:
             rows = None if self._batch_size is None else self.batches.next_rows
             if declared.variate_rate is not None:
                 both = own.variate_steps(declared, rows)
@@ -214,7 +268,27 @@ class FedConClient(FlowerClient, Generic[State]):
             end = own.gradient_steps(declared, rows)
             if end is not None:
                 return Done(declared, end, count)
-        return Done(declared, declared.play(self.gradient), count)
+        if known:
+            return Done(declared, declared.play(self._gradient), count)
+        before = self.work.get("gradients")
+        end = declared.play(self.gradient)
+        if declared.gradient is None and self.work.get("gradients") == before:
+            self.tally_gradients(count)  # of an override that counts nothing
+        return Done(declared, end, count)
+
+    def _epochs(self, declared: LocalPass) -> Done:
+        """Return where the stochastic steps lead that stand for a minimisation."""
+        rows = self.objective.rows_alike() if self._rows is None else self._rows[0]
+        solver = declared.solver
+        steps = solver.steps(declared, rows, self._round)
+        if (most := solver.clip) is not None:
+            axes = len(self.model_axes)
+            steps = steps._replace(gradient=lambda v: shortened(self.gradient(v), most, axes))
+        end = self.play(steps).end
+        if steps.point is not None:
+            end = steps.at(end, steps.steps)
+            self.tally(proxes=1)
+        return Done(declared, end)
 
     def _minimised(self, declared: LocalPass) -> Array:
         """Return what the solver finds, and count its work."""
@@ -227,11 +301,21 @@ class FedConClient(FlowerClient, Generic[State]):
             regularizer=declared.regularizer,
         )
         solution = declared.solver.solve(problem, stop=declared.stop)
+        self.tally_solution(solution)
+        return solution.x  # type: ignore[no-any-return]
+
+    def tally_solution(self, solution: Solution) -> None:
+        """Count what a local solver has spent."""
         spent = {"iterations": solution.iterations, "evaluations": solution.evaluations}
         if some(unconverged := 1 - solution.converged):
             spent["unconverged"] = unconverged
-        self.work |= {name: self.work.get(name, 0) + number for name, number in spent.items()}
-        return solution.x  # type: ignore[no-any-return]
+        products, proxes = solution.products, solution.proxes
+        if some(products > 0):
+            spent["hessian_products"] = products
+        if some(proxes > 0):
+            spent["proxes"] = proxes
+        self.tally(**spent)
+        self.tally_gradients(solution.evaluations - products, full=True)
 
     @property
     def model_axes(self) -> tuple[int, ...]:
@@ -248,6 +332,7 @@ class FedConClient(FlowerClient, Generic[State]):
     def begin_round(self, server_round: int, client: int = 0) -> None:
         """Go to a round: its batches and its work begin; `client` is this client's number."""
         self._round, self._index, self._batches, self.work = server_round, client, None, {}
+        self._noises = None
 
     def describe(self) -> ClientInfo:
         """Return what the server asks before the first round."""
@@ -264,25 +349,45 @@ class FedConClient(FlowerClient, Generic[State]):
         self._run, self._incarnation = run, run.incarnation
         self.num_clients = run.num_clients
         self._take(run.settings)
-        self._batch_size = run.settings.get("batch_size")
         mean = getattr(self, "constraints", "mean") == "mean"  # others are not weighed
         objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
+        many = hasattr(type(self.objective), "gradient_rows")  # it draws the batches, too
+        self._batch_size = None if many else run.rows_each
         if self._batch_size is not None:
             size = count("batch_size", self._batch_size)
             if (reason := why_no_batches(self.objective, size)) is not None:
                 raise ConfigError(reason)
+            self._order_epochs(run)
+        self._exact = self.objective
+        if std := run.factor * (0.0 if many else noise_of(self._own_objective)):
+            check_noise(run.settings.get("local_solver"))
+            self.objective = NoisySteps(self.objective, std, self._noise)
         # Looked up once, not in each step.
         self._acting, self.remembers = self, self.state_type is not None
         if SETTING in run.settings:
             self._acting = CompressingClient(self, run)
             self.remembers = self._acting.remembers
         self._follows = type(self).on_acknowledged is not FedConClient.on_acknowledged
+        self._rows = None if many else rows_of_gradients(self.objective, self._batch_size)
+
+    def _order_epochs(self, run: RunInfo) -> None:
+        """Take batches in the order of epochs that go on over the rounds, if that is asked for."""
+        self._epoch_rows = run.epoch_rows
+        if self._epoch_rows is None:
+            return
+        if self.policy.batches == "private":
+            raise ConfigError(f"this node draws its batches privately, and takes no {ORDER}")
+        if not hasattr(self.objective, "batch_gradient"):
+            raise ConfigError(
+                f'{ORDER}="epoch" needs batch_gradient(x, rows), and this objective draws its '
+                "batches itself: define it, or leave the order out"
+            )
 
     def _take(self, settings: Mapping[str, Any]) -> None:
         """Take the fields that this class declares; another set is refused by name."""
         other = [f"without {name!r}" for name in self.fields if name not in settings]
-        other += [f"with {n!r}" for n in settings if n not in self.fields and n != SETTING]
+        other += [f"with {n!r}" for n in settings if n not in self.fields and n not in _RULES]
         if other:
             raise ConfigError(
                 f"the server sends the settings of {self.algorithm} {', '.join(other)}: run the "
@@ -347,8 +452,8 @@ class FedConClient(FlowerClient, Generic[State]):
         at, acting = self._incarnation, self._acting
         if phase == CERTIFY:
             own = own_distance(versions.at(acknowledged) if acknowledged else None, down["x"])
-            spread = spread_of(self.objective, down["x"]) if "units" in down else {}
-            return {"gradient": self.objective.gradient(down["x"]), **spread, **own}
+            spread = spread_of(self._exact, down["x"]) if "units" in down else {}
+            return {"gradient": self._exact.gradient(down["x"]), **spread, **own}
         late = at != versions.incarnation or server_round < versions.pending_round
         if late and versions.outdated(server_round, at):  # rarely: the call is saved
             raise RoundError(f"round {server_round} was asked for after {versions.pending_round}")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flower_fedcon.clients.families.declared import LocalPassClient
-from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox, proxes_of
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -63,6 +63,7 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
         """Do step 3 from P: <c_i, z>, at z, the prox of zh."""
         psi, count, eta = self.regularizer, self.local_steps, self.client_lr
         p = psi.prox(down["x_bar"], self.server_lr * eta * count)
+        self.tally(proxes=proxes_of(psi))
         point = Prox(psi, lambda k: k * eta)
         return LocalPass(p, linear=state.c, steps=count, rate=eta, point=point, first=p)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.families.dual_averaging import DualAveragingClient
-from flower_fedcon.objectives.local_pass import Done, LocalPass
+from flower_fedcon.objectives.local_pass import Done, LocalPass, proxes_of
 from flower_fedcon.solvers.dual_model import step_weight
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
@@ -37,7 +37,9 @@ class FastFedDAClient(DualAveragingClient):
         v, z, A, t = down["w"], down["z"], down["steps"], down["t"]
         points: Array = 0.0 * v
         for k in range(1, (self.local_steps or 0) + 1):
-            v = v if k == 1 else self.minimizer(self.regularizer, z, A)
+            if k > 1:
+                v = self.minimizer(self.regularizer, z, A)
+                self.tally(proxes=proxes_of(self.regularizer))
             alpha = step_weight(t + k, self.weight_power, self.weight_shift)
             A = A + alpha
             z = z - alpha * self.gradient(v) + (0.5 * alpha * self.strong_convexity) * v

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.families.declared import LocalPassClient
-from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox, proxes_of
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.solvers.bregman import primal_point
 from flower_fedcon.validation import Array
@@ -29,6 +29,7 @@ class FedDualAvgClient(LocalPassClient[None]):
         psi, radius, count = self.regularizer, self.simplex_radius, self.local_steps or 0
         if self.server_prox_only:
             w = psi.prox(z, elapsed)
+            self.tally(proxes=proxes_of(psi))
             return LocalPass(w, steps=count, rate=eta, onward=(0.0, 1.0))
 
         def entropic(z: Array, k: int) -> Array:

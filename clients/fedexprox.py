@@ -56,5 +56,6 @@ class FedExProxClient(LocalPassClient[None]):
         """
         if self._least is None:
             found = self.local_solver.solve(LocalProblem(self.objective, np.zeros_like(x)))
+            self.tally_solution(found)
             self._least = float(self.objective.value(found.x))
         return self._least

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.families.declared import LocalPassClient
-from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox
+from flower_fedcon.objectives.local_pass import Done, LocalPass, Prox, proxes_of
 from flower_fedcon.regularizers import Regularizer
 from flower_fedcon.wire.payloads import Payload
 
@@ -29,4 +29,6 @@ class FedMiDClient(LocalPassClient[None]):
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""
         v = done.declared.at(done.end, done.steps)
+        if done.declared.point is not None:
+            self.tally(proxes=proxes_of(self.regularizer))
         return {"delta": v - done.start, **self.counted(done)}, None

@@ -22,5 +22,7 @@ class FedNewtonClient(FedConClient[None]):
                 "FedNewton needs objectives with hessian(x), the matrix of second derivatives, "
                 "and this one has none: define it, or use a first-order method such as CompositeFL"
             )
+        self.tally_gradients(1, full=True)
+        self.tally(hessian_products=x.size)  # a Hessian is one with each unit vector
         value, gradient = f.value(x), f.gradient(x)
         return {"m": taylor(x, value, gradient, f.hessian(x))}, None

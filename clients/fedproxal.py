@@ -61,6 +61,7 @@ class FedProxALClient(FedConClient[FedProxALClientState]):
             self.objective, scale, down["multiplier"], self.penalty, self.pull, anchor
         )
         slope = p.gradient(w)
+        self.tally_gradients(1, full=True)
         if stage == -1:
             residual, u, dual = -1.0, w, -slope
         else:

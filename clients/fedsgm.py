@@ -76,6 +76,7 @@ class FedSGMClient(SwitchingClient[FedSGMClientState]):
         if sigma == 0:
             return self.gradient(v)
         g: Array = self.objective.constraint_gradient(v)
+        self.tally_gradients(1, full=True)
         return g if sigma == 1 else (1.0 - sigma) * self.gradient(v) + sigma * g
 
     def model(self, state: FedSGMClientState, down: Payload) -> Array:

@@ -29,7 +29,7 @@ class FiveGCSClient(ControlVariateClient, LocalPassClient[ControlVariate]):
     ) -> tuple[Payload, ControlVariate]:
         """Do step 3."""
         y, u = done.end, state.variate
-        delta = (self.gradient(y) - self.mu * y) / self.num_clients - u
+        delta = (self.full_gradient(y) - self.mu * y) / self.num_clients - u
         # Not grad F_m(y): this is, bit for bit, the server's copy.
         return {"delta": delta}, state._replace(variate=u + delta)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flower_fedcon.registry import register
     from flower_fedcon.runs.frames import read_runs
     from flower_fedcon.runs.history import EarlyStopping, History
+    from flower_fedcon.runs.observing import Observer
     from flower_fedcon.runs.plan import Plan
     from flower_fedcon.simulation import simulate
     from flower_fedcon.training.local_round import current_method
@@ -43,6 +44,7 @@ __all__ = [
     "History",
     "LogNormal",
     "Markov",
+    "Observer",
     "Only",
     "Participation",
     "Patience",
@@ -80,6 +82,7 @@ _HOMES = {
     "History": "runs.history",
     "LogNormal": "core.clock",
     "Markov": "core.availability",
+    "Observer": "runs.observing",
     "Only": "core.participation",
     "Participation": "core.participation",
     "Patience": "engines.patience",

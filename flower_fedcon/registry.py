@@ -189,7 +189,9 @@ def find(name: str) -> str:
 
 
 def strategy_class(name: str) -> type[FedConStrategy[Any]]:
-    """Return an algorithm's strategy class."""
+    """Return an algorithm's strategy class: by its name, or "module:Class" of one's own."""
+    if ":" in str(name):
+        return _imported(str(name))
     key = find(name)
     if key in names():
         return algorithms()[key]
@@ -197,6 +199,25 @@ def strategy_class(name: str) -> type[FedConStrategy[Any]]:
     if kind is None:
         raise AlgorithmError(f"only the client of {key!r} is registered here: register the pair")
     return kind
+
+
+def _imported(name: str) -> type[FedConStrategy[Any]]:
+    """Return the strategy that "module:Class" names, whose module registers it.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    # By name: what reads files stands above.
+    kind: Any = import_module("flower_fedcon.runs.toml").own_object(name, "the algorithm")
+    known = _own.get(getattr(kind, "name", ""), (None, None))[0]
+    if known is None or not _same(known, kind):
+        raise ConfigError(
+            f"{name!r} is not registered: write flower_fedcon.register({kind.__name__}, its client "
+            "class) at the end of its module"
+        )
+    return kind  # type: ignore[no-any-return]
 
 
 def client_class(name: str) -> type[FedConClient[Any]]:

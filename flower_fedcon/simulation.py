@@ -145,7 +145,7 @@ def simulate(
         rule = strategy.participation
         infos, rounds, seed = clients.describe(), plan.num_rounds, plan.seed
         setup = Setup.of(infos, rounds, problem.layout, rule, seed, preparation=problem.preparation)
-        return Run(plan, strategy, setup, problem.start, clients).play()
+        return Run(plan, strategy, setup, problem.start, clients, problem.stated).play()
 
 
 def hold(

@@ -71,7 +71,7 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -55,7 +55,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     local_steps : int (default: 1)
         K >= 1.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

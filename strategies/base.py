@@ -11,6 +11,7 @@ from typing import Any, Self
 from flower_fedcon.card import Card, card_of
 from flower_fedcon.compressors import EF21, Compressor
 from flower_fedcon.core import compressing
+from flower_fedcon.core.batches import ORDERS
 from flower_fedcon.core.method import Method, State
 from flower_fedcon.core.participation import Full, Only, Participation
 from flower_fedcon.core.private import check_argument, check_private
@@ -22,7 +23,7 @@ from flower_fedcon.registry import client_class
 from flower_fedcon.server.aggregation import Aggregation, as_aggregation
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
-from flower_fedcon.validation import Array, count, optional, parameters, positive
+from flower_fedcon.validation import Array, choice, count, optional, parameters, positive
 
 
 class FedConStrategy(Method[State], FlowerStrategy):
@@ -44,6 +45,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
     batch_size : int, optional (default: None)
         Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
         methods whose clients minimise.
+    batch_order : {"round", "epoch"} (default: "round")
+        Each round begins with a new order of a client's rows, or goes on in that of the epoch that
+        is under way, counted over all rounds: for methods with a fixed number of local steps.
     min_replies : int, optional (default: None)
         How many usable replies a round needs; with fewer, it changes nothing and the missing
         clients are asked again. By default everyone, where the algorithm needs everyone, and
@@ -75,6 +79,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         *,
         participation: Participation | None = None,
         batch_size: int | None = None,
+        batch_order: str = "round",
         min_replies: int | None = None,
         aggregation: Aggregation | None = None,
         norm_bound: float | None = None,
@@ -99,6 +104,9 @@ class FedConStrategy(Method[State], FlowerStrategy):
                 f"{self.title} takes no batch_size, got {batch_size}: its clients use all "
                 "rows. For less local work give local_solver=GradientDescent(steps=...)"
             )
+        self.batch_order = choice("batch_order", batch_order, ORDERS)
+        if batch_order != ORDERS[0] and batch_size is None:
+            raise ConfigError(f"batch_order={batch_order!r} is for minibatches: give batch_size")
         self.min_replies = None if min_replies is None else count("min_replies", min_replies)
         self.aggregation = as_aggregation(aggregation)
         if aggregation is not None and self.needs_mean:
@@ -147,6 +155,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         hidden |= {"inclusion"}
         later = "privacy", "server_optimizer", "compression"  # older runs can be resumed
         hidden |= {k for k in later if getattr(self, k, None) is None}
+        hidden |= {"batch_order"} if self.batch_order == ORDERS[0] else set()
         return {k: v for k, v in vars(self).items() if k not in hidden}
 
     def bind(self, setup: Setup) -> Self:
@@ -165,6 +174,15 @@ class FedConStrategy(Method[State], FlowerStrategy):
             )
         if setup.sampled:
             bound.inclusion = _probabilities(bound)
+        if self.batch_order != ORDERS[0]:
+            steps = getattr(self, "local_steps", None)
+            if "local_steps" in self.client_settings and steps is None:
+                raise ConfigError("batch_order needs a number of local_steps")
+            if not {"local_steps", "stochastic"} & {*self.client_settings}:
+                raise ConfigError(
+                    f"{self.title} draws the number of its local steps, and takes no batch_order="
+                    f"{self.batch_order!r}: leave it out"
+                )
         check_convexity(bound)  # again: a path gives other regularizers
         bound.constants = bound.derive()
         if self.privacy is not None:

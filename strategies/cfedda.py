@@ -79,7 +79,7 @@ class CFedDA(DualAveraging[CFedDAState]):
     radius : float, optional
         rho > 0, of the ball around the start in psi's own norm; by default there is none.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

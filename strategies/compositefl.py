@@ -75,7 +75,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     server_optimizer : ServerOptimizer, optional
         Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -29,7 +29,8 @@ Start: theta = z = z_j = x0, c_j = e = e_j = 0, t = 1, beta = 0. theta, or z, is
 Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L], psi = regularizer;
 z_j -> theta* - grad f_j(theta*)/nu. For cohorts of C p = reply_rate C/N and K = N/C, for
 Bernoulli(b) p = reply_rate b/(1 - (1 - b)^N) and K = N/(bN + 1 - b); q = K rho/(K rho + 1 - rho).
-The model is theta, or prox(z + e, 1/nu). rho above nu/L: the paper's form only, nothing is proved.
+The model is theta, or prox(z + e, 1/nu). rho above nu/L: the paper's form only, nothing is proved;
+nor is it with `local_solver=SGD(...)`, which reaches none of the tolerances that they ask for.
 
 State: z_j, and c_j or e_j, on the client; their means, and a mirror of both, on the server.
 Wire: 1 vector and 1 number down (accelerated: 7 numbers, and 2 vectors at first contact); 1 vector
@@ -100,7 +101,7 @@ class DualFL(DualProximalGradient[DualFLState]):
     mirror : bool (default: True)
         Keep the clients' states on the server; False resets all clients when one is lost.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

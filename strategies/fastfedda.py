@@ -95,7 +95,7 @@ class FastFedDA(DualAveraging[FastFedDAState]):
     output : {"last", "average"} (default: "last")
         The model: w, or the average of all points, for one more vector up.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -68,7 +68,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -16,7 +16,9 @@ prox(v, eta) = argmin_w psi(w) + ||w - v||^2 / (2 eta), with eta and not eta/N. 
 step_size, alpha = relaxation. xtilde and xbar start at x0; xtilde is the mean of all xhat_i, also
 of those not in S: averaging the cohort's alone is another algorithm, with a floor.
 At the optimum y_i - xbar = eta grad f_i(xbar). With alpha = 2, psi = 0 and everyone present this is
-FedSplit: its z_i are the xhat_i, and its step is eta = 1/sqrt(mu L).
+FedSplit: its z_i are the xhat_i, and its step is eta = 1/sqrt(mu L). The paper's rate bears errors
+of step 3 whose squares can be summed over the rounds; `SGD(epochs, batch_size, lr)`, as in its
+experiments, has errors that stay, and so has its limit.
 
 State: y_i, x_i, xhat_i on the client; xtilde, xbar and a mirror of the xhat_i on the server (N d
 numbers).
@@ -78,7 +80,7 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -78,7 +78,7 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     server_optimizer : ServerOptimizer, optional
         Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

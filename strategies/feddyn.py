@@ -12,7 +12,8 @@ Round, for a cohort S:
 
 h moves by 1/N over all clients, theta is a mean over S, and h uses the theta that was broadcast.
 Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and at the optimum h = 0,
-g_i = grad f_i.
+g_i = grad f_i. What is proved is for exact local minimisers; the paper's experiments take
+`local_solver=SGD(epochs, batch_size, lr)`, with which noise stays in every g_i.
 
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
@@ -70,7 +71,7 @@ class FedDyn(ControlVariates[FedDynState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

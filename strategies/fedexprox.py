@@ -79,7 +79,7 @@ class FedExProx(LocalMinimization[FedExProxState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -125,6 +125,11 @@ class FedExProx(LocalMinimization[FedExProxState]):
         )
         self.infimum = optional(real, "infimum", infimum)
         self.max_extrapolation = positive("max_extrapolation", max_extrapolation)
+
+    def why_no_epochs(self) -> str:
+        """Return why SGD is refused, where alpha is found from values."""
+        polyak = self.extrapolation == "polyak"
+        return 'extrapolation="polyak" is computed for exact proximal points' if polyak else ""
 
     @property
     def one_at_a_time(self) -> str:

@@ -63,7 +63,7 @@ class FedFWPlus(FrankWolfe[FedFWPlusState]):
     gradient : {"full", "stochastic"} (default: "full")
         "stochastic" averages minibatch gradients (give `batch_size`).
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

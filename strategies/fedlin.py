@@ -57,7 +57,7 @@ class FedLin(FedConStrategy[FedLinState]):
     client_lr : float, optional (default: None)
         eta > 0; None for 1/(6 L H), where the clients know L.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

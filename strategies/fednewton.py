@@ -81,7 +81,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         psi; a set stands for its indicator, any object with `prox(v, step)` will do. With `Each`
         the model is several side by side, whose objectives do not meet: Hessians are their blocks.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

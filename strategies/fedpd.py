@@ -14,7 +14,9 @@ Round:
 Symbols: eta = step_size, q = skip_probability. x_i and lambda_i start at x0 and 0. After an exact
 step 2, lambda_i = -grad f_i(x_i). With q = 0 the iterates are those of FedDR without a regularizer
 and relaxation, and of FedDyn with alpha = 1/eta. With q > 0 clients drift apart in skipped rounds,
-and under heterogeneity x_0 keeps being thrown off the optimum: this is the algorithm.
+and under heterogeneity x_0 keeps being thrown off the optimum: this is the algorithm. The paper's
+rate has a term for the error of step 2, which `SGD(epochs, batch_size, lr)`, its Oracle I with
+stochastic gradients, leaves there: the limit is a neighbourhood.
 
 State: x_i, lambda_i, x_0i on the client; x_0 on the server.
 Wire: 1 vector and 1 number down (1 number after a skipped round); 1 vector up (nothing in a skipped
@@ -63,7 +65,7 @@ class FedPD(LocalMinimization[FedPDState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

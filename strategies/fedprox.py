@@ -9,7 +9,9 @@ Round, for a cohort S:
     4. server:    w := mean_S v_j
 
 Symbols: mu = proximal. Step 2 is as good as `local_solver` makes it. With mu = 0 the local
-minimisers are averaged (each f_j must then have one).
+minimisers are averaged (each f_j must then have one). With `SGD(epochs, batch_size, lr)`, as the
+paper's experiments have it, the paper's theorem holds as far as the local solutions are
+gamma-inexact, which no number of epochs promises: noise times lr leaves a floor.
 
 State: none on the client; w on the server.
 Wire: 1 vector down; 1 vector up.
@@ -53,7 +55,7 @@ class FedProx(LocalMinimization[FedProxState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -91,7 +91,7 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -127,6 +127,10 @@ class FedProxAL(LocalMinimization[FedProxALState]):
     needs_everyone = "w minimises a sum over all clients"
     constraints = "each"
     constants: FedProxALConstants
+
+    def why_no_epochs(self) -> str:
+        """Return why SGD is refused."""
+        return "its clients minimise an augmented Lagrangian, which is no mean over rows"
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class FedSGM(Switching[FedSGMState]):
     uplink, downlink : Compressor, optional
         Older names of the two.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

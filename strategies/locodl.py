@@ -84,7 +84,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
     communication_probability : float, optional
         p in (0, 1]; by default as above.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

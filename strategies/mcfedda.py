@@ -81,7 +81,7 @@ class MCFedDA(DualAveraging[MCFedDAState]):
         Multiples > 0 that do not increase and end in 1; a radius > 0, or None or infinity for no
         ball; rounds >= 1. By default 4, 2, 1 without balls, for 1/8, 1/8 and 3/4 of the run.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

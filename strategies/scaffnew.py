@@ -66,7 +66,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server alone.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -74,7 +74,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

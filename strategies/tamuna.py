@@ -81,7 +81,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     copies : int, optional (default: None)
         s, how many of a cohort send an entry, from 2 to c; None for c, all of them.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    compression : see `FedConStrategy`
+    batch_order, compression : see `FedConStrategy`
 
     Raises
     ------

@@ -240,6 +240,25 @@ def test_the_entry_point_of_one_s_own():
     assert points == (GROUP, {"momentum": "my_package.momentum:PAIR"})
 
 
+def test_a_composite_method_worked_out(tmp_path):
+    """The page's files; by Python, by the folder that leaves, and by the file by hand."""
+    composite = page("own_composite")
+    for block in [*blocks("python", composite), *blocks("toml", composite)]:
+        (tmp_path / re.match(r"# (\S+)\n", block).group(1)).write_text(block)
+    told = bash(f"{sys.executable} run_composite.py", tmp_path)
+    residual, free = re.search(r"F - F\* (\S+) free (\S+)", told).groups()
+    assert abs(float(residual)) < 1e-12
+    assert float(free) == 4
+    bash("fedcon run run/config.toml --run-dir again", tmp_path)
+    bash("fedcon run composite.toml --run-dir by_hand", tmp_path)
+    ran, again, by_hand = (
+        History.read_rows(tmp_path / name / "history.csv") for name in ("run", "again", "by_hand")
+    )
+    objectives = [[row["objective"] for row in rows] for rows in (ran, again, by_hand)]
+    assert objectives[0] == objectives[1] == objectives[2]
+    assert [row["speed"] for row in by_hand] == [row["speed"] for row in ran]
+
+
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_the_simulation_of_flower(capsys):

@@ -71,12 +71,17 @@ PASTED = {
         ("python", f"{GUIDES}test_a_problem_of_one_s_own"),
         ("toml", f"{GUIDES}test_a_problem_of_one_s_own"),
         ("toml", "lab/test_study.py::test_the_page_s_block"),
+        ("toml", "math/test_partition_rules.py::test_the_page_s_block"),
     ],
     "docs/faults.md": [("python", f"{GUIDES}test_faults")],
     "docs/flower_app.md": [("python", APP), ("python", APP), ("toml", APP)],
     "docs/own_algorithm.md": [
         *[("python", f"{GUIDES}test_an_algorithm_of_one_s_own")] * 3,
         ("toml", f"{GUIDES}test_the_entry_point_of_one_s_own"),
+    ],
+    "docs/own_composite.md": [
+        *[("python", f"{GUIDES}test_a_composite_method_worked_out")] * 2,
+        ("toml", f"{GUIDES}test_a_composite_method_worked_out"),
     ],
     "docs/own_oracles.md": [("python", f"{GUIDES}test_own_oracles")] * 4,
     "docs/participation.md": [("toml", "engines/test_clock.py::test_the_page_s_block")],

@@ -49,7 +49,7 @@ class DualClient(FedConClient[State]):
         )
         if tolerance is None:
             return x, x
-        return x, x - (self.gradient(x) + shift * x + linear) / modulus
+        return x, x - (self.full_gradient(x) + shift * x + linear) / modulus
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,15 @@ class FrankWolfeClient(FedConClient[State]):
         if self._magnitude is not None:
             step = VertexStep(x, self._share, center, pull, step_size, self._magnitude)
             if (taken := self.objective.vertex_step(step)) is not None:
+                self.tally_gradients(1, full=True)
+                self.tally(lmos=1)
                 codes, moved = taken
                 return CoordinateAtom(codes, self._magnitude, x.shape, x.dtype), moved, None
         if self.stochastic:
             g, d = self.with_own_gradient(x, d, down, pull * (x - center))
         else:
             g = self.pulled_gradient(x, center, pull)
+            self.tally_gradients(1, full=True)
         atom = self.atom(g, step_size)
         return atom, atom.mix(x, step_size), d
 
@@ -78,6 +81,7 @@ class FrankWolfeClient(FedConClient[State]):
             The average d_i, to keep for the next round; None with full gradients.
         """
         if not self.stochastic:
+            self.tally_gradients(1, full=True)
             return self.with_gradient(x, g), None
         own: Array = self.gradient(x) / self.num_clients
         if d is not None:  # no d yet: as if rho = 1
@@ -90,6 +94,7 @@ class FrankWolfeClient(FedConClient[State]):
 
         An error of delta in the oracle costs the step eta delta, so that delta may fall with eta.
         """
+        self.tally(lmos=1)
         if self.constraint.iterative:
             return self.constraint.lmo(g, tolerance=0.01 * step_size)  # type: ignore[call-arg]
         return self.constraint.lmo(g)

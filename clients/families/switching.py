@@ -69,4 +69,5 @@ class SwitchingClient(LocalPassClient[State]):
         if not own.any():
             return (1.0 - sigma) * self.gradient(v)
         g = self._sums.gradient(v, own)
+        self.tally_gradients(1, full=True)
         return g if sigma == 1 else (1.0 - sigma) * self.gradient(v) + g

@@ -132,7 +132,7 @@ def partition(
     from flower_fedcon.lab.experiments.holdings import draw_holdings
 
     experiment = Experiment.load(file, set_ or [])
-    header, *body = draw_holdings(experiment.problem_arguments, output)
+    header, *body = draw_holdings(experiment.builder, experiment.problem_arguments, output)
     shown = table(*header, right_from=1)
     for row in body:
         shown.add_row(*row)

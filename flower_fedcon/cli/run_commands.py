@@ -192,7 +192,11 @@ def plot(
         typer.Option("--output", "-o", help="A .png, .pdf or .svg file; may be repeated."),
     ],
     x: Annotated[
-        str | None, typer.Option(help="Panels: rounds, bytes, seconds, simulated; by default all.")
+        str | None,
+        typer.Option(
+            help="Panels: rounds, bytes, seconds, simulated, by default those recorded; gradients, "
+            "examples."
+        ),
     ] = None,
     y: Annotated[
         str | None, typer.Option(help="Column of the histories; by default F - F*, or F.")

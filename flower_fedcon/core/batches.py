@@ -2,11 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.rng import EPOCH, stream
+from flower_fedcon.solvers.stochastic import SGD
 from flower_fedcon.validation import Array
+
+ORDER, ORDERS = "batch_order", ("round", "epoch")
+
+
+def minibatch(batch_size: int | None, local_solver: object) -> int | None:
+    """Return how many rows a method's minibatches have, by either; None where all rows count.
+
+    >>> minibatch(None, SGD(epochs=1, batch_size=8, lr=0.1)), minibatch(None, None)
+    (8, None)
+    """
+    return local_solver.batch_size if isinstance(local_solver, SGD) else batch_size
+
+
+def rows_of_gradients(objective: Any, size: int | None) -> tuple[int, int]:
+    """Return how many rows an objective's gradient goes over: a full one, and a minibatch's.
+
+    >>> from flower_fedcon.objectives import LeastSquares
+    >>> rows_of_gradients(LeastSquares(np.ones((5, 1)), np.ones(5)), 2)
+    (5, 2)
+    """
+    full = int(getattr(objective, "num_examples", 1))
+    return full, full if size is None else min(size, full)
+
+
+class EpochRows:
+    """The rows of minibatches whose epochs go on over the rounds, each in an order of its own.
+
+    Round t takes batches (t - 1) K, (t - 1) K + 1, ... of a client's sequence, where an epoch has
+    floor(m / size) of them: whoever takes part in every round has each row once in an epoch, but
+    for the m mod size rows that its order leaves over.
+
+    Parameters
+    ----------
+    seed : int
+        The run's.
+    each : int
+        K, the batches of a round.
+
+    >>> rows = EpochRows(seed=0, each=2)
+    >>> first = [rows.of(0, server_round, k, 8, 2) for server_round in (1, 2) for k in (0, 1)]
+    >>> sorted(np.concatenate(first).tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    def __init__(self, seed: int, each: int) -> None:
+        self._seed, self._each = seed, each
+        self._known: dict[int, tuple[int, Array]] = {}  # of each client, the order of an epoch
+
+    def of(self, client: int, server_round: int, k: int, rows: int, size: int) -> Array:
+        """Return the rows of a client's batch k, from 0, in a round."""
+        number = (server_round - 1) * self._each + k
+        epoch, place = divmod(number, rows // size)
+        last, order = self._known.get(client, (-1, np.empty(0, np.intp)))
+        if last != epoch:
+            order = stream(self._seed, EPOCH, epoch, client).permutation(rows)
+            self._known[client] = epoch, order
+        return order[place * size : (place + 1) * size]
 
 
 class Batches:
@@ -19,10 +79,19 @@ class Batches:
     size : int or None
         Rows in each batch; all, if None.
     rng : numpy.random.Generator
+    rows : callable, optional
+        Returns the rows of batch k, from 0, in place of new orders.
     """
 
-    def __init__(self, objective: Any, size: int | None, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        objective: Any,
+        size: int | None,
+        rng: np.random.Generator,
+        rows: Callable[[int, int, int], Array] | None = None,
+    ) -> None:
         self._objective, self._size, self._rng = objective, size, rng
+        self._rows, self._asked = rows, 0
         self._order = np.empty(0, dtype=np.intp)
 
     def gradient(self, v: Array) -> Array:
@@ -40,6 +109,9 @@ class Batches:
         m, size = int(self._objective.num_examples), self._size
         if size is None or size >= m:
             return None
+        if self._rows is not None:
+            self._asked += 1
+            return self._rows(self._asked - 1, m, size)
         if len(self._order) < size:  # a pass is over: what is left is less than a batch
             self._order = self._rng.permutation(m)
         rows, self._order = self._order[:size], self._order[size:]

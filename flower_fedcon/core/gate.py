@@ -27,7 +27,8 @@ from flower_fedcon.validation import Array, squared_norm
 from flower_fedcon.wire.payloads import SCALAR_BYTES, Payload
 
 NUMBERS = ("distance", "steps")  # of a certificate's answer, and of a loop of the client's own
-WORK = ("iterations", "evaluations", "unconverged")  # what a step may have cost
+COUNTS = ("gradients", "examples_seen", "hessian_products", "proxes", "lmos")
+WORK = ("iterations", "evaluations", "unconverged", *COUNTS)  # what a step may have cost
 
 
 class Gate:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 
 from flower_fedcon.compressors import EF21, Compressor
+from flower_fedcon.core.batches import minibatch
 from flower_fedcon.core.participation import Draws, Participation
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.release import Release
@@ -81,6 +82,7 @@ class Method(ABC, Generic[State]):
     constraint: Any = None
     participation: Participation
     batch_size: int | None
+    batch_order: str = "round"
     min_replies: int | None
     aggregation: Aggregation | None
     norm_bound: float | None
@@ -204,6 +206,11 @@ class Method(ABC, Generic[State]):
         return ""
 
     # --- what a run asks -------------------------------------------------------------------------
+
+    @property
+    def rows_each(self) -> int | None:
+        """Rows in a minibatch, by its batch size or its local solver; None where all count."""
+        return minibatch(self.batch_size, getattr(self, "local_solver", None))
 
     @abstractmethod
     def bind(self, setup: Setup) -> Self:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from flower_fedcon.core.batches import ORDER, EpochRows, minibatch
 from flower_fedcon.core.infos import ClientInfo as ClientInfo
 from flower_fedcon.core.infos import ClientInfos
 from flower_fedcon.core.infos import check_objective as check_objective
@@ -46,6 +47,18 @@ class RunInfo:
     """What clients with tables have agreed on."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Of uploads that are points, the value of the broadcast that they lie about, where clipped."""
+
+    @property
+    def rows_each(self) -> int | None:
+        """Rows in a minibatch, by the batch size or the local solver; None where all count."""
+        return minibatch(self.settings.get("batch_size"), self.settings.get("local_solver"))
+
+    @property
+    def epoch_rows(self) -> EpochRows | None:
+        """The rows of minibatches, where epochs go on over the rounds; else None."""
+        if self.settings.get(ORDER) != "epoch":
+            return None
+        return EpochRows(self.seed, int(self.settings.get("local_steps") or 1))
 
 
 @dataclass(slots=True)
@@ -132,7 +145,7 @@ class Reply:
     error : str
         Why there is no usable answer.
     work : sequence of dict
-        What the steps cost, a dict for each client: its local solver's iterations and evaluations.
+        What the steps cost, a dict for each client, by the names of `flower_fedcon.core.gate.WORK`.
     remote : bool
         Whether it came over a wire: its values are arrays still to be decoded, and nothing in it
         is trusted.
@@ -160,6 +173,58 @@ class Reply:
             payload = {name: [entry(column, i)] for name, column in self.payload.items()}
             work = self.work[i : i + 1]
             yield replace(self, clients=[client], payload=payload, work=work, left=None)
+
+
+class Work(Sequence[Mapping[str, float]]):
+    """What the steps of many clients cost: numbers that all share, or an array of each one's.
+
+    Parameters
+    ----------
+    numbers : dict
+    count : int
+        How many clients.
+
+    >>> work = Work({"gradients": 5, "proxes": np.array([1, 2])}, 2)
+    >>> work[1], work.total()
+    ({'gradients': 5, 'proxes': 2}, {'gradients': 10, 'proxes': 3})
+    """
+
+    def __init__(self, numbers: Mapping[str, Any], count: int) -> None:
+        self.numbers, self._count = numbers, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Mapping[str, float]: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Mapping[str, float]]: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(self._count))]
+        arrays = (np.broadcast_to(value, self._count) for value in self.numbers.values())
+        return {n: array[place].item() for n, array in zip(self.numbers, arrays, strict=True)}
+
+    def total(self) -> dict[str, float]:
+        """Return the sums over the clients."""
+        totals: dict[str, float] = {}
+        for name, value in self.numbers.items():
+            if type(value) is int:
+                totals[name] = self._count * value
+            else:
+                totals[name] = np.broadcast_to(value, self._count).sum().item()
+        return totals
+
+
+def total_work(work: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what all these clients' steps cost together."""
+    if isinstance(work, Work):
+        return work.total()
+    totals: dict[str, float] = {}
+    for one in work:
+        for name, number in one.items():
+            totals[name] = totals.get(name, 0) + number
+    return totals
 
 
 def entry(column: Any, i: int) -> Any:

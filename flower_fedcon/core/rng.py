@@ -6,7 +6,7 @@ import numpy as np
 
 from flower_fedcon.errors import ConfigError
 
-COHORT, BATCH, COMPRESS, COIN = 1, 2, 3, 4
+COHORT, BATCH, COMPRESS, COIN, NOISE, EPOCH = 1, 2, 3, 4, 5, 6
 FOLDS = 12
 CLOCK = 13
 MAX_SEED = 2**63 - 1

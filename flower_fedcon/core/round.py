@@ -13,7 +13,7 @@ import numpy as np
 
 from flower_fedcon.core.clock import Timekeeper
 from flower_fedcon.core.gate import column_bytes
-from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request
+from flower_fedcon.core.protocol import QUERY, TRAIN, Reply, Request, total_work
 from flower_fedcon.core.server import Server
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.core.uploads import Uploads
@@ -271,9 +271,7 @@ class Round:
         self._count += len(reply.clients)
         self._unheard.append(reply.clients)
         if reply.work and server.private is None:  # what a step cost depends on the data
-            for work in reply.work:
-                if work:
-                    server.work.update(work)
+            server.count_work(total_work(reply.work))
         server.count_bytes(up=sum(map(column_bytes, columns.values())))
         if server.clock is not None:
             for column in columns.values():

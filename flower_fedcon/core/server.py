@@ -13,6 +13,7 @@ import numpy as np
 
 from flower_fedcon.core.acknowledgements import Acknowledgements
 from flower_fedcon.core.audit import Audit
+from flower_fedcon.core.batches import ORDER, ORDERS
 from flower_fedcon.core.clock import Clock, Deadline, Timekeeper
 from flower_fedcon.core.compressing import SETTING, Received
 from flower_fedcon.core.gate import Gate
@@ -98,12 +99,13 @@ class Server:
         self.state = self.strategy.initialize(x0.copy())  # the caller's stays as it is
         known = self.strategy
         rule = {} if known.compression is None else {SETTING: known.compression}
+        order = {} if known.batch_order == ORDERS[0] else {ORDER: known.batch_order}
         self.info = RunInfo(
             algorithm=known.name,
             seed=setup.seed,
             layout=setup.layout,
             num_clients=setup.num_clients,
-            settings=known.settings() | rule,
+            settings=known.settings() | rule | order,
             about=known.release.about if known.privacy or rule else {},
             run_id=run_id or secrets.token_hex(16),
             incarnation=incarnation,
@@ -271,7 +273,7 @@ class Server:
             self.round += 1 if self.setup.sampled else len(cohorts)
             self.acknowledgements.used(cohort, self.round)
         self.count_bytes(up=len(cohorts) * bytes_up, down=len(cohorts) * bytes_down)
-        self.work.update({name: number for name, number in work.items() if number})
+        self.count_work({name: number for name, number in work.items() if number})
         self._tell_unconverged()
 
     def start_buffers(self, buffers: list[Array], names: Sequence[str]) -> None:
@@ -282,6 +284,11 @@ class Server:
     def move_buffers(self, buffers: list[Array]) -> None:
         """Go on with what the clients have made of the buffers."""
         self.buffers = buffers
+
+    def count_work(self, work: Mapping[str, float]) -> None:
+        """Count what clients' steps have cost."""
+        for name, number in work.items():
+            self.work[name] += number  # type: ignore[assignment]
 
     def count_bytes(self, *, up: int = 0, down: int = 0) -> None:
         """Count what clients have sent, or were sent."""

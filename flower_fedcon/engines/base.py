@@ -51,7 +51,7 @@ class InProcess(Engine):
         ------
         ConfigError
         """
-        size = run.settings.get("batch_size")
+        size = run.rows_each
         if size is None:
             return
         standing = representatives(self._problem.objectives)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.batches import rows_of_gradients
 from flower_fedcon.core.protocol import RunInfo
-from flower_fedcon.core.rng import BATCH, stream
+from flower_fedcon.core.rng import BATCH, NOISE, stream
 from flower_fedcon.objectives.client_axis import Stack, StepTaker, VertexStep, Which
 from flower_fedcon.objectives.local_pass import LocalPass
+from flower_fedcon.objectives.many import representatives
+from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.solvers.served import ServedClients
 from flower_fedcon.validation import Array
 
@@ -20,19 +24,57 @@ class Selected(StepTaker):
 
     def __init__(self, run: RunInfo, objectives: Sequence[Any] = ()) -> None:
         self._seed, self._objectives = run.seed, objectives
-        self._batch_size: int | None = run.settings.get("batch_size")
+        self._batch_size: int | None = run.rows_each
+        self._epoch_rows = run.epoch_rows
+        self._rows_found: tuple[Any, Any] | None = None
+        self._apart = True  # whether clients differ in rows
+        noise = [noise_of(own) for own in representatives(objectives)]
+        self._noise = np.array(noise) if any(noise) else None  # of each client's gradients
 
     def select(self, stacked: Stack, which: Which, clients: Array, server_round: int) -> None:
         """Choose the clients to serve."""
         self._stack, self._which, self._clients = stacked, which, clients
         self._round = server_round
         self._order: Array | None = None
+        if self._apart:
+            self._rows_found = None
+        self._noises: list[np.random.Generator] = []
+        self._asked = 0  # batches of this round
 
     @property
     def served(self) -> ServedClients:
         """The clients' functions, as local solvers take them."""
         own = [self._objectives[client] for client in self._clients.tolist()]
         return ServedClients(self._stack, own, self._which)
+
+    @property
+    def gradient_rows(self) -> tuple[Any, Any]:
+        """How many rows gradients go over, all of a client's and a minibatch's.
+
+        Numbers where these are all clients' alike, else arrays of shape (n,).
+        """
+        if self._rows_found is None:
+            full, size = self._rows_of_all, self._batch_size
+            self._apart = isinstance(full, np.ndarray)
+            if self._apart:
+                full = self._of_the_served(full)
+            fewer = np.minimum if self._apart else min
+            self._rows_found = full, full if size is None else fewer(size, full)
+        return self._rows_found
+
+    def rows_alike(self) -> int:
+        """Return the rows of each client that is served, where all have as many."""
+        full = self.gradient_rows[0]
+        return int(full[0]) if isinstance(full, np.ndarray) else full  # in one stack
+
+    @cached_property
+    def _rows_of_all(self) -> Any:
+        """The rows of every client of the run; a number where they are alike."""
+        found = [rows_of_gradients(own, None)[0] for own in representatives(self._objectives)]
+        return found[0] if len({*found}) == 1 else np.array(found)
+
+    def _of_the_served(self, numbers: Array) -> Any:
+        return numbers[self._clients]
 
     def packed_objective(self, layout: Any) -> Selected:
         """Return itself: stacks are of packed models."""
@@ -46,30 +88,52 @@ class Selected(StepTaker):
         """Return the gradients: full, or of each client's next minibatch."""
         size, stacked = self._batch_size, self._stack
         if size is None or self._all_rows:
-            return stacked.gradient(x, self._which)
-        return stacked.batch_gradient(x, self._which, self._next_rows(size))
+            return self._noised(stacked.gradient(x, self._which))
+        return self._noised(stacked.batch_gradient(x, self._which, self._next_rows(size)))
+
+    def _noised(self, gradient: Array, scale: float = 1.0) -> Array:
+        """Return gradients with scale times each client's next noise, of its own stream."""
+        if self._noise is None:
+            return gradient
+        clients = self._clients.tolist()
+        if not self._noises:
+            self._noises = [stream(self._seed, NOISE, self._round, c) for c in clients]
+        stds = (scale * self._noise[self._clients]).tolist()
+        shape, noises = gradient.shape[1:], zip(stds, self._noises, strict=True)
+        noise = np.stack([std * rng.standard_normal(shape) for std, rng in noises])
+        noised: Array = gradient + noise.astype(gradient.dtype, copy=False)
+        return noised
+
+    def full_gradient(self, x: Array) -> Array:
+        """Return the gradients over all rows."""
+        return self._noised(self._stack.gradient(x, self._which))
 
     def add_gradient(self, x: Array, out: Array, scale: float) -> None:
         """Add scale times the full gradients to `out` in place."""
         self._stack.add_gradient(x, out, scale, self._which)
+        if self._noise is not None:
+            out += self._noised(np.zeros_like(out), scale)
 
     def pulled_gradient(self, x: Array, scale: float, center: Array, pull: float) -> Array:
         """Return scale times the full gradients plus pull * (x - center)."""
-        return self._stack.pulled_gradient(x, scale, center, pull, self._which)
+        pulled = self._stack.pulled_gradient(x, scale, center, pull, self._which)
+        return self._noised(pulled, scale)
 
     def vertex_step(self, step: VertexStep) -> tuple[Array, Array] | None:
         """Return the vertices and where each client's step leads; None to take it in parts."""
+        if self._noise is not None:
+            return None
         return self._stack.vertex_step(step, self._which)
 
     def gradient_steps(self, steps: LocalPass, next_rows: Any = None) -> Array | None:
         """Return where each client's next gradient steps lead; None to take them one by one."""
-        if not self._stack.takes(steps, self._all_rows):
+        if self._noise is not None or not self._stack.takes(steps, self._all_rows):
             return None
         return self._stack.gradient_steps(steps, self._which, self._rows_of(steps))
 
     def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> tuple[Array, Array] | None:
         """Return how far these lead, and control variates; None to find them after the steps."""
-        if not self._stack.takes(steps, self._all_rows):
+        if self._noise is not None or not self._stack.takes(steps, self._all_rows):
             return None
         return self._stack.variate_steps(steps, self._which, self._rows_of(steps))
 
@@ -87,6 +151,11 @@ class Selected(StepTaker):
 
     def _next_rows(self, size: int) -> Array:
         """Return each client's next rows, drawn from its own stream as in every engine."""
+        if self._epoch_rows is not None:
+            of, m = self._epoch_rows.of, self._stack.num_examples
+            k, self._asked = self._asked, self._asked + 1
+            clients = self._clients.tolist()
+            return np.stack([of(client, self._round, k, m, size) for client in clients])
         if self._order is None:
             clients = self._clients.tolist()
             self._streams = [stream(self._seed, BATCH, self._round, c) for c in clients]

@@ -7,7 +7,7 @@ by rounding. Clients that differ in type or shape are taken in groups.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 from flower_fedcon.arrays import as_column
 from flower_fedcon.core.acknowledgements import Versions, state_before
 from flower_fedcon.core.evaluation import own_distance, spread_of
-from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo
+from flower_fedcon.core.protocol import CERTIFY, Reply, Request, RunInfo, Work
 from flower_fedcon.engines.base import InProcess
 from flower_fedcon.engines.selected import Selected
 from flower_fedcon.engines.stacked_states import States, as_rows, every
@@ -32,11 +32,13 @@ from flower_fedcon.objectives.cohorts import (
     why_not_one_stack,
 )
 from flower_fedcon.objectives.many import representatives
+from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.registry import client_class
 from flower_fedcon.regularizers.batched import BatchedRegularizer, BatchedSet
 from flower_fedcon.runs.history import Record
 from flower_fedcon.solvers.problem import ClientsError
 from flower_fedcon.solvers.served import CohortSolver, why_one_at_a_time
+from flower_fedcon.solvers.stochastic import SGD
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -62,7 +64,11 @@ def why_not_stackable(
     if reason := own or client_class(strategy.name).one_at_a_time:
         return f"{title} {reason}"
     standing = representatives(problem.objectives)
-    groups = alike(standing, pad=strategy.batch_size is None)
+    if any(map(noise_of, standing)):
+        solver = getattr(strategy, "local_solver", None)
+        if solver is not None and not isinstance(solver, SGD):
+            return f"{title} has the local solver {solver!r}, whose gradients are noisy"
+    groups = alike(standing, pad=strategy.rows_each is None)
     if None in groups:
         other = standing[groups[None][0]]
         if problem.layout.layered and not isinstance(other, Stackable):
@@ -99,7 +105,7 @@ class StackedEngine(InProcess):
         """Stack the objectives, and make one client object that serves them all."""
         objectives, shape = self._problem.objectives, run.layout.shape
         self.check_batches(run)
-        pad = run.settings.get("batch_size") is None
+        pad = run.rows_each is None
         self._groups = [_Group(*group) for group in stacks(objectives, pad=pad)]
         self._everyone = np.arange(n := len(objectives))
         self._group_of, self._place = np.zeros(n, np.intp), np.arange(n)
@@ -117,14 +123,14 @@ class StackedEngine(InProcess):
 
     def _serving(self, objective: Any, run: RunInfo) -> Any:
         """Return a client object that takes its gradients, of all clients, from `objective`."""
-        # Here the objective draws the batches.
-        own: dict[str, Any] = {"batch_size": None} if "batch_size" in run.settings else {}
+        own: dict[str, Any] = {}
         views = {"constraint": BatchedSet, "regularizer": BatchedRegularizer}
         for name, view in views.items():
             if run.settings.get(name) is not None:
                 own[name] = view(run.settings[name], len(run.layout.shape))
-        if run.settings.get("local_solver") is not None:
-            own["local_solver"] = CohortSolver(run.settings["local_solver"])
+        solver = run.settings.get("local_solver")
+        if solver is not None and not isinstance(solver, SGD):
+            own["local_solver"] = CohortSolver(solver)
         client = client_class(run.algorithm)(objective)
         client.configure(replace(run, settings={**run.settings, **own}))
         return client
@@ -255,7 +261,7 @@ class StackedEngine(InProcess):
         if states is not None:
             states.set_pending(clients, rows, request.round, after, payload.values())
         columns = {name: self._spread(value, len(numbers)) for name, value in payload.items()}
-        work = _work_of_each(client.work, len(numbers))
+        work = Work(client.work, len(numbers)) if client.work else ()
         everyone = len(clients) == len(self._everyone)
         left = after if everyone and client.is_followed(payload, after) else None
         return [Reply(numbers, request.round, columns, work=work, left=left)]
@@ -302,7 +308,7 @@ class StackedEngine(InProcess):
             self._states.load(states)
 
 
-# --- what is alike in a request, and what each client did -----------------------------------------
+# --- what is alike in a request ------------------------------------------------------------------
 
 
 def _forms_of(request: Request, own_numbers: Collection[str]) -> Array | None:
@@ -338,14 +344,6 @@ def _classes_of(keys: Array | None, count: int) -> list[Array | None]:
     if keys is None or every(keys == keys[0]):
         return [None]
     return [np.flatnonzero(keys == one) for one in np.unique(keys)]
-
-
-def _work_of_each(work: Mapping[str, Any], count: int) -> list[dict[str, float]]:
-    """Return what each client's step cost, from numbers of all; empty where nothing is counted."""
-    if not work:
-        return []
-    lists = {name: np.broadcast_to(values, count).tolist() for name, values in work.items()}
-    return [{name: values[i] for name, values in lists.items()} for i in range(count)]
 
 
 def _together_sent(payloads: Sequence[Any]) -> Payload:

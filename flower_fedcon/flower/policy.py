@@ -21,7 +21,7 @@ from typing import Any
 
 from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, TRAIN, Request, RunInfo
 from flower_fedcon.errors import ConfigError, RefusedError, nearest
-from flower_fedcon.solvers import LocalSolver
+from flower_fedcon.solvers import SGD, LocalSolver
 from flower_fedcon.validation import Array, choice, count, positive
 
 EVALUATE = "evaluate"
@@ -205,15 +205,17 @@ class Policy:
         if summed < self.min_summed:
             seen = f"a sum of {summed} clients" if summed > 1 else "its upload alone"
             raise _refused("min-summed", f"{self.min_summed}, not {seen}")
-        size = run.settings.get("batch_size")
+        size = run.rows_each
         if size is not None and size < rows:
             if self.batches == "none":
                 raise _refused("batches", f"none, not batch_size={size}")
             if size < self.min_batch_size:
                 raise _refused("min-batch-size", f"{self.min_batch_size}, not {size}")
+        solver = run.settings.get("local_solver")
+        if isinstance(solver, SGD):
+            steps = solver.number(rows)
         if steps > self.max_local_steps:
             raise _refused("max-local-steps", f"{self.max_local_steps}, not {steps}")
-        solver = run.settings.get("local_solver")
         if solver is not None and not isinstance(solver, LocalSolver):
             raise ConfigError(f"local_solver must be a local solver, got {solver!r}")
         most, asked = self.max_solver_iterations, 0 if solver is None else solver.most_iterations

@@ -19,6 +19,7 @@ from flower_fedcon.objectives.losses import PoissonRegression as PoissonRegressi
 from flower_fedcon.objectives.many import ManyClients as ManyClients
 from flower_fedcon.objectives.network import TanhNetwork as TanhNetwork
 from flower_fedcon.objectives.neyman_pearson import NeymanPearson as NeymanPearson
+from flower_fedcon.objectives.noisy import Noisy as Noisy
 from flower_fedcon.objectives.private_objective import PrivateObjective as PrivateObjective
 from flower_fedcon.objectives.quadratic import Quadratic as Quadratic
 from flower_fedcon.objectives.quadratic_assignment import QuadraticAssignment as QuadraticAssignment

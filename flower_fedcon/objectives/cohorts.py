@@ -11,6 +11,7 @@ import numpy as np
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.client_axis import Stack, Stackable, Which
 from flower_fedcon.objectives.many import ManyClients
+from flower_fedcon.objectives.noisy import Noisy
 from flower_fedcon.objectives.stacked_objective import StackedObjective
 from flower_fedcon.validation import Array
 
@@ -22,7 +23,7 @@ _FEW = 4  # clients of one length, on average, are worth a stack of their own
 def unscaled(objective: Any) -> tuple[Any, float]:
     """Return the objective below all that scale it, and the product of their factors."""
     factor = 1.0
-    while type(objective) is Scaled:
+    while type(objective) in (Scaled, Noisy):
         objective, factor = objective.objective, factor * objective.factor
     return objective, factor
 

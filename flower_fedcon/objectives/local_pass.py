@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from flower_fedcon.regularizers import Regularizer
-from flower_fedcon.regularizers.batched import entry_weights
+from flower_fedcon.regularizers import Regularizer, Zero
+from flower_fedcon.regularizers.batched import BatchedRegularizer, entry_weights
 from flower_fedcon.validation import Array
 
 Z = (0.0, 1.0)
@@ -62,6 +62,16 @@ class Prox(NamedTuple):
                 return [Z] * count
             return [(t * l1, 1.0 + t * l2) for t in map(self.step, range(count))]
         return [(self.step(k) * l1, curvature(k) + self.step(k) * l2) for k in range(count)]
+
+
+def proxes_of(psi: Any) -> int:
+    """Return what a prox of psi counts: 1, or 0 of the regularizer that is none.
+
+    >>> proxes_of(Zero())
+    0
+    """
+    inner = psi.inner if isinstance(psi, BatchedRegularizer) else psi
+    return int(not isinstance(inner, Zero))
 
 
 class LocalPass(NamedTuple):
@@ -160,6 +170,12 @@ class LocalPass(NamedTuple):
         onward = (z if a == 1 else a * z) if b == 0 else w if (a, b) == (0, 1) else a * z + b * w
         moved: Array = onward + -self.rate * g  # in the product's memory
         return moved
+
+    @property
+    def proxes(self) -> int:
+        """How many points are proximal, of psi or by a mirror map."""
+        each = proxes_of(self.point.psi) if isinstance(self.point, Prox) else 1
+        return 0 if self.point is None else each * max(0, self.steps - (self.first is not None))
 
     @property
     def is_the_method(self) -> bool:

@@ -1,9 +1,9 @@
 """Federated problems: the clients' objectives with their constraint or regularizer, and builders.
 
 `federated` has `FederatedProblem`; `reference` has the independent solver that finds its optimum.
-`tables`, `files`, `digits` and `heart` build problems from data. The problems of the papers'
-experiments, and the table of all that an experiment file can name, belong to the laboratory, which
-is loaded when one of them is first asked for.
+`tables`, `files`, `digits` and `heart` build problems from data, and `partition` deals rows out.
+The problems of the papers' experiments, and the table of all that an experiment file can name,
+belong to the laboratory, which is loaded when one of them is first asked for.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.federated import FederatedProblem as FederatedProblem
 from flower_fedcon.problems.files import files
 from flower_fedcon.problems.heart import heart
+from flower_fedcon.problems.partitions import partition as partition
+from flower_fedcon.problems.stated import stated as stated
 from flower_fedcon.problems.tables import tables
 
 if TYPE_CHECKING:
@@ -46,9 +48,12 @@ __all__ = [  # noqa: F405
     "movielens",
     "multitask",
     "neyman_pearson",
+    "partition",
     "quadratics",
     "six_quadratics",
     "sparse_regression",
+    "stated",
+    "synthetic",
     "tables",
 ]
 

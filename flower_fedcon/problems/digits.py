@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split, hold_out, shares, softmax_problem
+from flower_fedcon.problems.partitions import checked_rule
+from flower_fedcon.problems.partitions import partition as dealt
+from flower_fedcon.problems.stated import stated
 
 CLASSES = 10
 
 
+@stated
 def digits(
     *,
     clients: int = 10,
     split: Split = "label-skew",
+    partition: dict[str, Any] | None = None,
     l1: float | None = None,
     l1_radius: float | None = None,
     bias: bool = True,
@@ -32,6 +40,9 @@ def digits(
         "label-skew": the training images sorted by label and cut into 2 N shards, two random
         shards for each client. "even": N blocks of (almost) the same size. "writer-like": such
         blocks in the order in which the images are shipped, some 130 in a row by one writer.
+    partition : dict, optional
+        A rule of `flower_fedcon.problems.partition` in place of `clients` and `split`, such as
+        ``{"by": "dirichlet", "clients": 10, "alpha": 0.3}``.
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included.
     l1_radius : float, optional
@@ -59,7 +70,12 @@ def digits(
     images = Images(pixels / 16, labels)
     shuffle = test_size != 0 and split != "writer-like"
     kept, held = hold_out(len(labels), test_size, seed, shuffle=shuffle)
-    rows = shares(labels[kept], clients, split, seed)
+    if partition is None:
+        rows = shares(labels[kept], clients, split, seed)
+    else:
+        if checked_rule(partition) == "natural":
+            raise ConfigError("partition: no column says whose the digits are: use another rule")
+        rows = list(dealt(labels[kept], partition).values())
     return softmax_problem(
         images.take(kept),
         images.take(held),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from flower_fedcon.core.infos import Numbered
 from flower_fedcon.core.start import common_layout, start_point
 from flower_fedcon.errors import ConfigError, FedConError, printable
 from flower_fedcon.layout import Layout, Model
-from flower_fedcon.objectives import ManyClients, Scaled
+from flower_fedcon.objectives import ManyClients, Noisy, Scaled
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.many import representatives
 from flower_fedcon.problems.constrained_reference import least_violation, solve_constrained
@@ -25,7 +26,7 @@ from flower_fedcon.runs.history import Record
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.solvers.units import mean_curvatures
 from flower_fedcon.tables.preparation import Preparation
-from flower_fedcon.validation import Array, choice, float_array
+from flower_fedcon.validation import Array, choice, float_array, nonnegative
 from flower_fedcon.wire.digests import digest
 
 Metric = Callable[[Any], float | None]
@@ -80,6 +81,9 @@ class FederatedProblem:
     >>> problem.optimum.value
     -1.0
     """
+
+    stated: Mapping[str, Any] | None = None
+    """Name and arguments of what made it, as an experiment file states them; see `stated`."""
 
     def __init__(
         self,
@@ -148,6 +152,27 @@ class FederatedProblem:
         self._own_metrics = own if all(map(callable, own)) else []
         self._optimum = optimum
         self.preparation = preparation
+
+    def with_noise(self, std: float) -> Self:
+        """Return the same problem whose objectives are `Noisy`: gradients of steps have noise.
+
+        A client's weight multiplies its noise. In a file: ``gradient_noise = 0.1`` in
+        ``[problem]``.
+
+        Raises
+        ------
+        ConfigError
+            If `std` is below 0, or the clients are `ManyClients`.
+        """
+        if isinstance(self.objectives, ManyClients):
+            raise ConfigError("ManyClients take no noise: give a list of objectives")
+        noisy, shares = copy(self), (self.num_clients * self.weights).tolist()
+        std = nonnegative("gradient_noise", std)
+        pairs = zip(self.objectives, shares, strict=True)
+        noisy.objectives = [Noisy(one, std * share) for one, share in pairs]
+        if self.stated is not None:
+            noisy.stated = {**self.stated, "gradient_noise": std}
+        return noisy
 
     @property
     def num_clients(self) -> int:

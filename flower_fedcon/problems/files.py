@@ -5,20 +5,26 @@ from __future__ import annotations
 import glob
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Objective, SoftmaxRegression
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.partitions import checked_rule
+from flower_fedcon.problems.partitions import partition as dealt
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
-from flower_fedcon.validation import nonnegative, positive
+from flower_fedcon.validation import Array, nonnegative, positive
 
 
+@stated
 def files(
     *,
     data: str | list[str],
+    partition: dict[str, Any] | None = None,
     num_classes: int | None = None,
     l1: float | None = None,
     l1_radius: float | None = None,
@@ -31,6 +37,9 @@ def files(
     data : str or list of str
         The files, in client order, or a pattern such as "clients/*.npz" (sorted, numbers as
         numbers), relative to the working directory.
+    partition : dict, optional
+        How the rows of one file are dealt out to clients, by their `y` or `b`: see
+        `flower_fedcon.problems.partition`. For "natural" `column` is another array of the file.
     num_classes : int, optional
         The number of classes, for labels 0, 1, ...; by default the labels must be -1 and 1.
     l1 : float, optional
@@ -64,12 +73,39 @@ def files(
     paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
     if not paths:
         raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
-    return FederatedProblem(
-        [load_file(path, num_classes=num_classes, l2=l2) for path in paths],
-        names=paths,
-        regularizer=regularizer,
-        constraint=constraint,
-    )
+    if partition is None:
+        names = paths
+        objectives = [load_file(path, num_classes=num_classes, l2=l2) for path in paths]
+    elif len(paths) != 1:
+        raise ConfigError(f"partition is for one file, data names {len(paths)}")
+    else:
+        parts = _dealt_out(paths[0], partition)
+        names = list(parts)
+        objectives = [
+            _objective(f"{paths[0]}, client {name}", arrays, num_classes, l2)
+            for name, arrays in parts.items()
+        ]
+    return FederatedProblem(objectives, names=names, regularizer=regularizer, constraint=constraint)
+
+
+def _dealt_out(path: str, rule: dict[str, Any]) -> dict[str, dict[str, Array]]:
+    """Return each client's arrays, by its name, of the rows of one file."""
+    arrays, column = _arrays(path), None
+    outcome = arrays["b"] if "b" in arrays else arrays["y"]
+    if checked_rule(rule) == "natural":
+        column = arrays.get(str(rule["column"]))
+        if column is None:
+            raise ConfigError(
+                f"partition: {path} has no array {rule['column']!r}: "
+                f"{nearest(str(rule['column']), arrays)}"
+            )
+    own = {name: arrays[name] for name in ("A", "b", "y") if name in arrays}
+    if len(own["A"]) != len(outcome):
+        raise ConfigError(f"{path}: A has {len(own['A'])} rows, for {len(outcome)} outcomes")
+    return {
+        name: {key: array[rows] for key, array in own.items()}
+        for name, rows in dealt(outcome, rule, column).items()
+    }
 
 
 def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0.0) -> Objective:
@@ -83,6 +119,11 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
     ConfigError
         If the file cannot be read, or holds something else; the error names the file.
     """
+    return _objective(path, _arrays(path), num_classes, l2)
+
+
+def _arrays(path: str | Path) -> dict[str, Array]:
+    """Return the arrays of a file."""
     try:
         with np.load(path, allow_pickle=False) as content:
             arrays = {name: content[name] for name in content.files}
@@ -96,6 +137,13 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
         ) from None
     if "A" not in arrays or ("b" in arrays) == ("y" in arrays):
         raise ConfigError(f"{path} holds {sorted(arrays)}, expected A, and b or y")
+    return arrays
+
+
+def _objective(
+    whose: str | Path, arrays: dict[str, Array], num_classes: int | None, l2: float
+) -> Objective:
+    """Return the objective of arrays."""
     try:
         if "b" in arrays:
             return LeastSquares(arrays["A"], arrays["b"])
@@ -103,7 +151,7 @@ def load_file(path: str | Path, *, num_classes: int | None = None, l2: float = 0
             return LogisticRegression(arrays["A"], arrays["y"], l2)
         return SoftmaxRegression(arrays["A"], arrays["y"], num_classes, l2)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{whose}: {error}") from None
 
 
 def natural(path: str) -> list[tuple[int, str]]:

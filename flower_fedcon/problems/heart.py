@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib.resources import files
 
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.problems.tables import tables
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
+@stated
 def heart(
     *,
     l1: float = 0.02,

@@ -1,10 +1,12 @@
-"""A researcher's pooled table, dealt out to clients by the partitioners of flwr-datasets."""
+"""Rows dealt out to clients, of arrays or of a pooled table, by the rules of flwr-datasets.
+
+The rules are those of its partitioners, with their names for what they are told: the same rows come
+to the same clients for the same seed. Nothing of it has to be installed.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,105 +16,300 @@ from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.tables import Schema, Table, read_table
 from flower_fedcon.tables.raw_cells import read_cells
 from flower_fedcon.tables.read import owners_of
-from flower_fedcon.validation import count
+from flower_fedcon.validation import Array, choice, count, positive
 
+_TRIES = 11  # draws of Dirichlet shares
+_MODES = ("random", "first-deterministic", "deterministic")
 _KEYS = {  # of each rule, besides "by"; those with a star are needed
     "iid": ("clients*",),
-    "dirichlet": ("clients*", "alpha*", "seed", "min_rows"),
-    "shards": ("clients*", "shards*", "seed"),
+    "dirichlet": ("clients*", "alpha*", "seed", "min_rows", "balanced"),
+    "shards": ("clients*", "shards", "shard_rows", "keep_rest", "seed"),
+    "classes": ("clients*", "classes*", "mode", "seed"),
+    "sizes": ("sizes*",),
+    "linear": ("clients*",),
+    "square": ("clients*",),
+    "exponential": ("clients*",),
     "natural": ("column*",),
 }
 
 
-def dealt_out(
-    path: str | Path, schema: Schema, partition: Mapping[str, Any]
-) -> tuple[list[Table], list[str]]:
-    """Return the clients' tables and names.
+def partition(
+    labels: Sequence[Any] | Array, rule: Mapping[str, Any], column: Any = None
+) -> dict[str, Array]:
+    """Return the rows of each client, in ascending order, by its name.
 
     Parameters
     ----------
-    path : path
-        The pooled table.
-    schema : Schema
-    partition : dict
-        ``{by = "iid", clients = 10}``; ``{by = "dirichlet", clients = 10, alpha = 0.5}``, with
-        seed = 42 and min_rows = 10: the shares of each outcome are drawn from Dirichlet(alpha), the
-        less the more different; ``{by = "shards", clients = 10, shards = 2}``, with seed = 42: rows
-        sorted by outcome, cut into clients times shards pieces, so many of them each; or
-        ``{by = "natural", column = "site"}``: as the rows came about.
+    labels : sequence of m numbers or texts
+        Each row's class, by which the rules deal that look at classes; else only m counts.
+    rule : dict
+        ``{"by": ...}`` with the rule and what it takes; clients >= 1 is their number:
+
+        - "iid": clients; the rows as they stand, in pieces of (almost) one size.
+        - "dirichlet": clients; alpha > 0, a number or one for each client: the shares of each class
+          are drawn from Dirichlet(alpha), the less the more different; min_rows = 10, below which
+          nobody may come (all is then drawn anew, up to ten times); balanced = false; with true
+          who has more than m / clients rows gets none of the classes to come; seed = 42.
+        - "shards": clients; rows sorted by class and cut into pieces, `shards` of them to each
+          client, drawn at random; or pieces of shard_rows rows, dealt out as evenly as may be, with
+          keep_rest = false, whether a last piece of fewer rows counts; or both; seed = 42.
+        - "classes": clients; `classes` different ones to each, whose rows are shared evenly among
+          those who have them; mode = "random", "deterministic" (client j has j, j + 1, ...) or
+          "first-deterministic"; seed = 42. Rows of classes that nobody has are left out.
+        - "sizes": sizes, a list; rows as they stand. What is left is left out.
+        - "linear", "square", "exponential": clients; rows as they stand, a share in proportion to
+          j, j^2 or exp(j) for client j = 1, 2, ...; the last also has what rounding leaves.
+        - "natural": column, the name of what says whose a row is.
+    column : sequence of m values, optional
+        That column, for "natural"; the clients are called by its values.
 
     Raises
     ------
     ConfigError
-        If flwr-datasets is not installed (the extra `datasets`), or cannot deal the rows out so.
+        If a rule or key is unknown or missing, a value out of range, or a client would hold no row.
+
+    Examples
+    --------
+    >>> labels = np.arange(12) % 3
+    >>> partition(labels, {"by": "shards", "clients": 3, "shards": 1, "seed": 0})["0"]
+    array([ 2,  5,  8, 11])
+    >>> [len(rows) for rows in partition(labels, {"by": "linear", "clients": 3}).values()]
+    [2, 4, 6]
+    >>> partition(labels, {"by": "natural", "column": "site"}, list("abba") * 3)["b"]
+    array([ 1,  2,  5,  6,  9, 10])
     """
-    by = partition.get("by")
-    if by not in _KEYS:
+    by, marks = checked_rule(rule), np.asarray(labels)
+    if marks.ndim != 1 or not len(marks):
+        raise ConfigError(f"partition: labels must be a list of m >= 1 rows, got {marks.shape}")
+    if by == "natural":
+        if column is None:
+            raise ConfigError('partition by "natural" needs the column that says whose rows are')
+        owners = np.asarray(column).astype(str)
+        if owners.shape != marks.shape:
+            raise ConfigError(
+                f"partition: the column has shape {owners.shape}, for {len(marks)} rows"
+            )
+        return {name: np.flatnonzero(owners == name) for name in _by_appearance(owners).tolist()}
+    given = {key: value for key, value in rule.items() if key != "by"}
+    parts = _DEALERS[by](marks, **given)
+    for j, rows in enumerate(parts):
+        if not len(rows):
+            raise ConfigError(
+                f"partition by {by!r} leaves client {j} no row of the {len(marks)}: take fewer "
+                "clients"
+            )
+    return {str(j): np.sort(np.asarray(rows, np.intp)) for j, rows in enumerate(parts)}
+
+
+def checked_rule(rule: Mapping[str, Any]) -> str:
+    """Return the name of a rule whose keys are its own.
+
+    Raises
+    ------
+    ConfigError
+    """
+    if not isinstance(rule, Mapping) or rule.get("by") not in _KEYS:
+        by = rule.get("by") if isinstance(rule, Mapping) else rule
         raise ConfigError(f"partition: unknown rule by = {by!r}: {nearest(str(by), _KEYS)}")
+    by = str(rule["by"])
     valid = [key.rstrip("*") for key in _KEYS[by]]
-    for key in partition:
+    for key in rule:
         if key not in ("by", *valid):
             raise ConfigError(f"partition by {by!r}: unknown key {key!r}: {nearest(key, valid)}")
     for key in _KEYS[by]:
-        if key.endswith("*") and key[:-1] not in partition:
+        if key.endswith("*") and key[:-1] not in rule:
             raise ConfigError(f"partition by {by!r} needs {key[:-1]}: write {key[:-1]} = ...")
+    if by == "shards" and not {"shards", "shard_rows"} & rule.keys():
+        raise ConfigError("partition by 'shards' needs shards, or shard_rows: write shards = 2")
+    return by
+
+
+def dealt_out(
+    path: str | Path, schema: Schema, rule: Mapping[str, Any]
+) -> tuple[list[Table], list[str]]:
+    """Return the clients' tables and names, of a pooled table; see `partition`.
+
+    The classes are the outcomes; for "natural" `column` is one of the table.
+    """
+    by = checked_rule(rule)
     whole = read_table(path, schema)
-    marks = [str(value) for value in whole.outcome.tolist()]
+    column = None
     if by == "natural":
-        column = str(partition["column"])
-        marks = owners_of(read_cells(Path(path), [column]), schema, column).tolist()
-    parts = _rows(str(by), partition, marks)
+        name = str(rule["column"])
+        column = owners_of(read_cells(Path(path), [name]), schema, name).tolist()
+    parts = partition([str(value) for value in whole.outcome.tolist()], rule, column)
     names = sorted(parts) if by == "natural" else list(parts)
-    return [whole.of_rows(np.sort(parts[name])) for name in names], names
+    return [whole.of_rows(parts[name]) for name in names], names
 
 
-def _rows(by: str, partition: Mapping[str, Any], marks: list[str]) -> dict[str, Any]:
-    """Return the rows of each client, by its name."""
-    try:
-        from datasets import Dataset
-        from flwr_datasets import partitioner as rules
-    except ImportError:
-        raise ConfigError(
-            "partition is the work of flwr-datasets, which is not installed: "
-            "pip install 'flower-fedcon[datasets]'"
-        ) from None
-    seed = count("partition: seed", partition.get("seed", 42), minimum=0)
-    if by == "natural":
-        rule: Any = rules.NaturalIdPartitioner(partition_by="mark")
+def counts_by_label(outcomes: Sequence[Array], edges: Array, labels: Sequence[str]) -> Array:
+    """Return how many of each client's outcomes lie between which edges, (clients, labels)."""
+    places = [np.searchsorted(edges, outcome, side="right") for outcome in outcomes]
+    return np.stack([np.bincount(p, minlength=len(labels)) for p in places])
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def _clients(clients: Any, rows: int) -> int:
+    if count("partition: clients", clients) > rows:
+        raise ConfigError(f"partition: {clients} clients cannot share {rows} rows: take fewer")
+    return int(clients)
+
+
+def _rng(seed: Any) -> np.random.Generator:
+    return np.random.default_rng(count("partition: seed", seed, minimum=0))
+
+
+def _by_appearance(values: Array) -> Array:
+    found, first = np.unique(values, return_index=True)
+    ordered: Array = found[np.argsort(first)]
+    return ordered
+
+
+def _iid(labels: Array, *, clients: int) -> list[Array]:
+    return np.array_split(np.arange(len(labels)), _clients(clients, len(labels)))
+
+
+def _dirichlet(
+    labels: Array,
+    *,
+    clients: int,
+    alpha: Any,
+    seed: int = 42,
+    min_rows: int = 10,
+    balanced: bool = False,
+) -> list[Array]:
+    n, rng = _clients(clients, len(labels)), _rng(seed)
+    least = count("partition: min_rows", min_rows, minimum=0)
+    if isinstance(alpha, list | tuple | np.ndarray):
+        each = np.array([positive("partition: alpha", one) for one in np.ravel(alpha)])
+        if len(each) != n:
+            raise ConfigError(f"partition: alpha has {len(each)} numbers, for {n} clients")
     else:
-        n = count("partition: clients", partition["clients"])
-        makers: dict[str, Callable[[], Any]] = {
-            "iid": lambda: rules.IidPartitioner(num_partitions=n),
-            "dirichlet": lambda: rules.DirichletPartitioner(
-                num_partitions=n,
-                partition_by="mark",
-                alpha=partition["alpha"],
-                min_partition_size=partition.get("min_rows", 10),
-                seed=seed,
-            ),
-            "shards": lambda: rules.ShardPartitioner(
-                num_partitions=n,
-                partition_by="mark",
-                num_shards_per_partition=partition["shards"],
-                seed=seed,
-            ),
-        }
-        rule = _tried(makers[by])
-    rule.dataset = Dataset.from_dict({"row": list(range(len(marks))), "mark": marks})
-    found = {}
-    for j in range(_tried(lambda: rule.num_partitions)):
-        part = _tried(partial(rule.load_partition, j))
-        name = str(part["mark"][0]) if by == "natural" else str(j)
-        if not len(part):
-            raise ConfigError(f"partition by {by!r} leaves client {j} no row: take fewer clients")
-        found[name] = np.array(part["row"], dtype=np.intp)
-    return found
+        each = np.full(n, positive("partition: alpha", alpha))
+    if not isinstance(balanced, bool):
+        raise ConfigError(f"partition: balanced must be true or false, got {balanced!r}")
+    average, fewest = len(labels) / n, 0
+    rows_of = [np.flatnonzero(labels == label) for label in _by_appearance(labels)]
+    for _ in range(_TRIES):
+        sizes, parts = np.zeros(n, np.intp), []
+        for own in rows_of:
+            shares = rng.dirichlet(each)
+            if balanced:
+                shares = np.where(sizes > average, 0.0, shares)
+                shares = shares / sum(shares.tolist())  # in their order: rounding decides
+            ends = (np.cumsum(shares) * len(own)).astype(int)[:-1]
+            parts.append(np.split(own, ends))
+            sizes += [len(piece) for piece in parts[-1]]
+        fewest = int(sizes.min())
+        if fewest >= least:
+            return [np.concatenate([pieces[j] for pieces in parts]) for j in range(n)]
+    raise ConfigError(
+        f"partition by 'dirichlet': in {_TRIES} draws somebody always had fewer than min_rows = "
+        f"{least} rows, at last {fewest}: take a larger alpha, fewer clients, or a smaller min_rows"
+    )
 
 
-def _tried(call: Callable[[], Any]) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the error says what matters
-            return call()
-    except Exception as error:  # whatever flwr-datasets says of a setting
-        raise ConfigError(f"flwr-datasets cannot deal the rows out so: {error}") from None
+def _shards(
+    labels: Array,
+    *,
+    clients: int,
+    shards: int | None = None,
+    shard_rows: int | None = None,
+    keep_rest: bool = False,
+    seed: int = 42,
+) -> list[Array]:
+    n, rng, m = _clients(clients, len(labels)), _rng(seed), len(labels)
+    if not isinstance(keep_rest, bool):
+        raise ConfigError(f"partition: keep_rest must be true or false, got {keep_rest!r}")
+    if shards is not None:
+        each = np.full(n, count("partition: shards", shards))
+        pieces = n * shards
+        size = m // pieces if shard_rows is None else count("partition: shard_rows", shard_rows)
+        rest = keep_rest and shard_rows is None
+        if size * pieces > m or not size:
+            raise ConfigError(
+                f"partition by 'shards': {n} clients with {shards} shards of {max(size, 1)} rows "
+                f"need {max(size, 1) * pieces} rows, and there are {m}: take fewer"
+            )
+    else:
+        size, rest = count("partition: shard_rows", shard_rows), keep_rest
+        pieces = -(-m // size) if rest else m // size
+        each = np.full(n, pieces // n)
+        each[: pieces % n] += 1
+    usable = -(-m // size) if rest else m // size
+    order = np.argsort(labels, kind="stable")
+    chosen = np.split(rng.permutation(usable)[:pieces], np.cumsum(each))[:-1]
+    none = np.empty(0, np.intp)
+    return [
+        np.concatenate([none, *(order[k * size : (k + 1) * size] for k in own)]) for own in chosen
+    ]
+
+
+def _classes(
+    labels: Array, *, clients: int, classes: int, mode: str = "random", seed: int = 42
+) -> list[Array]:
+    n, rng = _clients(clients, len(labels)), _rng(seed)
+    known = np.unique(labels)
+    k = count("partition: classes", classes)
+    choice("partition: mode", mode, _MODES)
+    if k > len(known):
+        raise ConfigError(f"partition: classes must be at most {len(known)}, got {k}")
+    own: list[list[int]] = []  # of each client, places among the known
+    for j in range(n):
+        if mode == "deterministic":
+            mine = [(j + i) % len(known) for i in range(k)]
+        elif mode == "random":
+            mine = rng.choice(len(known), size=k, replace=False).tolist()
+        else:
+            mine = [j % len(known)]
+            while len(mine) < k:
+                one = int(rng.choice(len(known), size=1)[0])
+                mine += [] if one in mine else [one]
+        own.append(mine)
+    parts: list[list[Array]] = [[] for _ in range(n)]
+    for place, label in enumerate(known.tolist()):
+        holders, rows = [j for j in range(n) if place in own[j]], np.flatnonzero(labels == label)
+        if len(holders) > len(rows):
+            raise ConfigError(
+                f"partition by 'classes': {len(holders)} clients are to share the {len(rows)} rows "
+                f'of class {label!r}: take fewer clients or classes, or mode = "deterministic"'
+            )
+        for j, piece in zip(holders, np.array_split(rows, max(1, len(holders))), strict=False):
+            parts[j].append(piece)
+    return [np.concatenate(pieces) for pieces in parts]
+
+
+def _sizes(labels: Array, *, sizes: Sequence[int]) -> list[Array]:
+    if not isinstance(sizes, list | tuple | np.ndarray) or not len(sizes):
+        raise ConfigError(f"partition: sizes must be a list of numbers of rows, got {sizes!r}")
+    ends = np.cumsum([count("partition: sizes", int(one)) for one in sizes])
+    if ends[-1] > len(labels):
+        raise ConfigError(f"partition: sizes add up to {ends[-1]}, of {len(labels)} rows")
+    return np.split(np.arange(ends[-1]), ends[:-1])
+
+
+def _growing(units: Callable[[Array], Array]) -> Callable[..., list[Array]]:
+    """Return the rule by which client j = 1, 2, ... has units(j) parts of all rows."""
+
+    def deal(labels: Array, *, clients: int) -> list[Array]:
+        n = _clients(clients, len(labels))
+        parts = units(np.linspace(1, n, n))
+        sizes = np.array(parts / parts.sum() * len(labels), dtype=np.int64)
+        sizes[-1] += len(labels) - sizes.sum()
+        return np.split(np.arange(len(labels)), np.cumsum(sizes)[:-1])
+
+    return deal
+
+
+_DEALERS: dict[str, Callable[..., list[Array]]] = {
+    "iid": _iid,
+    "dirichlet": _dirichlet,
+    "shards": _shards,
+    "classes": _classes,
+    "sizes": _sizes,
+    "linear": _growing(lambda j: j),
+    "square": _growing(np.square),
+    "exponential": _growing(np.exp),
+}

@@ -16,6 +16,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import natural
 from flower_fedcon.problems.partitions import dealt_out
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.contrasts import check_comparable
@@ -29,6 +30,7 @@ _MANY, _WIDE = 20_000, 1000  # rows and columns from which on a line says how fa
 PENALTIES = L1_NORM, GROUP = "l1", "group"
 
 
+@stated
 def tables(
     *,
     data: str | list[str],

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.registry import client_class, plugins
 from flower_fedcon.runs.history import History, HistoryFile, Record
-from flower_fedcon.runs.toml import section, tabled
+from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.toml import module_of, section, tabled
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.own_code import own_code
 from flower_fedcon.wire.whole_files import FolderLock, atomic, storage, write_text
@@ -60,21 +62,19 @@ class RunDirectory:
         """Whether the folder was there before this run."""
         return self._lock is not None
 
-    def create(
-        self, server: Server, num_rounds: int, config: str | None, *, anew: bool = False
-    ) -> None:
+    def create(self, server: Server, plan: Plan, problem: Mapping[str, Any] | None = None) -> None:
         """Make the folder and write what is known before round 1.
 
         Parameters
         ----------
         server : Server
-        num_rounds : int
-        config : str, optional
-            The experiment file that describes the run; by default its arguments do.
-        anew : bool (default: False)
-            Whether a history that has no checkpoint is overwritten.
+        plan : Plan
+            With `resume` a history that has no checkpoint is overwritten. Where it has no `config`,
+            the run is described by its arguments.
+        problem : dict, optional
+            What an experiment file states of the problem.
         """
-        folder = self.path
+        folder, config, anew = self.path, plan.config, plan.resume
         if self._lock is None:
             with storage(f"make the run directory {folder}"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class RunDirectory:
                 "run directory, or remove this one"
             )
         if config is not None or not (folder / CONFIG).exists():
-            write_text(folder / CONFIG, config or describe_run(server, num_rounds))
+            write_text(folder / CONFIG, config or describe_run(server, plan, problem))
         made_by = {
             **environment(),
             "own code": own_code_of(server.strategy),
@@ -140,27 +140,42 @@ class RunDirectory:
             self._lock.release()
 
 
-def describe_run(server: Server, num_rounds: int) -> str:
+def describe_run(server: Server, plan: Plan, problem: Mapping[str, Any] | None) -> str:
     """Return the configuration of a run that no experiment file describes.
 
-    It is an experiment file once ``[problem]`` names a function that makes the problem.
+    It is an experiment file where all that the run was made of can be imported by name; else a
+    line says of what is missing how to state it.
     """
     strategy, setup = server.strategy, server.setup
-    lines = [
-        "[problem]",
-        f"# {setup.num_clients} clients, made in Python or by nodes. To read this",
-    ]
-    lines += ['# file: name = "module:function", a function that returns the problem.']
-    lines += section("[run]", {"rounds": num_rounds, "seed": setup.seed})
-    stated: dict[str, Any] = {"name": type(strategy).__name__}
-    own = []
-    for name, value in strategy.arguments().items():
+    if problem is None:
+        lines = [
+            "[problem]",
+            f"# {setup.num_clients} clients, made in Python or by nodes. To read this file:",
+            '# name = "module:function", a function that returns the problem; it stands here by',
+            "# itself where that function is decorated with flower_fedcon.problems.stated.",
+        ]
+    else:
+        lines = _stated("[problem]", problem)
+    run = {"rounds": plan.num_rounds, "seed": setup.seed, "evaluate_every": plan.evaluate_every}
+    if plan.certificates:
+        run["certificates"] = True
+    kind = type(strategy)
+    name = kind.__name__ if is_ours(kind) else f"{module_of(kind)}:{kind.__qualname__}"
+    lines += section("[run]", run)
+    lines += ["", *_stated("[algorithm]", {"name": name, **strategy.arguments()})]
+    return "\n".join(lines) + "\n"
+
+
+def _stated(header: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return a table's lines; what no file can state is a comment that says why."""
+    table, own = {}, []
+    for name, value in arguments.items():
         if value is not None:
             try:
-                stated[name] = tabled(value)
-            except ConfigError:
-                own.append(f"# {name}: {' '.join(repr(value).split())}, an object of your own")
-    return "\n".join([*lines, *section("[algorithm]", stated), *own]) + "\n"
+                table[name] = tabled(value)
+            except ConfigError as error:
+                own.append(f"# {name}: {' '.join(str(error).split())}")
+    return [*section(header, table)[1:], *own]
 
 
 def environment() -> dict[str, Any]:

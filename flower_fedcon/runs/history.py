@@ -60,6 +60,12 @@ class History:
             without their state, so far
         refused : on nodes, how many could not take part as what they said they are
         local_iterations, local_evaluations : what local solvers have spent so far, if any
+        gradients : gradients of clients' objectives and constraints so far, over all clients, each
+            full or of a minibatch; of local solvers, too, but not of evaluation
+        examples_seen : rows that these gradients went over
+        hessian_products, proxes, lmos : products with Hessians (a whole one counts as many as the
+            model has entries), proximal operators and linear minimizations on clients, if any;
+            none of the counts in private runs, nor of train loops of one's own
 
     and the problem's own metrics, and the strategy's.
 

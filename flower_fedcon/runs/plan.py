@@ -49,7 +49,8 @@ class Plan:
         to `run_dir/audit.jsonl`; see `flower_fedcon.runs.audit_log`. By default where clients are
         on nodes, or in Ray's workers, since it takes a line of text for each exchange.
     callbacks : sequence of callables
-        Each sees every record, and may stop the run by returning True.
+        Each sees every record, and may stop the run by returning True. One that is an `Observer`
+        sees the states of server and clients, too, and records columns of its own.
     evaluate : callable, optional
         (round, x) -> what is recorded beside the objective; x is a copy of the model.
     config : str, optional

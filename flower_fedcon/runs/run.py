@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.evaluation import check_metric_names
+from flower_fedcon.core.gate import COUNTS
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import check_rule
 from flower_fedcon.core.protocol import Setup
@@ -31,6 +32,7 @@ from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.observing import observed
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report
 from flower_fedcon.validation import Array
@@ -51,6 +53,8 @@ class Run:
         The packed start.
     engine : Engine
         Opened here; its owner closes it.
+    problem : dict, optional
+        What an experiment file states of the problem.
     """
 
     def __init__(
@@ -60,7 +64,9 @@ class Run:
         setup: Setup,
         x0: Array,
         engine: Engine,
+        problem: Mapping[str, Any] | None = None,
     ) -> None:
+        self._problem = problem
         self.plan, self._engine, self._start = plan, engine, x0
         if plan.certificates and strategy.privacy is not None:
             raise ConfigError(
@@ -204,6 +210,7 @@ class Run:
                 record = _record(server, evaluation, self._seconds) | self._engine.counts()
                 if plan.certificates:
                     record |= certify(server, self._engine)
+                record |= observed(plan.callbacks, server, self._engine, record)
                 history.rows.append(record)
                 if self._directory is not None:
                     self._directory.write(record)
@@ -237,7 +244,7 @@ class Run:
         if found is None:
             if plan.resume and directory.exists:
                 _log.warning("no checkpoint in %s: starting from round 1", directory.path)
-            directory.create(self.server, plan.num_rounds, plan.config, anew=plan.resume)
+            directory.create(self.server, plan, self._problem)
             self._begin_audit(directory.path)
             return history
         history.rows = directory.reopen(found["rows"])
@@ -303,10 +310,10 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
             f"a metric cannot be called {name!r}, which {server.strategy.title} reports: choose "
             "another name"
         )
+    measured = evaluation | report
     return {
         "round": server.round,
-        **evaluation,
-        **report,
+        **measured,
         **server.spent(),
         "uplink_bytes": server.uplink_bytes,
         "downlink_bytes": server.downlink_bytes,
@@ -317,7 +324,8 @@ def _record(server: Server, evaluation: Record, seconds: float) -> Record:
         "dropped": counts["dropped"],
         "retries": counts["retries"],
         "lost": counts["lost"],
-        **{f"local_{name}": value for name, value in sorted(server.work.items())},
+        **{f"local_{n}": value for n, value in sorted(server.work.items()) if n not in COUNTS},
+        **{n: server.work[n] for n in COUNTS if n in server.work and n not in measured},
     }
 
 

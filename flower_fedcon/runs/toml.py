@@ -20,8 +20,10 @@ from flower_fedcon.core.clock import DISTRIBUTIONS, Clock, Deadline
 from flower_fedcon.core.participation import Bernoulli, Full, Only, Participation, Sample
 from flower_fedcon.core.weighted import Weighted
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.regularizers.wrap import Foreign
 from flower_fedcon.validation import parameters
 from flower_fedcon.wire import settings
+from flower_fedcon.wire.digests import digest
 
 
 def parse_value(text: str) -> Any:
@@ -141,9 +143,10 @@ def argument(name: str, value: Any) -> Any:
                 f'{name} is a table without type: write {{type = "L1", weight = 1e-3}}, or another '
                 f"of {', '.join(sorted(settings.registered()))}"
             )
-        return settings.make(
-            value["type"], {k: argument(k, v) for k, v in value.items() if k != "type"}
-        )
+        kind, parts = value["type"], {k: argument(k, v) for k, v in value.items() if k != "type"}
+        if ":" in str(kind):
+            return _made(kind, own_object(kind, f"the {name}"), parts, f"a {name}")
+        return settings.make(kind, parts)
     return value
 
 
@@ -248,7 +251,7 @@ def tabled(value: Any) -> Any:
     Raises
     ------
     ConfigError
-        If it is an object of the user's own, which no file can state.
+            If it is an object of the user's own that no file can state.
 
     >>> from flower_fedcon.sets import Box
     >>> tabled(Sample(count=3)), tabled(Box(-1.0, np.ones(2)))
@@ -275,8 +278,49 @@ def tabled(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {name: tabled(part) for name, part in value.items()}
+    if isinstance(value, Foreign) and value.factor == 1.0:
+        value = value.operator
+    if isinstance(value, Mapping):
+        return {str(key): tabled(part) for key, part in value.items()}
     kind = type(value).__name__
     if settings.registered().get(kind) is not type(value) and type(value) not in _RULES:
-        raise ConfigError(f"{value!r} is no type of this package: a file cannot state it")
+        return _own_table(value)
     stated = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
     return {"type": kind, **{k: tabled(v) for k, v in stated.items() if v is not None}}
+
+
+def module_of(kind: Any) -> str:
+    """Return the module by which others import a class: a script's name for one of a script."""
+    module = str(kind.__module__)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file).stem if module == "__main__" and file is not None else module
+
+
+def _own_table(value: Any) -> dict[str, Any]:
+    """Return an object of the user's own as its class and the arguments that make it again.
+
+    Raises
+    ------
+    ConfigError
+        If the class cannot be imported by name, or does not keep its arguments as attributes.
+    """
+    kind = type(value)
+    what = f"{' '.join(repr(value).split())[:80]} is an object of your own, and a file cannot state"
+    if "<" in kind.__qualname__ or "." in kind.__qualname__:
+        raise ConfigError(f"{what} it: define {kind.__name__} at the top level of a module")
+    arguments = {}
+    for name, parameter in parameters(kind).items():
+        if hasattr(value, name):
+            arguments[name] = getattr(value, name)
+        elif parameter.default is parameter.empty:
+            raise ConfigError(f"{what} its {name}: keep it as an attribute of that name")
+    try:
+        same = digest(kind(**arguments)) == digest(value)
+    except Exception:  # whatever the user's class raises
+        same = False
+    if not same:
+        raise ConfigError(
+            f"{what} it: {kind.__name__}({', '.join(arguments)}) of its attributes is another one"
+        )
+    stated = {name: tabled(part) for name, part in arguments.items() if part is not None}
+    return {"type": f"{module_of(kind)}:{kind.__qualname__}", **stated}

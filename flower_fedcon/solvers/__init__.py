@@ -10,10 +10,12 @@ from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution
+from flower_fedcon.solvers.stochastic import SGD
 
 __all__ = [
     "AOGM",
     "LBFGS",
+    "SGD",
     "Correction",
     "Exact",
     "GradientDescent",

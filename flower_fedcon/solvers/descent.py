@@ -137,9 +137,14 @@ def descend(problem: LocalProblem, rules: Rules, stop: Stop | None = None) -> So
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # told at the end
         end = play(partial(_advance, rules), problem, stop, _begin(problem, rules, stop))
     told(problem, end.lost, end.found.iterations, diverged)
-    x = end.found.x
+    x, proxes = end.found.x, end.found.proxes
+    if problem.regularizer is not None:
+        proxes = end.trials if rules.backtracking else end.found.iterations
     return end.found._replace(
-        x=x.copy() if x is problem.start else x, evaluations=end.evaluations, trials=end.trials
+        x=x.copy() if x is problem.start else x,
+        evaluations=end.evaluations,
+        trials=end.trials,
+        proxes=proxes,
     )
 
 
@@ -172,7 +177,9 @@ def finish(
         own = {int(places[place]): error for place, error in failed.errors.items()}
         raise ClientsError(own) from None
     end = end._replace(
-        iterations=part.iterations + end.iterations, evaluations=part.evaluations + end.evaluations
+        iterations=part.iterations + end.iterations,
+        evaluations=part.evaluations + end.evaluations,
+        products=part.products + end.products,
     )
     return end if places is None else over(partial(put, places), found, end)
 

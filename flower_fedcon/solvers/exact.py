@@ -85,7 +85,7 @@ def _refined(problem: LocalProblem, inverse: Inverses) -> Solution:
     converged = rounded | (norm <= target(problem, TIGHT, first))
     if some(no(converged)):
         converged = converged | (norm <= problem.rounding(x))
-    return Solution(x, norm, iterations, iterations + 1, converged, each(0))
+    return Solution(x, norm, iterations, iterations + 1, converged, *(each(0),) * 3)
 
 
 def _apart(problem: LocalProblem, inverse: Inverses, stop: Stop | None) -> Solution:

@@ -55,7 +55,8 @@ class Newton(NamedTuple):
         The next direction's residual, in norms of the gradient.
     going, unsolved : bool
         Who goes on, and who does not get there.
-    evaluations : int
+    evaluations, products : int
+        Products with the Hessian count as both.
     found : Solution
         Of those whose solves have ended.
     """
@@ -67,6 +68,7 @@ class Newton(NamedTuple):
     going: Any
     unsolved: Any
     evaluations: Any
+    products: Any
     found: Solution
 
 
@@ -129,7 +131,8 @@ def newton(
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         end = play(_advance, problem, stop, _begin(problem, tolerance, stop))
-    return end.found._replace(evaluations=end.evaluations), end.unsolved
+    found = end.found._replace(evaluations=end.evaluations, products=end.products)
+    return found, end.unsolved
 
 
 def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton:
@@ -142,6 +145,7 @@ def _begin(problem: LocalProblem, tolerance: float, stop: Stop | None) -> Newton
         going=each(True),
         unsolved=each(False),
         evaluations=each(1),
+        products=each(0),
         found=Solution.begun(problem),
     )
     return _look(problem, stop, begun)
@@ -187,6 +191,7 @@ def _advance(problem: LocalProblem, stop: Stop | None, s: Newton) -> Newton:
         going=going,
         unsolved=s.unsolved | stuck,
         evaluations=end.evaluations,
+        products=s.products + found.products,
         found=noted,
     )
     return _look(problem, stop, there)

@@ -247,6 +247,10 @@ class Solution(NamedTuple):
         Whether the tolerance was met; true if the solver has none.
     trials : int
         Steps tried in backtracking.
+    products : int
+        Products with the Hessian, which count as evaluations, too.
+    proxes : int
+        Proximal operators of psi.
     """
 
     x: Array
@@ -255,12 +259,14 @@ class Solution(NamedTuple):
     evaluations: Any
     converged: Any
     trials: Any = 0
+    products: Any = 0
+    proxes: Any = 0
 
     @classmethod
     def begun(cls, problem: LocalProblem) -> Self:
         """Return a solution with nothing done."""
         each = problem.each
-        return cls(problem.start, each(math.nan), each(0), each(0), each(False), each(0))
+        return cls(problem.start, each(math.nan), each(0), each(0), each(False), *(each(0),) * 3)
 
 
 class LocalSolver(ABC):

@@ -24,9 +24,10 @@ from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.loop import some_of
 from flower_fedcon.solvers.problem import ClientsError, LocalProblem, Solution, Stop
+from flower_fedcon.solvers.stochastic import SGD
 from flower_fedcon.validation import Array
 
-_SOLVERS = Exact, AOGM, GradientDescent, LBFGS
+_SOLVERS = Exact, AOGM, GradientDescent, LBFGS, SGD
 _TOGETHER = 2**20  # entries of the data that are gone over together
 
 

@@ -34,6 +34,7 @@ class Common(TypedDict, total=False):
 
     participation: Participation | None
     batch_size: int | None
+    batch_order: str
     min_replies: int | None
     aggregation: Aggregation | None
     norm_bound: float | None

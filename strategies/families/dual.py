@@ -95,6 +95,11 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         if self.reply_rate > 1:
             raise ConfigError(f"reply_rate must be in (0, 1], got {reply_rate!r}")
 
+    def why_no_epochs(self) -> str:
+        """Return why SGD is refused, where solves end by the gap rule."""
+        gap = self.stopping == "gap"
+        return 'stopping="gap" asks for a solver that reaches tolerances' if gap else ""
+
     def derive(self) -> DualConstants:
         """Settle the form, nu, rho and what goes with them."""
         setup, alpha, psi = self.setup, self.regularization, self.regularizer

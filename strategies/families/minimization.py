@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
-from flower_fedcon.solvers import LocalSolver, as_solver
+from flower_fedcon.core.protocol import Setup
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.solvers import SGD, LocalSolver, as_solver
 from flower_fedcon.strategies.base import Common, FedConStrategy
 
 State = TypeVar("State")
@@ -30,3 +32,16 @@ class LocalMinimization(FedConStrategy[State]):
     ) -> None:
         super().__init__(**common)
         self.local_solver = as_solver(local_solver)
+
+    def bind(self, setup: Setup) -> Self:
+        """Return a copy for one run."""
+        if isinstance(self.local_solver, SGD) and (reason := self.why_no_epochs()):
+            raise ConfigError(
+                f"{self.title} takes no local_solver={self.local_solver!r}: {reason}. Use another "
+                'solver, such as "exact"'
+            )
+        return super().bind(setup)
+
+    def why_no_epochs(self) -> str:
+        """Return why stochastic steps cannot stand for the minimisation; "" where they can."""
+        return ""

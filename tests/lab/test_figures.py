@@ -24,6 +24,8 @@ def test_plot(fedcon: Command) -> None:
     command = ("plot", "one", "-o", "one.png", "-o", "one.pdf", "--x", "bytes", "--y", "total")
     assert fedcon(*command) == (0, "figure: one.png\nfigure: one.pdf\n", "")
     assert Path("one.png").read_bytes().startswith(b"\x89PNG")
+    counted = ("plot", "one", "-o", "two.png", "--x", "gradients,examples")
+    assert fedcon(*counted) == (0, "figure: two.png\n", "")
     before = Path("one.pdf").read_bytes()
     assert b"/FontType 42" in before or b"/CIDFontType2" in before  # TrueType, not outlines
     fedcon(*command)
@@ -32,6 +34,9 @@ def test_plot(fedcon: Command) -> None:
     assert "did you mean 'rounds'" in refusal(fedcon, "plot", "one", "-o", "a.png", "--x", "round")
     assert ".png, .pdf, .svg" in refusal(fedcon, "plot", "one", "-o", "a.gif")
     assert "new holds no run" in refusal(fedcon, "plot", "new", "-o", "a.png")
+    Path("one/history.csv").write_text("round,objective\n1,0.5\n")
+    unheard = refusal(fedcon, "plot", "one", "-o", "a.png", "--x", "gradients")
+    assert "gradients was not recorded by all runs" in unheard
     Path("one/history.csv").write_text("round,objective\n1,x\n")
     assert "one/history.csv is damaged in line 2" in refusal(fedcon, "plot", "one", "-o", "a.png")
 

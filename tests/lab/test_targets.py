@@ -48,6 +48,10 @@ def test_what_is_spent_to_a_level(fedcon: Command, runs: dict[str, list[History]
         assert [cell.spent for cell in cells] == expected
         assert {cell.total for cell in cells} == {3}
     assert len(found.rows["FedFW"][3].spent) < 3
+    counted = targets_of([Path("many")], to[:1], ["gradients", "examples"]).rows["FedFW"]
+    rounds_there = found.rows["FedFW"][0].spent
+    assert counted[0].spent == [2 * number for number in rounds_there]  # of two clients each
+    assert all(e > g for e, g in zip(counted[1].spent, counted[0].spent, strict=True))
 
     last = targets_of([Path("many")], [Target("residual")], ["rounds", "bytes"], "median")
     assert last.titles == ["residual at the end"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from harness import refusal
@@ -34,7 +32,6 @@ def pooled(tmp_path):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_row_goes_to_one_client(pooled, rule):
-    pytest.importorskip("flwr_datasets", reason="needs the extra datasets")
     partition, least = RULES[rule]
     found, names = clients_of(pooled, str(FOLDER / "schema.toml"), partition=partition)
     sizes = [len(table.targets) for table in found]
@@ -77,7 +74,7 @@ def test_outcomes_that_are_numbers_are_shown_by_quarters(tmp_path):
     np.testing.assert_array_equal(counts, [[4, 2, 2, 0], [0, 2, 2, 4]])
 
 
-def test_refusals(pooled, monkeypatch, run_command, tmp_path):
+def test_refusals(pooled, run_command, tmp_path):
     schema = str(FOLDER / "schema.toml")
     for partition, words in (
         ({"by": "dirichle"}, "unknown rule by = 'dirichle': did you mean 'dirichlet'"),
@@ -88,14 +85,12 @@ def test_refusals(pooled, monkeypatch, run_command, tmp_path):
             tables(data=pooled, schema=schema, partition=partition)
     with pytest.raises(ConfigError, match="client_column and partition are for one file"):
         tables(data=[pooled, pooled], schema=schema, client_column="site")
-    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    with pytest.raises(ConfigError, match=r"pip install 'flower-fedcon\[datasets\]'"):
-        tables(data=pooled, schema=schema, partition={"by": "iid", "clients": 2})
     (tmp_path / "e.toml").write_text(
-        '[problem]\nname = "heart"\n[run]\nrounds = 1\n[algorithm]\nname = "FedDR"\nstep_size = 1\n'
+        '[problem]\nname = "quadratics"\n[run]\nrounds = 1\n'
+        '[algorithm]\nname = "FedDR"\nstep_size = 1\n'
     )
     told = refusal(run_command, "data", "partition", str(tmp_path / "e.toml"), "-o", "who.png")
-    assert 'drawn for the problem "tables"' in told
+    assert "drawn of rows with outcomes" in told
 
 
 def test_one_file_by_a_column_is_the_natural_partition(pooled):

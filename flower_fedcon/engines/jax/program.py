@@ -36,6 +36,7 @@ from flower_fedcon.engines.jax.tracer import GivenRows, RoundTracer
 from flower_fedcon.engines.joined import Joined
 from flower_fedcon.engines.stacked import StackedEngine
 from flower_fedcon.server.schedules import Schedule
+from flower_fedcon.solvers.stochastic import SGD
 from flower_fedcon.validation import Array
 
 if TYPE_CHECKING:
@@ -68,12 +69,12 @@ class JaxEngine(StackedEngine):
     def open(self, run: RunInfo) -> None:
         """Stack the objectives, and make the client objects."""
         super().open(run)
-        self._given = GivenRows(run)
+        self._given = GivenRows(run, self._problem.objectives)
         groups = self._groups
         self._stack = groups[0].stack if len(groups) == 1 else Joined(groups)
         self._tracing_client = self._serving(self._given, run)
         solver = run.settings.get("local_solver")
-        if solver is not None:
+        if solver is not None and not isinstance(solver, SGD):
             own = self._problem.objectives
             self._tracing_client.local_solver = GivenSolver(solver, self._stack, own)
         self._block: _Block | None = None

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 from flower_fedcon.objectives.client_axis import Stackable
 from flower_fedcon.objectives.cohorts import alike, unscaled
 from flower_fedcon.objectives.many import representatives
+from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.registry import client_class
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.gradient import AOGM, GradientDescent
 from flower_fedcon.solvers.lbfgs import LBFGS
+from flower_fedcon.solvers.stochastic import SGD
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
-_SOLVERS = Exact, AOGM, GradientDescent, LBFGS
+_SOLVERS = Exact, AOGM, GradientDescent, LBFGS, SGD
 KINDS = 16
 """Of objectives, each of which a round traces on its own."""
 
@@ -45,6 +48,8 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         return "this process was forked from one that uses JAX, whose threads it lacks"
     title = strategy.title
     solver = getattr(strategy, "local_solver", None)
+    if isinstance(solver, SGD) and isinstance(solver.lr, Schedule):
+        return f"{title} has a local solver whose steps follow a schedule"
     if "local_solver" in strategy.client_settings and type(solver) not in _SOLVERS:
         return f"{title} has the local solver {solver!r}, whose lines JAX cannot trace"
     other = _of_others((strategy, client_class(strategy.name)))
@@ -55,11 +60,13 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     if strategy.privacy is not None:
         return f"{title} with privacy adds noise to each sum"
     standing = representatives(problem.objectives)
+    if any(map(noise_of, standing)):
+        return "objectives are Noisy, and their noise is drawn from streams of each client's own"
     for other in standing:
         core, _ = unscaled(other)
         if isinstance(core, Stackable) and core.why_not_traced is not None:
             return f"an objective {core.why_not_traced}"
-    kinds = len(alike(standing, pad=strategy.batch_size is None))
+    kinds = len(alike(standing, pad=strategy.rows_each is None))
     if kinds > 1 and not strategy.participation.is_full(len(standing)):
         return "the clients' objectives differ in type or shape, and each round samples others"
     if kinds > KINDS:

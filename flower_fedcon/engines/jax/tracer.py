@@ -52,6 +52,16 @@ class GivenRows(Selected):
         super().select(stacked, which, clients, server_round)
         self.asked = 0
 
+    def _of_the_served(self, numbers: Any) -> Any:
+        everyone = isinstance(self._clients, list)
+        return TracedArray(jnp.asarray(numbers))[slice(None) if everyone else self._clients]
+
+    def rows_alike(self) -> int:
+        """Return the rows of each client, if all have as many."""
+        if isinstance(self._rows_of_all, np.ndarray):
+            raise NotTraceableError("its clients have different numbers of rows, and of steps")
+        return int(self._rows_of_all)
+
     def variate_steps(self, steps: LocalPass, next_rows: Any = None) -> None:
         """Return None: XLA moves them where they stand, in one pass with what follows."""
 

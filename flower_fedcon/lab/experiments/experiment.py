@@ -175,7 +175,8 @@ class Experiment:
                 if not isinstance(built, FederatedProblem):
                     name = self._tables["problem"]["name"]
                     raise ConfigError(f"{name} returned {built!r}, expected a FederatedProblem")
-                self._built.append(built)
+                noise = self._tables["problem"].get("gradient_noise")
+                self._built.append(built if noise is None else built.with_noise(noise))
         return self._built[0]
 
     @property
@@ -284,7 +285,9 @@ class Experiment:
                  if key in self._tables]  # fmt: skip
         name = self._tables["problem"]["name"]
         problem = self.all_problem_arguments
-        lines += section("[problem]", {"name": name, **problem, "reference": self.reference})
+        known = {k: v for k, v in self._tables["problem"].items() if k == "gradient_noise"}
+        known["reference"] = self.reference
+        lines += section("[problem]", {"name": name, **problem, **known})
         options = asdict(self.run_options).items()
         run = {key: value for key, value in options if value is not None and value is not False}
         lines += section("[run]", run)
@@ -293,7 +296,9 @@ class Experiment:
         tables, labels = self._algorithms(), self.labels
         for i in range(len(tables)) if index is None else [index]:
             kind = registry.strategy_class(tables[i]["name"])
-            table = {"name": kind.__name__, "label": labels[i], **defaults(parameters(kind))}
+            own = tables[i]["name"]  # "module:Class" stays
+            name = own if ":" in own else kind.__name__
+            table = {"name": name, "label": labels[i], **defaults(parameters(kind))}
             table |= {k: v for k, v in tables[i].items() if k not in ("name", "label", "grid")}
             table.setdefault("participation", "full")
             lines += section("[[compare]]" if i and index is None else "[algorithm]", table)
@@ -331,8 +336,8 @@ class Experiment:
     @property
     def problem_arguments(self) -> Table:
         """The arguments of the problem's builder, as the file states them."""
-        extra = ("name", "reference")
-        return {k: v for k, v in self._tables["problem"].items() if k not in extra}
+        table = self._tables["problem"]
+        return {k: v for k, v in table.items() if k not in changes.PROBLEM}
 
     @property
     def all_problem_arguments(self) -> Table:
@@ -374,6 +379,7 @@ class Experiment:
             function = builder(_required_name(tables["problem"], "problem"))
             check_keys(tables["problem"], changes.valid_keys(tables, "problem"))
             check_type("reference", tables["problem"].get("reference", True), bool)
+            check_type("gradient_noise", tables["problem"].get("gradient_noise", 0.0), float)
             check_types(self.problem_arguments, parameters(function))
             for key, parameter in parameters(function).items():
                 if parameter.default is parameter.empty and key not in tables["problem"]:
@@ -414,7 +420,15 @@ def _table_name(index: int) -> str:
 
 def _required_name(table: Table, what: str) -> Any:
     if "name" not in table:
-        raise ConfigError(f"name is missing: it says which {what}")
+        own = (
+            ""
+            if what == "algorithm"
+            else (
+                ". A run started in Python writes it where the problem was made by a function of "
+                "flower_fedcon.problems, or by one of yours that is decorated with its `stated`"
+            )
+        )
+        raise ConfigError(f"name is missing: it says which {what}{own}")
     return table["name"]
 
 

@@ -27,7 +27,11 @@ AXES = {
     "bytes": "megabytes sent, up and down",
     "seconds": "seconds in the rounds",
     "simulated": "simulated seconds",
+    "gradients": "gradients on clients",
+    "examples": "rows that gradients went over",
 }
+USUAL_AXES = ("rounds", "bytes", "seconds")
+_COUNTED = {"rounds": "round", "simulated": "simulated_seconds", "examples": "examples_seen"}
 LABELS = {
     "residual": "objective residual  F − F*",
     "objective": "objective  F",
@@ -80,8 +84,8 @@ def plot_histories(
         .png, .pdf or .svg files, all of the same figure; the first is returned.
     title : str (default: "")
     x : str, optional
-        Panels to draw, "rounds", "bytes", "seconds", "simulated" (with a clock) or several,
-        "rounds,bytes"; by default all that were recorded.
+        Panels to draw: "rounds", "bytes", "seconds" and "simulated" (with a clock), by default
+        those that were recorded, "gradients", "examples", or several, "rounds,bytes".
     y : str, optional
         Another column of the histories, such as "test_accuracy", and nothing else.
     seeds : dict, optional
@@ -124,10 +128,13 @@ def plot_histories(
         known = set.intersection(*({key for row in rows for key in row}
                                    for rows in histories.values()))  # fmt: skip
         raise ConfigError(f"unknown column {column!r}: {why_not_recorded(column, known)}")
-    if x is not None and {*x.split(",")} - {*axes_of(histories.values())}:
+    for name in [] if x is None else x.split(","):
+        against = _COUNTED.get(name, name)
+        if name in USUAL_AXES or all(any(against in r for r in h) for h in histories.values()):
+            continue
+        timed = ": give simulate a clock, or the experiment a table [clock]"
         raise ConfigError(
-            "simulated_seconds was not recorded by all runs: give simulate a clock, or the "
-            "experiment a table [clock]"
+            f"{against} was not recorded by all runs{timed if name == 'simulated' else ''}"
         )
     panels = _panels(histories, column, x, by)
     if y is None and by is None and (beside := _held_out(histories)):
@@ -396,14 +403,13 @@ def abscissa_of(rows: Sequence[Record], name: str) -> Array:
         total = values_of(rows, "uplink_bytes") + values_of(rows, "downlink_bytes")
         megabytes: Array = total / 1e6
         return megabytes
-    columns = {"rounds": "round", "simulated": "simulated_seconds"}
-    return values_of(rows, columns.get(name, name))
+    return values_of(rows, _COUNTED.get(name, name))
 
 
 def axes_of(histories: Iterable[Sequence[Record]]) -> list[str]:
-    """Return what all of some histories can be drawn against: simulated time with a clock alone."""
+    """Return what all of some histories are usually drawn against: with a clock its time, too."""
     timed = all("simulated_seconds" in row for rows in histories for row in rows)
-    return [name for name in AXES if name != "simulated" or timed]
+    return [*USUAL_AXES, *(["simulated"] if timed else [])]
 
 
 def values_of(rows: Sequence[Record], name: str, positive: bool = False) -> Array:

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.figures import COLOURS, check_figure
+from flower_fedcon.objectives.cohorts import unscaled
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.partitions import counts_by_label
 from flower_fedcon.problems.tables import clients_of
 from flower_fedcon.tables import Schema, Table
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import atomic
 
+_CLASSES = 20  # outcomes that are shown one by one
 
-def draw_holdings(arguments: dict[str, object], path: Path) -> list[list[str]]:
+
+def draw_holdings(
+    build: Callable[..., FederatedProblem], arguments: dict[str, Any], path: Path
+) -> list[list[str]]:
     """Draw the clients' rows as stacked bars, and return the same numbers as rows of a table.
 
     Parameters
     ----------
+    build : callable
+        Of the problem, from its arguments.
     arguments : dict
-        Of the problem `tables`.
+        The problem's.
     path : path
         A .png, .pdf or .svg file.
 
     Raises
     ------
     ConfigError
-        If the tables cannot be read, or the file's type is another.
+        If the data cannot be read or have no outcomes, or the file's type is another.
     """
     from matplotlib.figure import Figure
 
     check_figure(path, None)
     keys = ("data", "schema", "client_column", "partition")
-    if not {"data", "schema"} <= arguments.keys():
-        raise ConfigError('who holds what is drawn for the problem "tables": give data and schema')
-    tables, names = clients_of(**{k: v for k, v in arguments.items() if k in keys})  # type: ignore[arg-type]
-    labels, counts = holdings(tables)
+    names: Sequence[str]
+    if {"data", "schema"} <= arguments.keys():
+        tables, names = clients_of(**{k: v for k, v in arguments.items() if k in keys})
+        (labels, counts), title = holdings(tables), tables[0].schema.target
+    else:
+        problem = build(**arguments)
+        names, title = problem.names, "outcome"
+        labels, counts = _outcomes_held(problem.objectives)
     figure = Figure(figsize=(max(4.5, 1.5 + 0.35 * len(names)), 3.2), layout="constrained")
     axes = figure.subplots()
     below = np.zeros(len(names))
@@ -49,7 +63,7 @@ def draw_holdings(arguments: dict[str, object], path: Path) -> list[list[str]]:
     axes.set_xticks(range(len(names)), names, rotation=45 if len("".join(names)) > 30 else 0)
     axes.set_xlabel("client")
     axes.set_ylabel("rows")
-    axes.legend(title=tables[0].schema.target, fontsize="small")
+    axes.legend(title=title, fontsize="small")
     with atomic(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=150)
     body = [[name, *(str(int(n)) for n in row)] for name, row in zip(names, counts, strict=True)]
@@ -60,8 +74,38 @@ def holdings(tables: Sequence[Table]) -> tuple[list[str], Array]:
     """Return the outcomes' labels and how many rows of each every client holds, training or not."""
     schema, outcomes = tables[0].schema, [table.outcome for table in tables]
     edges, labels = _bins(schema, np.concatenate(outcomes))
-    places = [np.searchsorted(edges, outcome, side="right") for outcome in outcomes]
-    return labels, np.stack([np.bincount(p, minlength=len(labels)) for p in places])
+    return labels, counts_by_label(outcomes, edges, labels)
+
+
+def _outcomes_held(objectives: Sequence[Any]) -> tuple[list[str], Array]:
+    """Return the same of objectives of rows: by class, or by quarters where they are many."""
+    outcomes = [_outcomes(objective) for objective in objectives]
+    pooled = np.concatenate(outcomes)
+    known = np.unique(pooled)
+    if len(known) > _CLASSES:
+        edges, labels = _quarters(pooled)
+    else:
+        edges, labels = known[1:], [f"{value:g}" for value in known.tolist()]
+    return labels, counts_by_label(outcomes, edges, labels)
+
+
+def _outcomes(objective: Any) -> Array:
+    """Return the outcomes of an objective's rows.
+
+    Raises
+    ------
+    ConfigError
+        If it has none.
+    """
+    core, _ = unscaled(objective)
+    for name in ("targets", "y"):
+        values = getattr(core, name, None)
+        if isinstance(values, np.ndarray) and values.ndim == 1:
+            return values
+    raise ConfigError(
+        f"who holds what is drawn of rows with outcomes, and {type(core).__name__} has none: use a "
+        'problem such as "tables", "files" or "digits"'
+    )
 
 
 def _bins(schema: Schema, pooled: Array) -> tuple[Array, list[str]]:
@@ -72,6 +116,11 @@ def _bins(schema: Schema, pooled: Array) -> tuple[Array, list[str]]:
         return np.arange(len(schema.classes) - 1) + 0.5, list(schema.classes)
     if schema.loss == "cox":
         return np.array([0.5]), ["censored", "event"]
+    return _quarters(pooled)
+
+
+def _quarters(pooled: Array) -> tuple[Array, list[str]]:
+    """Return what separates numbers into quarters, and their names."""
     edges = np.unique(np.quantile(pooled, [0.25, 0.5, 0.75]))
     ends = ["", *(f"{edge:.4g}" for edge in edges), ""]
     labels = [f"{a} to {b}" for a, b in pairwise(ends)]

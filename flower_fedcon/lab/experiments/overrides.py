@@ -43,6 +43,10 @@ def apply(tables: Table, overrides: Sequence[str]) -> None:
             _apply(tables, override)
 
 
+PROBLEM = ("name", "reference", "gradient_noise")
+"""The keys of ``[problem]`` that are no arguments of its function."""
+
+
 def valid_keys(tables: Table, table: str) -> tuple[str, ...]:
     """Return the keys that one of the tables ``[problem]``, ``[run]``, ``[algorithm]`` can have."""
     if table == "run":
@@ -51,7 +55,7 @@ def valid_keys(tables: Table, table: str) -> tuple[str, ...]:
     if name is None:  # an override may give it
         return ("name",)
     if table == "problem":
-        return ("name", "reference", *parameters(builder(name)))
+        return (*PROBLEM, *parameters(builder(name)))
     return (*ALGORITHM, *parameters(registry.strategy_class(name)))
 
 

@@ -11,7 +11,9 @@ from flower_fedcon.problems.mismatch import ON_MISMATCH
 from flower_fedcon.runs.certificates import CERTIFICATES
 from flower_fedcon.runs.history import Callback, EarlyStopping
 from flower_fedcon.runs.limits import Budget
+from flower_fedcon.runs.observing import Observer
 from flower_fedcon.runs.plan import Plan
+from flower_fedcon.runs.toml import own_object
 from flower_fedcon.simulation import ENGINES
 from flower_fedcon.validation import choice, count, optional, positive
 
@@ -32,6 +34,7 @@ class RunOptions:
     certificates: bool = False
     until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
     budget: dict[str, float] | None = None  # of seconds or megabytes
+    observers: list[str] | None = None  # of one's own, each "module:Class", made without arguments
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
@@ -55,9 +58,30 @@ class RunOptions:
         stops: list[Callback] = [EarlyStopping(level, column) for column, level in levels]
         return (*stops, Budget(**self.budget)) if self.budget else tuple(stops)
 
+    def watching(self) -> list[Callback]:
+        """Return the observers.
+
+        Raises
+        ------
+        ConfigError
+            If a text names none.
+        """
+        found: list[Callback] = []
+        for name in self.observers or []:
+            if not isinstance(name, str) or ":" not in name:
+                raise ConfigError(f'observers must be texts "module:Class", got {repr_of(name)}')
+            kind = own_object(name, "the observer")
+            if not (isinstance(kind, type) and issubclass(kind, Observer)):
+                raise ConfigError(f"{name} is no Observer: derive it from flower_fedcon.Observer")
+            try:
+                found.append(kind())
+            except TypeError as error:
+                raise ConfigError(f"observers: {name} is made without arguments: {error}") from None
+        return found
+
     def plan(self, **more: Any) -> Plan:
         """Return the plan of such a run, with further entries of `Plan`."""
-        callbacks = (*self.stops(), *more.pop("callbacks", ()))
+        callbacks = (*self.stops(), *self.watching(), *more.pop("callbacks", ()))
         return Plan(
             num_rounds=self.rounds,
             seed=self.seed,

@@ -21,6 +21,8 @@ SPENT = {
     "downlink": (("downlink_bytes",), 1e6, "MB down"),
     "seconds": (("seconds",), 1.0, "seconds"),
     "simulated": (("simulated_seconds",), 1.0, "simulated seconds"),
+    "gradients": (("gradients",), 1.0, "gradients"),
+    "examples": (("examples_seen",), 1.0, "examples"),
 }
 """What can be counted by a short name: the columns that are summed, what by, and the title."""
 MIDDLES = ("mean", "median")

@@ -35,6 +35,7 @@ from flower_fedcon.lab.papers.multitask import multitask
 from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.lab.papers.six_quadratics import six_quadratics
 from flower_fedcon.lab.papers.sparse_regression import sparse_regression
+from flower_fedcon.lab.papers.synthetic import synthetic
 from flower_fedcon.problems.digits import digits
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import files
@@ -69,6 +70,7 @@ BUILDERS: dict[str, Builder] = {
     "quadratics": quadratics,
     "six_quadratics": six_quadratics,
     "sparse_regression": sparse_regression,
+    "synthetic": synthetic,
     "tables": tables,
 }
 
@@ -101,6 +103,7 @@ __all__ = [
     "quadratics",
     "six_quadratics",
     "sparse_regression",
+    "synthetic",
     "tables",
 ]
 

@@ -7,9 +7,11 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import NeymanPearson
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.validation import count
 
 
+@stated
 def neyman_pearson(*, clients: int = 10, seed: int = 0) -> FederatedProblem:
     """Return the logistic losses of the benign tumours (f) and of the malignant ones (g).
 

@@ -9,6 +9,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import QuadraticAssignment
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import Birkhoff
 from flower_fedcon.validation import Array, count
 
@@ -16,6 +17,7 @@ BEST = 9552  # the least cost of a permutation
 SIZE = 12
 
 
+@stated
 def chr12a(*, clients: int = 72) -> FederatedProblem:
     """Return min trace(A X B' X') over the 12 x 12 doubly stochastic matrices, from their centre.
 

@@ -9,11 +9,13 @@ from flower_fedcon.lab.papers.image_files import folder, read_cifar
 from flower_fedcon.lab.papers.two_parts import Part, two_part_problem
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split
+from flower_fedcon.problems.stated import stated
 
 CLASSES = 10
 FILES = "the binary version of CIFAR-10, data_batch_1.bin to data_batch_5.bin and test_batch.bin"
 
 
+@stated
 def cifar10(
     *,
     data: str | None = None,

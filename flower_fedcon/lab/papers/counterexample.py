@@ -6,9 +6,11 @@ import numpy as np
 
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import Box
 
 
+@stated
 def counterexample() -> FederatedProblem:
     """Return f_1 = (x - 3)^2 and f_2 = (x + 1)^2 on [-1, 1], from 0.
 

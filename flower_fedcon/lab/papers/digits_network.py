@@ -11,10 +11,12 @@ from flower_fedcon.objectives import TanhNetwork
 from flower_fedcon.problems.digits import CLASSES
 from flower_fedcon.problems.federated import FederatedProblem, Metric
 from flower_fedcon.problems.images import Split, hold_out, shares
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1, NuclearNorm, Regularizer, Separable, Zero
 from flower_fedcon.validation import nonnegative
 
 
+@stated
 def digits_network(
     *,
     clients: int = 10,

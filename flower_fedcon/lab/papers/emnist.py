@@ -17,6 +17,7 @@ from flower_fedcon.problems.images import (
     shares,
     softmax_problem,
 )
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.validation import Array, choice, count
 
 DATASET = "flwrlabs/femnist"
@@ -26,6 +27,7 @@ HINT = (
 )
 
 
+@stated
 def emnist(
     *,
     data: str | None = None,

@@ -7,6 +7,7 @@ import numpy as np
 from flower_fedcon.objectives import Objective
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.validation import Array, count, positive
 
 
@@ -36,6 +37,7 @@ class Customer(Objective):
         return self.normal
 
 
+@stated
 def facility(
     *, clients: int = 10, columns: int = 20, distance: float = 1.0, seed: int = 0
 ) -> FederatedProblem:

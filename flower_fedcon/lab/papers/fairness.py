@@ -9,9 +9,11 @@ from flower_fedcon.problems.digits import CLASSES, digits
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.heart import heart
 from flower_fedcon.problems.images import Split
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.validation import choice, positive
 
 
+@stated
 def fair_heart(*, bound: float = 0.42, weighting: str = "uniform") -> FederatedProblem:
     """Return logistic regression of heart disease that keeps each hospital's mean loss in bounds.
 
@@ -46,6 +48,7 @@ def fair_heart(*, bound: float = 0.42, weighting: str = "uniform") -> FederatedP
     )
 
 
+@stated
 def fair_digits(
     *,
     bound: float = 0.4,

@@ -10,6 +10,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.validation import Array, count, nonnegative
 
@@ -19,6 +20,7 @@ SESSIONS = (12, 12, 12, 12, 11, 12)  # of each subject
 SHOWN = 9  # images of each class in a session
 
 
+@stated
 def fmri(
     *,
     data: str | None = None,

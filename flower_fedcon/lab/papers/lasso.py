@@ -9,10 +9,12 @@ from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.validation import count
 
 
+@stated
 def lasso(
     *, clients: int = 10, rows: int = 200, columns: int = 400, nonzeros: int = 20, seed: int = 0
 ) -> FederatedProblem:

@@ -7,10 +7,12 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import NuclearNorm
 from flower_fedcon.validation import Array, count, nonnegative
 
 
+@stated
 def low_rank(
     *,
     clients: int = 64,

@@ -9,6 +9,7 @@ import numpy as np
 from flower_fedcon.lab.papers.sizes import check_sizes
 from flower_fedcon.objectives import LeastSquares, ManyClients
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.validation import choice, count, nonnegative
@@ -17,6 +18,7 @@ _CHUNK = 4096  # clients whose data come from one random stream
 TERMS = ("none", "l1", "l1_ball")
 
 
+@stated
 def many_clients(
     *,
     clients: int = 10_000,

@@ -7,11 +7,13 @@ from flower_fedcon.lab.papers.image_files import find, folder, read_mnist
 from flower_fedcon.lab.papers.two_parts import Part, two_part_problem
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.images import Images, Split
+from flower_fedcon.problems.stated import stated
 
 CLASSES = 10
 FILES = "MNIST's files, such as t10k-images-idx3-ubyte.gz"
 
 
+@stated
 def mnist(
     *,
     data: str | None = None,

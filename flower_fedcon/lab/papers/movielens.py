@@ -9,6 +9,7 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import MatrixCompletion
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import NuclearNormBall
 from flower_fedcon.validation import Array, choice, count, positive
 
@@ -16,6 +17,7 @@ RANK = 5
 _ENTRIES = 10**9  # of the dense model
 
 
+@stated
 def movielens(
     *,
     data: str | None = None,

@@ -7,11 +7,13 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import GroupLasso
 from flower_fedcon.sets import GroupL2Ball
 from flower_fedcon.validation import Array, count, nonnegative
 
 
+@stated
 def multitask(
     *,
     clients: int = 20,

@@ -10,6 +10,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.validation import Array, choice, count, nonnegative, positive
@@ -17,6 +18,7 @@ from flower_fedcon.validation import Array, choice, count, nonnegative, positive
 Directions: TypeAlias = Literal["mixed", "aligned", "apart"]
 
 
+@stated
 def quadratics(
     *,
     clients: int = 10,

@@ -11,6 +11,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.reference import Reference
+from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1
 from flower_fedcon.validation import Array, nonnegative
 
@@ -33,6 +34,7 @@ class WalledQuadratic(Quadratic):
         return self.normal
 
 
+@stated
 def six_quadratics(
     *, shared: bool = False, walls: bool = False, l1: float = 0.0
 ) -> FederatedProblem:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.gate import COUNTS
 from flower_fedcon.lab.experiments.figures import LABELS, abscissa_of, axes_of, spans, values_of
 from flower_fedcon.lab.report.contents import Curves
 from flower_fedcon.runs.history import Record
@@ -19,7 +20,7 @@ POINTS = 60_000
 _EACH = 30  # the most clients whose own metrics are drawn
 _FIRST = ("residual", "objective", "kkt", "fw_gap", "violation", "constraint", "consensus")
 _TAKING_PART = ("cohort", "replies", "dropped", "retries", "lost", "refused")
-_TRAFFIC = ("uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds")
+_TRAFFIC = ("uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", *COUNTS)
 TITLES = {
     "progress": "Progress",
     "clients": "Each client's metrics",

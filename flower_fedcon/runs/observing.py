@@ -1,0 +1,148 @@
+"""What a callback may see of a run beside its record: the server's state, and the clients'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flower_fedcon.core.compressing import Remembering
+from flower_fedcon.core.evaluation import check_metric_names, numbers
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.runs.history import Record
+
+if TYPE_CHECKING:
+    from flower_fedcon.core.engine import Engine
+    from flower_fedcon.core.server import Server
+
+
+class RunView:
+    """A run as it stands after a recorded round. Its arrays are read-only.
+
+    Attributes
+    ----------
+    round : int
+    record : dict
+        What is recorded of the round so far.
+    x : array or list of arrays
+        The model, in the form of the problem's x0.
+    state : NamedTuple
+        The server's state, as the strategy's module defines it.
+    names : sequence of str
+        All clients' names, in client order.
+    cohort : list of int
+        Who was asked in the last round.
+    clients : dict of NamedTuple, or None
+        By name, the state of each client whose reply the server has ever used, as the client's
+        module defines it: what the last of these left. Empty where clients keep no state; None
+        where their states are not in this process (on nodes, in Ray's workers).
+    """
+
+    def __init__(self, server: Server, engine: Engine, record: Record) -> None:
+        self._server, self._engine = server, engine
+        self.round, self.record = server.round, dict(record)
+        self.names: Sequence[str] = server.setup.names
+        self.cohort = list(server.cohort)
+
+    @cached_property
+    def x(self) -> Any:
+        """The model."""
+        model = self._server.setup.layout.unpack(np.array(self._server.x))
+        return (
+            [_read_only(layer) for layer in model] if isinstance(model, list) else _read_only(model)
+        )
+
+    @cached_property
+    def state(self) -> Any:
+        """The server's state."""
+        return _read_only(self._server.state)
+
+    @cached_property
+    def clients(self) -> dict[str, Any] | None:
+        """The clients' states, by name."""
+        if self._engine.clients_keep_states:
+            return None
+        versions = self._engine.save()
+        if versions is None:
+            return {}
+        found = {}
+        for client, last in enumerate(self._server.acknowledgements.rounds.tolist()):
+            state = versions[client].at(last) if last else None
+            if isinstance(state, Remembering):
+                state = state.state
+            if state is not None:
+                found[self.names[client]] = _read_only(state)
+        return found
+
+
+class Observer:
+    """A callback that measures a run: `measure` sees a `RunView`, and returns columns.
+
+    Examples
+    --------
+    How far the clients' control variates are from cancelling:
+
+    >>> from flower_fedcon import FederatedProblem, Observer, simulate
+    >>> from flower_fedcon.objectives import Quadratic
+    >>> from flower_fedcon.strategies import Scaffold
+    >>> class Variates(Observer):
+    ...     def measure(self, view):
+    ...         own = [state.c for state in view.clients.values()]
+    ...         return {"variates": float(np.abs(sum(own)).max())}
+    >>> problem = FederatedProblem([Quadratic(np.eye(1), np.array([b])) for b in (1.0, 3.0)])
+    >>> strategy = Scaffold(client_lr=0.5, local_steps=2)
+    >>> history = simulate(strategy, problem, num_rounds=3, callbacks=[Variates()])
+    >>> history["variates"]
+    array([3.    , 0.75  , 0.1875])
+    """
+
+    def measure(self, view: RunView) -> Mapping[str, float] | None:
+        """Return what is recorded beside a record's numbers, by names that are no columns yet."""
+        return None
+
+    def __call__(self, record: Record) -> bool:
+        """Return whether to stop, having seen the whole record."""
+        return False
+
+
+def observed(callbacks: Iterable[Any], server: Server, engine: Engine, record: Record) -> Record:
+    """Return what the callbacks that are observers measure.
+
+    Raises
+    ------
+    ConfigError
+        If a column is no number, or its name is taken.
+    """
+    found: Record = {}
+    watching = [one for one in callbacks if callable(getattr(one, "measure", None))]
+    view = RunView(server, engine, record) if watching else None
+    for one in watching:
+        more = one.measure(view)
+        if more is None:
+            continue
+        if not isinstance(more, Mapping):
+            raise ConfigError(
+                f"{type(one).__name__}.measure must return numbers by name, or None, got {more!r}"
+            )
+        check_metric_names(more)
+        for name in more:
+            if name in record or name in found:
+                raise ConfigError(
+                    f"{type(one).__name__}.measure returns {name!r}, which is a column already: "
+                    "choose another name"
+                )
+        found |= numbers(more)
+    return found
+
+
+def _read_only(value: Any) -> Any:
+    """Return a value with its arrays as views that nobody can write to."""
+    if isinstance(value, np.ndarray):
+        view = value.view()
+        view.flags.writeable = False
+        return view
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(map(_read_only, value))
+    return value

@@ -1,0 +1,149 @@
+"""Stochastic gradient steps, a number of epochs, as the papers of inexact methods run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from flower_fedcon.arrays import larger, length, wide
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.local_pass import LocalPass, Prox
+from flower_fedcon.regularizers import Zero
+from flower_fedcon.server.schedules import Schedule, at, rate_or_schedule
+from flower_fedcon.solvers.gradient import GradientDescent
+from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop
+from flower_fedcon.validation import Array, count, optional, positive
+
+
+@dataclass(frozen=True)
+class SGD(LocalSolver):
+    """Steps along minibatches' gradients of f, and all of the terms that a method adds to it.
+
+    An epoch goes over a client's rows in a new order, without replacement, in floor(m / batch_size)
+    batches: rows that fill no batch wait for another epoch's order. With psi in the local problem
+    every step is followed by its prox. There is no tolerance: where the steps end is the solution.
+    Batches are drawn from the run's stream of the client and round, the same in every engine.
+
+    For methods that use the local minimiser alone: FedProx, FedDyn, FedDR, FedPD and DualFL with
+    ``stopping="solver"``. A constant lr leaves an error of the gradients' noise times lr in every
+    local solution, which exactness of the method does not take away.
+
+    Parameters
+    ----------
+    epochs : int
+        >= 1.
+    batch_size : int
+        >= 1; a client with no more rows takes all of them, one step an epoch.
+    lr : float or Schedule
+        > 0; less than 2/L_h, where L_h is the smoothness of f plus the terms. A schedule of
+        `flower_fedcon.schedules` is that of the round; rounds are then not compiled.
+    clip : float, optional
+        > 0: a minibatch's gradient of f that is longer is shortened to this norm. Where gradients
+        are clipped at a minimiser, the clients' mean is another function's.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flower_fedcon import FederatedProblem, simulate
+    >>> from flower_fedcon.objectives import LeastSquares
+    >>> from flower_fedcon.strategies import FedProx
+    >>> clients = [LeastSquares(np.ones((6, 1)), np.full(6, b)) for b in (1.0, 3.0)]
+    >>> strategy = FedProx(proximal=1.0, local_solver=SGD(epochs=2, batch_size=3, lr=0.5))
+    >>> history = simulate(strategy, FederatedProblem(clients), num_rounds=30)
+    >>> history.x.round(6), int(history["gradients"][0])  # 2 clients, 2 epochs, 2 batches
+    (array([2.]), 8)
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float | Schedule
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        count("SGD(epochs)", self.epochs)
+        count("SGD(batch_size)", self.batch_size)
+        rate_or_schedule("SGD(lr)", self.lr)
+        optional(positive, "SGD(clip)", self.clip)
+
+    def number(self, rows: int) -> int:
+        """Return how many steps a client with so many rows takes."""
+        return self.epochs * max(1, rows // self.batch_size)
+
+    def steps(self, declared: LocalPass, rows: int, server_round: Any = 1) -> LocalPass:
+        """Return a minimisation as these steps, of clients with so many rows each.
+
+        Parameters
+        ----------
+        declared : LocalPass
+            With a solver.
+        rows : int
+        server_round : int (default: 1)
+
+        Raises
+        ------
+        ConfigError
+            If it asks for more than the end of the steps.
+        """
+        if declared.stop is not None or declared.objective is not None:
+            what = "a stopping rule" if declared.objective is None else "a function of its own"
+            raise ConfigError(
+                f"SGD takes a number of steps along f, and this method has {what}: use another "
+                'local solver, such as "exact"'
+            )
+        psi, rate = declared.regularizer, at(self.lr, server_round)
+        own = declared._replace(
+            solver=None,
+            regularizer=None,
+            steps=self.number(rows),
+            rate=rate,
+        )
+        if psi is None or isinstance(psi, Zero):
+            return own
+        point = Prox(psi, lambda k: rate)
+        return own._replace(point=point, first=declared.start, onward=(0.0, 1.0))
+
+    def solve(self, problem: LocalProblem, *, stop: Stop | None = None) -> Solution:
+        """Raise: the batches are the client's to draw; see `steps`.
+
+        Raises
+        ------
+        ConfigError
+        """
+        raise ConfigError(
+            "SGD minimises in a client's step alone, whose batches it takes: use another local "
+            'solver here, such as "exact"'
+        )
+
+
+def shortened(gradient: Array, most: float, axes: int) -> Array:
+    """Return gradients, each of a client, that are no longer than so much.
+
+    >>> import numpy as np
+    >>> shortened(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1)
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    """
+    factor = most / larger(length(gradient, axes), most)
+    short: Array = wide(factor, gradient) * gradient
+    return short
+
+
+def check_noise(solver: object) -> None:
+    """Raise if a local solver wants gradients without noise.
+
+    Raises
+    ------
+    ConfigError
+    """
+    counted = isinstance(solver, GradientDescent) and solver.tolerance is None
+    if solver is None or counted or isinstance(solver, SGD):
+        return
+    raise ConfigError(
+        f"with Noisy objectives local_solver={solver!r} never meets its tolerance: use "
+        "SGD(epochs=..., batch_size=..., lr=...) or GradientDescent(steps=..., lr=...)"
+    )

@@ -1,0 +1,205 @@
+"""What histories count of the clients' work is what they do: objectives and oracles that count."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+from contract import CONTRACTS, FIRST, strategy
+
+from flower_fedcon import FederatedProblem, Full, Sample, simulate
+from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.core.gate import COUNTS
+from flower_fedcon.objectives import LeastSquares, LogisticRegression
+from flower_fedcon.regularizers import L1, Zero
+from flower_fedcon.strategies import FedAvg, FedMiD, FedProx, Scaffold
+
+CALLS = {
+    "gradient": "gradients",
+    "value_and_gradient": "gradients",
+    "batch_gradient": "gradients",
+    "stochastic_gradient": "gradients",
+    "add_gradient": "gradients",
+    "pulled_gradient": "gradients",
+    "constraint_gradient": "gradients",
+    "constraint_sums_gradient": "gradients",
+    "hessian_products": "hessian_products",
+    "hessian": "hessian_products",
+    "prox": "proxes",
+    "lmo": "lmos",
+}
+
+
+class Counter:
+    """Counts the calls of methods of objects, where a client's step makes them, the outermost."""
+
+    def __init__(self) -> None:
+        self.found = dict.fromkeys(COUNTS, 0)
+        self.inside, self.depth = False, 0
+
+    def of(self, thing, but=()):
+        """Return a copy of an object whose calls count."""
+        if thing is None:
+            return None
+        own = {n: self._counted(thing, n) for n in CALLS if hasattr(thing, n) and n not in but}
+        kind = type(thing)
+        made = copy.copy(thing)
+        known = {
+            n: property(lambda _, n=n: getattr(thing, n))
+            for n in ("smoothness", "strong_convexity")
+            if hasattr(thing, n)
+        }
+        made_of = type(kind.__name__, (kind,), {**known, **own, "__module__": __name__})
+        object.__setattr__(made, "__class__", made_of)
+        return made
+
+    def _counted(self, thing, name):
+        base = getattr(type(thing), name)
+        rows = {
+            "batch_gradient": lambda x, rows: len(rows),
+            "stochastic_gradient": lambda x, rng, batch_size=None: batch_size,
+        }.get(name, lambda *_, **__: getattr(thing, "num_examples", 1))
+
+        def call(own, *args, **kwargs):
+            outermost = self.inside and not self.depth
+            self.depth += 1
+            try:
+                result = base(own, *args, **kwargs)
+            finally:
+                self.depth -= 1
+            if outermost:
+                self.count(CALLS[name], rows(*args, **kwargs))
+            if name == "hessian_products" and result is not None:
+                if outermost:
+                    self.found["hessian_products"] -= 1
+                return lambda v: self.product(result, v, outermost)
+            if name == "hessian" and outermost:
+                self.found["hessian_products"] += result.shape[0] - 1
+            return result
+
+        return call
+
+    def count(self, what, rows):
+        self.found[what] += 1
+        if what == "gradients":
+            self.found["examples_seen"] += rows
+
+    def product(self, product, v, counts):
+        self.found["hessian_products"] += counts
+        return product(v)
+
+    def watch(self, monkeypatch):
+        serve = FedConClient.serve
+
+        def served(client, *args):
+            self.inside = args[0].phase != "certify"
+            try:
+                return serve(client, *args)
+            finally:
+                self.inside = False
+
+        monkeypatch.setattr(FedConClient, "serve", served)
+
+
+CASES = [pytest.param(name, case, id=name) for name, case in FIRST.items()]
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_history_counts_what_clients_call(monkeypatch, name, case):
+    counter, plain = Counter(), case.problem()
+    # An augmented Lagrangian's gradient is one, whatever constraints are in it.
+    but = ("constraint_gradient",) if name == "fedproxal" else ()
+    problem = copy.copy(plain)
+    problem.objectives = [counter.of(f, but) for f in plain.objectives]
+    made = strategy(name, case)
+    for oracle in ("regularizer", "constraint"):
+        if not isinstance(getattr(made, oracle, None), Zero | None):
+            setattr(made, oracle, counter.of(getattr(made, oracle)))
+            if getattr(problem, oracle, None) is not None:
+                setattr(problem, oracle, getattr(made, oracle))
+    counter.watch(monkeypatch)
+    rounds = min(3, case.rounds)
+    row = simulate(made, problem, rounds, evaluate_every=0).rows[-1]
+    assert {n: row.get(n, 0) for n in COUNTS} == counter.found
+    assert row["gradients"] > 0
+
+
+STACKED = [
+    pytest.param(name, case, id=name)
+    for name, case in FIRST.items()
+    if not CONTRACTS[name].__dict__.get("one_at_a_time")
+]
+
+
+@pytest.mark.parametrize(("name", "case"), STACKED)
+def test_engines_count_alike(name, case):
+    runs = [
+        simulate(strategy(name, case), case.problem(), min(3, case.rounds), engine=engine).rows
+        for engine in ("local", "stacked")
+    ]
+    here, there = ([{n: row.get(n, 0) for n in COUNTS} for row in rows] for rows in runs)
+    assert here == there
+
+
+def _unequal(**parts):
+    rng = np.random.default_rng(0)
+    return FederatedProblem(
+        [LeastSquares(rng.normal(size=(m, 3)), rng.normal(size=m)) for m in (4, 6, 4, 6)], **parts
+    )
+
+
+@pytest.mark.parametrize("engine", ["local", "stacked", "jax"])
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        # 3 steps of all rows, of 20 in all, in each of 4 rounds
+        (FedAvg(client_lr=0.1, local_steps=3), {"gradients": 48, "examples_seen": 240}),
+        # and of 2 rows, for 4 clients
+        (
+            FedAvg(client_lr=0.1, local_steps=3, batch_size=2),
+            {"gradients": 48, "examples_seen": 96},
+        ),
+        (
+            Scaffold(client_lr=0.1, local_steps=2, participation=Sample(count=2)),
+            {"gradients": 16},
+        ),
+        (
+            FedMiD(L1(0.1), client_lr=0.1, local_steps=3, participation=Full()),
+            {"gradients": 48, "examples_seen": 240, "proxes": 48},
+        ),
+    ],
+)
+def test_counts_by_hand(engine, made, expected):
+    if engine == "jax":
+        pytest.importorskip("jax")
+    psi = {"regularizer": L1(0.1)} if isinstance(made, FedMiD) else {}
+    row = simulate(made, _unequal(**psi), 4, engine=engine, evaluate_every=4).rows[-1]
+    assert {n: row[n] for n in expected} == expected
+
+
+def test_resumed_runs_count_on(tmp_path):
+    made, problem = FedAvg(client_lr=0.1, local_steps=3), _unequal()
+    simulate(made, problem, 2, run_dir=tmp_path / "run")
+    row = simulate(made, problem, 4, run_dir=tmp_path / "run", resume=True).rows[-1]
+    assert (row["gradients"], row["examples_seen"]) == (48, 240)
+
+
+def test_a_metric_of_that_name_stays_the_users():
+    rows = simulate(
+        FedAvg(client_lr=0.1, local_steps=1),
+        _unequal(),
+        1,
+        evaluate=lambda server_round, x: {"gradients": -1.0},
+    ).rows
+    assert rows[-1]["gradients"] == -1.0
+
+
+def test_solvers_of_many_clients_count_each_ones_own():
+    rng = np.random.default_rng(1)
+    data = [(rng.normal(size=(8, 3)), np.sign(rng.normal(size=8))) for _ in "ab"]
+    problem = FederatedProblem([LogisticRegression(A, y, 0.1) for A, y in data])
+    row = simulate(FedProx(proximal=1.0, local_solver="exact"), problem, 3).rows[-1]
+    assert row["hessian_products"] > 0
+    assert row["gradients"] + row["hessian_products"] == row["local_evaluations"]
+    assert row["examples_seen"] == 8 * row["gradients"]
