@@ -129,6 +129,7 @@ def test_the_card_has_all_its_parts(name):
     takes = parameters(strategy_class(name))
     assert bool(parts.pop("step_sizes")) == ("server_optimizer" in takes)
     assert bool(parts.pop("regularizer")) == ("regularizer" in takes)
+    assert bool(parts.pop("weights")) != bool(strategy_class(name).needs_everyone)
     assert parts.keys() == {
         "title", "summary", "problem", "update", "state", "wire", "participation", "aggregation",
         "compression", "release", "lost_state", "source",
