@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 _CLIENTS = 5  # as many are named
+_SHOWN = 80  # characters of a value
 
 
 class FedConError(Exception):
@@ -60,16 +61,16 @@ def printable(text: str, most: int = 500) -> str:
     return clean if len(text) <= most else f"{clean}... ({len(text)} characters)"
 
 
-def repr_of(value: object, most: int = 80) -> str:
+def repr_of(value: object) -> str:
     """Return a value as an error shows it: in one line and not long, whatever it is.
 
-    >>> repr_of("a"), repr_of(10**9, most=5)
-    ("'a'", '10000... (10 characters)')
+    >>> repr_of("a"), len(repr_of(10**99))
+    ("'a'", 100)
     """
     try:
-        return printable(repr(value), most)
+        return printable(repr(value), _SHOWN)
     except Exception as error:  # of thousands of digits, or of a class from elsewhere
-        return f"a value of type {type(value).__name__} ({printable(str(error), most)})"
+        return f"a value of type {type(value).__name__} ({printable(str(error), _SHOWN)})"
 
 
 def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = None) -> str:

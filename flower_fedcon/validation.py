@@ -63,6 +63,19 @@ def nonnegative(name: str, value: object) -> float:
     return number
 
 
+def up_to_one(name: str, value: object) -> float:
+    """Return `value` as a float if it is in (0, 1].
+
+    >>> up_to_one("reply_rate", 1.5)
+    Traceback (most recent call last):
+    flower_fedcon.errors.ConfigError: reply_rate must be in (0, 1], got 1.5
+    """
+    number = positive(name, value)
+    if number > 1:
+        raise ConfigError(f"{name} must be in (0, 1], got {value!r}")
+    return number
+
+
 def count(name: str, value: object, minimum: int = 1) -> int:
     """Return `value` as an int if it is a whole number >= `minimum`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
@@ -329,6 +342,22 @@ def with_fields(title: str, given: Mapping[str, Any], *settings: Any) -> list[An
         replace(each, **{name: given[name] for name in given if name in names})
         for each, names in zip(settings, own, strict=True)
     ]
+
+
+def fields_of_node(kind: type[Any], prefix: str, node_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the keys of a node's configuration with this prefix say of a dataclass's fields.
+
+    Raises
+    ------
+    ConfigError
+        If there is no field of that name.
+    """
+    known = {prefix + f.name.replace("_", "-"): f.name for f in fields(kind)}
+    said = {key: value for key, value in node_config.items() if key.startswith(prefix)}
+    for key in said:
+        if key not in known:
+            raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, known)}")
+    return {known[key]: value for key, value in said.items()}
 
 
 def parameters(target: Callable[..., Any]) -> Parameters:

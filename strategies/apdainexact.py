@@ -70,8 +70,8 @@ class APDAInexact(LocalMinimization[APDAInexactState]):
         beta_y > 0; None for 1/L, where the clients know it.
     local_solver : str or LocalSolver (default: "exact")
         For step 3, such as `GradientDescent(steps=20)`.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -44,7 +44,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         `Weighted`, or as clients come and go: `Cyclic`, `Markov`, `Available`.
     batch_size : int, optional (default: None)
         Rows in each of a client's gradients, drawn without replacement; None for all rows, and for
-        methods whose clients minimise.
+        methods whose clients minimise. A client with fewer rows takes all of them.
     batch_order : {"round", "epoch"} (default: "round")
         Each round begins with a new order of a client's rows, or goes on in that of the epoch that
         is under way, counted over all rounds: for methods with a fixed number of local steps.
@@ -57,8 +57,8 @@ class FedConStrategy(Method[State], FlowerStrategy):
         `flower_fedcon.aggregation`. Refused by methods whose server step must be the mean.
     norm_bound : float, optional (default: None)
         > 0: an upload with an array of a larger Euclidean norm is dropped and counted (atoms lie in
-        their set anyway). Without it only those from nodes are that are too large for arithmetic,
-        from 5.6e102 in double precision.
+        their set anyway). By default only a node's upload is dropped whose numbers are too large to
+        compute with: from 5.6e102 on, in double precision.
     privacy : GaussianDP, optional
         `flower_fedcon.privacy.GaussianDP(...)`: clients clip what they release, and the server adds
         noise to the sum. Refused by methods whose server needs each upload (`release`).

@@ -100,8 +100,8 @@ class DualFL(DualProximalGradient[DualFLState]):
         alpha >= 0 adds alpha/2 ||x||^2 to every f_j, for those that are not strongly convex.
     mirror : bool (default: True)
         Keep the clients' states on the server; False resets all clients when one is lost.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

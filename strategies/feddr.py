@@ -79,8 +79,8 @@ class FedDR(LocalMinimization[FedDRState], Mirrored[FedDRState]):
         Keep the clients' xhat_i on the server, so that a client can lose its state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

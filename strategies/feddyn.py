@@ -70,8 +70,8 @@ class FedDyn(ControlVariates[FedDynState]):
         Keep the clients' g_i on the server, for clients that lose their state.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -78,8 +78,8 @@ class FedExProx(LocalMinimization[FedExProxState]):
         The largest alpha_k of "diversity" and "polyak", > 0.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

@@ -41,9 +41,9 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout
 from flower_fedcon.regularizers import Each, Regularizer, as_regularizer
 from flower_fedcon.solvers.quadratic_models import (
-    ALIKE,
     QuadraticModel,
     apart,
+    hardly_apart,
     minimizer,
     packed_size,
     unpack,
@@ -80,8 +80,8 @@ class FedNewton(FedConStrategy[FedNewtonState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi; a set stands for its indicator, any object with `prox(v, step)` will do. With `Each`
         the model is several side by side, whose objectives do not meet: Hessians are their blocks.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------
@@ -172,18 +172,11 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
     def _tell_alike(self, state: FedNewtonState) -> None:
         """Log which entries rounding can hardly tell apart."""
-        shares = self.apart(state)
-        if shares is None or shares.min() >= ALIKE:
-            return
-        places = np.flatnonzero(shares < ALIKE).tolist()[:5]
-        prepared = self.setup.preparation
-        known = prepared is not None and state.x.size == len(prepared.names) + 1
-        names = [*prepared.names, "(intercept)"] if known and prepared is not None else None
-        _log.warning(
-            "rounding is the limit: of %s all but %.0e is a combination of the others: center "
-            "columns, leave some out, or take a penalty",
-            ", ".join(f"entry {j}" if names is None else names[j] for j in places), shares.min(),
-        )  # fmt: skip
+        shares, prepared = self.apart(state), self.setup.preparation
+        names = [] if prepared is None else [*prepared.names, "(intercept)"]
+        known = names if len(names) == state.x.size else ()
+        if shares is not None and (text := hardly_apart(shares, known)):
+            _log.warning("%s", text)
 
     def _incremental(self, state: FedNewtonState, uploads: Uploads) -> FedNewtonState:
         """Do step 4 with the m_i of earlier rounds; those of the cohort enter last."""
@@ -218,9 +211,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         many = state.x.size > _LOOKED_AT
         if state.t == 1 or isinstance(self.regularizer, Each) or weights is None or many:
             return None
-        H = unpack(state.m, state.x.size).H
-        H[np.diag_indices_from(H)] += weights[1].reshape(-1)
-        return apart(H, ((state.x != 0) | (weights[0] == 0)).reshape(-1))
+        return apart(unpack(state.m, state.x.size).H, weights, state.x)
 
     def runaway(self, state: FedNewtonState) -> Array:
         """Return the entries along which the clients' mean objective falls for ever.

@@ -64,8 +64,8 @@ class FedPD(LocalMinimization[FedPDState]):
         q in [0, 1): how often a round goes without communication.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

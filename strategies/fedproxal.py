@@ -90,8 +90,8 @@ class FedProxAL(LocalMinimization[FedProxALState]):
         s > 0, of the first stage.
     local_solver : str or LocalSolver (default: "exact")
         How well a client minimises: see `flower_fedcon.solvers`.
-    participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    participation, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
+    compression : see `FedConStrategy`
 
     Raises
     ------

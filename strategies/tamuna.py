@@ -46,7 +46,7 @@ from flower_fedcon.core.rng import COIN, COMPRESS
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, count, optional, positive
+from flower_fedcon.validation import Array, count, optional, positive, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -118,9 +118,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     ) -> None:
         super().__init__(**common)
         self.client_lr = optional(positive, "client_lr", client_lr)
-        p = optional(positive, "communication_probability", communication_probability)
-        if p is not None and p > 1:
-            raise ConfigError(f"communication_probability must be in (0, 1], got {p!r}")
+        p = optional(up_to_one, "communication_probability", communication_probability)
         self.communication_probability = p
         self.copies = None if copies is None else count("copies", copies, minimum=2)
 

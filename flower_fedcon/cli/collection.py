@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,7 +145,7 @@ def _part_info(kind: type[Any]) -> None:
 
 def _algorithm_info(name: str, size: str | None) -> None:
     from flower_fedcon.errors import ConfigError
-    from flower_fedcon.registry import strategy_class
+    from flower_fedcon.registry import client_class, strategy_class
 
     kind, screen = strategy_class(name), console()
     try:
@@ -159,7 +160,9 @@ def _algorithm_info(name: str, size: str | None) -> None:
             grid.add_row(key.replace("_", " "), text)
     screen.print(grid)
     screen.print("\nHyperparameters", style="bold")
-    _show_parameters(kind, [vars(base).get("__doc__") or "" for base in kind.__mro__])
+    docstrings = [vars(base).get("__doc__") or "" for base in kind.__mro__]
+    whole = "batch_size" not in client_class(kind.name).fields  # which refuses one
+    _show_parameters(kind, docstrings, without=("batch_size", "batch_order") if whole else ())
     if size is not None:
         screen.print(f"\nOn the wire, model {size}", style="bold")
         costs = table("What", "Bytes", right_from=1)
@@ -192,7 +195,7 @@ def _problem_info(name: str) -> None:
             screen.print(f"{key} = {quoted[0] if quoted else '...'}")
 
 
-def _show_parameters(target: Any, docstrings: list[str]) -> None:
+def _show_parameters(target: Any, docstrings: list[str], without: Sequence[str] = ()) -> None:
     """Print a table of the arguments, with what the first docstring that has one says of each."""
     from flower_fedcon.validation import parameters
 
@@ -200,7 +203,9 @@ def _show_parameters(target: Any, docstrings: list[str]) -> None:
     texts = _parameter_texts(docstrings)
     for key, parameter in parameters(target).items():
         required = parameter.default is parameter.empty
-        rows.add_row(key, "required" if required else repr(parameter.default), texts.get(key, ""))
+        default = "required" if required else repr(parameter.default)
+        if key not in without:
+            rows.add_row(key, default, texts.get(key, ""))
     console().print(rows)
 
 

@@ -88,12 +88,15 @@ class RunArguments:
     def experiment(self) -> Experiment:
         """Return the file's experiment with the changes asked for."""
         from flower_fedcon.lab.experiments.experiment import Experiment
+        from flower_fedcon.lab.experiments.targets import named_number
+        from flower_fedcon.runs.toml import write_value
 
         options = {"rounds": self.rounds, "seed": self.seed, "engine": self.engine}
         overrides = [f"run.{key}={value}" for key, value in options.items() if value is not None]
         for key, entries in (("until", self.until), ("budget", self.budget)):
             if entries:
-                overrides.append(f"run.{key}={_table(key, entries)}")
+                levels = dict(named_number(key, entry) for entry in entries)
+                overrides.append(f"run.{key}={write_value(levels)}")
         return Experiment.load(self.file, [*(self.set_ or []), *overrides])
 
     def say_whose_settings(self, experiment: Experiment) -> None:
@@ -148,23 +151,6 @@ class RunArguments:
             checkpoint_every=self.checkpoint_every,
             allow_changes=tuple(self.allow_change or ()),
         )
-
-
-def _table(option: str, entries: list[str]) -> str:
-    """Return "NAME=NUMBER" texts as a TOML table."""
-    from flower_fedcon.errors import ConfigError
-    from flower_fedcon.runs.toml import write_value
-
-    table: dict[str, float] = {}
-    for entry in entries:
-        name, found, number = entry.partition("=")
-        try:
-            table[name] = float(number)
-        except ValueError:
-            found = ""
-        if not found or not name:
-            raise ConfigError(f"--{option} {entry}: write a name and a number, such as kkt=1e-6")
-    return write_value(table)
 
 
 def examples(*lines: str) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 
 from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
 from flower_fedcon.objectives.set_aside import is_ours
-from flower_fedcon.validation import Array, count, positive
+from flower_fedcon.validation import Array, count, up_to_one
 from flower_fedcon.wire.digests import digest, shown
 
 _log = logging.getLogger("flwr")
@@ -145,8 +145,8 @@ class Sample(Participation):
             raise ConfigError("Sample takes either count=... or fraction=..., and not both")
         if self.count is not None:
             count("Sample(count)", self.count)
-        elif not 0 < positive("Sample(fraction)", self.fraction) <= 1:
-            raise ConfigError(f"Sample(fraction) must be in (0, 1], got {self.fraction!r}")
+        else:
+            up_to_one("Sample(fraction)", self.fraction)
 
     def size(self, num_clients: int) -> int:
         """Return the number of clients in a cohort."""
@@ -183,8 +183,7 @@ class Bernoulli(Participation):
     p: float
 
     def __post_init__(self) -> None:
-        if not 0 < positive("Bernoulli(p)", self.p) <= 1:
-            raise ConfigError(f"Bernoulli(p) must be in (0, 1], got {self.p!r}")
+        up_to_one("Bernoulli(p)", self.p)
 
     def draw(self, num_clients: int, rng: np.random.Generator) -> list[int]:
         """Return a sorted, non-empty cohort."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.core.infos import ClientInfo, ClientInfos
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.protocol import UNIFORM, Setup
 from flower_fedcon.errors import ConfigError
@@ -73,6 +74,24 @@ def check_weighting(strategy: Method[Any], setup: Setup) -> None:
             f"examples before round 1, and client {unknown[0]} does not say it: write "
             "@train_step(num_examples=...), a function of the context"
         )
+
+
+def short_of_rows(batch_size: int | None, clients: Sequence[ClientInfo]) -> str:
+    """Return which clients have fewer rows than a batch is to have, and what they do; or "".
+
+    One that says 1 may be an objective that does not count its rows.
+    """
+    if batch_size is None:
+        return ""
+    many = isinstance(clients, ClientInfos)  # which have as many rows each
+    short = [c for c in (clients[:1] if many else clients) if 1 < c.num_examples < batch_size]
+    if not short:
+        return ""
+    first = f"client {short[0].name} has {short[0].num_examples}"
+    return (
+        f"batch_size={batch_size} is more than the rows of {len(clients) if many else len(short)} "
+        f"of {len(clients)} clients (the first, {first}): these take all their rows in each step"
+    )
 
 
 def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, Self
@@ -28,7 +27,7 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.regularizers import ElasticNet, Regularizer, WithIntercept
 from flower_fedcon.runs.convergence import separated_by, separating
-from flower_fedcon.solvers.quadratic_models import ALIKE
+from flower_fedcon.solvers.quadratic_models import hardly_apart
 from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, choice, expect_unmasked, real, total
 
@@ -198,12 +197,15 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = max(1, int(path.rounds.sum()))
         self._take(np.asarray(path.x[place]))
 
+    @property
+    def _feature_names(self) -> list[str]:
+        return [*map(str, getattr(self, "feature_names_in_", range(self.n_features_in_)))]
+
     def _separated(self, path: RegularizationPath, place: int) -> str:
         """Return which columns separate the outcome, in words; "" for none."""
         if place not in (-1, len(path) - 1):
             return ""
-        names = getattr(self, "feature_names_in_", range(self.n_features_in_))
-        columns = separating(path.runaway, np.shape(path.x[place]), [*map(str, names)])
+        columns = separating(path.runaway, np.shape(path.x[place]), self._feature_names)
         held = bool(path.values[place])
         return columns and separated_by(columns, "take a penalty", held=held)
 
@@ -214,16 +216,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc]
             return ""
         used = np.where(x.reshape(-1) != 0, path.apart, 1.0)
         used = used.reshape(len(x), -1).min(axis=1)[: self.n_features_in_]  # of each column
-        column, share = int(used.argmin()), float(used.min())
-        if share >= ALIKE:
-            return ""
-        name = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))[column]
-        digits = max(0, math.floor(math.log10(max(share, 1e-300) / np.finfo(x.dtype).eps)))
-        return (
-            f"rounding is the limit: of column {str(name)!r} all but {share:.0e} is a combination "
-            f"of the others, which leaves about {digits} digits of its coefficient: center it, "
-            "leave out a column, or take a penalty"
-        )
+        return hardly_apart(used, [f"column {name!r}" for name in self._feature_names])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

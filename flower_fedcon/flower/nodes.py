@@ -234,8 +234,12 @@ class Nodes:
                 )
             if told != online.keys():
                 told = set(online)
-                _log.info("%d of %d clients are here; missing: %s", len(online), wanted,
-                          self._absent(online, wanted))  # fmt: skip
+                if known or least:
+                    missing = f"{len(online)} of {wanted} clients are here; missing: "
+                    missing += self._absent(online, wanted)
+                else:  # no node has said yet how many there are
+                    missing = f"no client is here yet{self._reasons()}"
+                _log.info("%s", missing)
             time.sleep(mail.POLL[1])
         return [self.infos[name] for name in sorted(online, key=natural)]
 

@@ -20,9 +20,9 @@ from types import FrameType
 from typing import Any
 
 from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, TRAIN, Request, RunInfo
-from flower_fedcon.errors import ConfigError, RefusedError, nearest
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.solvers import SGD, LocalSolver
-from flower_fedcon.validation import Array, choice, count, positive
+from flower_fedcon.validation import Array, choice, count, fields_of_node, positive
 
 EVALUATE = "evaluate"
 PHASES = (TRAIN, QUERY, CERTIFY, EVALUATE, PREPARE)
@@ -140,12 +140,7 @@ class Policy:
         ConfigError
             If the configuration has an unknown key of a policy, or a value is out of range.
         """
-        known = {_PREFIX + f.name.replace("_", "-"): f.name for f in fields(cls)}
-        said = {key: value for key, value in node_config.items() if key.startswith(_PREFIX)}
-        for key in said:
-            if key not in known:
-                raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, known)}")
-        return replace(given or cls(), **{known[key]: value for key, value in said.items()})
+        return replace(given or cls(), **fields_of_node(cls, _PREFIX, node_config))
 
     # --- what is asked ---------------------------------------------------------------------------
 

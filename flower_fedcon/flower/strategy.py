@@ -211,7 +211,8 @@ class FlowerStrategy(Strategy):
             _log.info("\t├──> %s:", title)
             for place, (name, value) in enumerate(values.items(), 1):
                 branch = "└──" if place == len(values) else "├──"
-                _log.info("\t│\t%s %s: %r", branch, name, value)
+                where = " (of clients with an objective)" if name == "local_solver" else ""
+                _log.info("\t│\t%s %s: %r%s", branch, name, value, where)
         try:
             card = self.card()
         except ConfigError:  # an algorithm of one's own need not have one

@@ -28,6 +28,20 @@ class SmoothFunction(Protocol):
         """Return the gradient at x, in the shape of x."""
 
 
+def places_of_rows(rows: object) -> Array:
+    """Return the rows of a batch as an array of integers.
+
+    Raises
+    ------
+    ConfigError
+        If they are none.
+    """
+    found = np.asarray(rows)
+    if found.ndim != 1 or found.size == 0 or found.dtype.kind not in "iu":
+        raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
+    return found
+
+
 class Objective(ABC):
     """A differentiable function f of a model x.
 

@@ -47,7 +47,6 @@ class CompiledRows:
     ) -> None:
         self.module, self.tables, self.targets = module, tables, targets
         self.factors, self.logistic, self.ridges = factors, logistic, ridges
-        self._none = module.read_only(np.empty((0, 0), tables.dtype))
 
     def of(self, tables: Array, targets: Array, which: Which) -> CompiledRows:
         """Return the same for some of the clients, whose tables and targets these are."""

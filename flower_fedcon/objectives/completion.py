@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.base import Objective, places_of_rows
 from flower_fedcon.sets.operators import MatrixOperator
 from flower_fedcon.validation import Array, count, float_array, plain_array, positive
 
@@ -115,9 +115,7 @@ class MatrixCompletion(Objective):
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Return k times the gradient at x of the mean over some of the k observations."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
-            raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
+        rows = places_of_rows(rows)
         factor = 2.0 * self.scale * self.num_examples / rows.size
         residual = x[self.rows[rows], self.cols[rows]] - self.values[rows]
         return self._spread(factor * residual, self._flat[rows])

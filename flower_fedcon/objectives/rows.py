@@ -12,7 +12,7 @@ import numpy as np
 
 from flower_fedcon.arrays import dot, is_array, times, wide
 from flower_fedcon.errors import ConfigError, printable
-from flower_fedcon.objectives.base import Objective
+from flower_fedcon.objectives.base import Objective, places_of_rows
 from flower_fedcon.objectives.client_axis import (
     Stackable,
     Which,
@@ -526,9 +526,7 @@ class LinearModel(Objective, Stackable):
 
     def batch_gradient(self, x: Array, rows: Array) -> Array:
         """Return the gradient at x of the mean over `rows` (integers), l2 included."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or rows.size == 0 or rows.dtype.kind not in "iu":
-            raise ConfigError("rows must be a one-dimensional, non-empty array of integers")
+        rows = places_of_rows(rows)
         weights = None if self.weights is None else self.weights[rows]
         if self.sparse:
             data = self.rows[rows]

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.privacy.accountant import library
-from flower_fedcon.validation import count, optional, positive
+from flower_fedcon.validation import count, fields_of_node, optional, positive
 
 _PREFIX = "privacy."
 
@@ -78,20 +78,16 @@ class ExampleDP:
         ConfigError
             If the configuration has an unknown key, or too few.
         """
-        known = {_PREFIX + f.name.replace("_", "-"): f.name for f in fields(cls)}
-        said = {k: v for k, v in node_config.items() if k.startswith(_PREFIX)}
-        for key in said:
-            if key not in known:
-                raise ConfigError(f"unknown key {key!r} of this node: {nearest(key, known)}")
-        values = {known[key]: value for key, value in said.items()}
+        values = fields_of_node(cls, _PREFIX, node_config)
         if given is not None:
             return replace(given, **values)
         if not values:
             return None
-        for key in list(known)[:3]:
-            if key not in said:
+        for name in [f.name for f in fields(cls)][:3]:
+            if name not in values:
+                there, missing = (_PREFIX + n.replace("_", "-") for n in (min(values), name))
                 raise ConfigError(
-                    f"this node's configuration has {min(said)}, and no {key}: add it"
+                    f"this node's configuration has {there}, and no {missing}: add it"
                 )
         return cls(**values)
 

@@ -11,11 +11,15 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.problems.reference import Reference, curvature_along
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.solvers.units import units_of
-from flower_fedcon.validation import Array, positive
+from flower_fedcon.validation import Array
 
 Function = Callable[[Array], float]
 Slope = Callable[[Array], Array]
 _SMALL = 1e-6  # a constraint this close to its bound may have a multiplier
+_TOLERANCE = 1e-5
+"""To which the residual comes down, relative to the largest slope at x0, and to the square of which
+the constraints do, relative to their sizes there.
+"""
 _OPTIONS = {"maxiter": 2000, "ftol": 1e-15}
 _STEPS_INSIDE = 5
 _PAIRS = 10  # of points of each scale, between which gradients must be monotone
@@ -29,7 +33,6 @@ def solve_constrained(
     x0: Array,
     *,
     curvatures: Array | None = None,
-    tolerance: float = 1e-5,
 ) -> Reference:
     """Minimise F(x) subject to g_k(x) <= 0, all convex and smooth, to a certified residual.
 
@@ -47,9 +50,6 @@ def solve_constrained(
         Where to start.
     curvatures : array, optional
         About how far F curves along each entry, from which the units of the entries follow.
-    tolerance : float
-        The residual must come down to the tolerance, relative to the gradient of F at x0, and the
-        constraints to the tolerance's square, relative to their sizes there.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def solve_constrained(
     value, gradient = scales.function(value, gradient)
     given_bounds = constraints, jacobian
     constraints, jacobian = scales.bounds(constraints, jacobian)
-    start, target = given / scales.x, positive("tolerance", tolerance)
+    start = given / scales.x
 
     slopes = _rows(jacobian, shape)
     found = minimize(
@@ -91,15 +91,15 @@ def solve_constrained(
         },
         options=_OPTIONS,
     )
-    x, g = _moved_inside(constraints, slopes, found.x, shape, tolerance**2)
+    x, g = _moved_inside(constraints, slopes, found.x, shape, _TOLERANCE**2)
     binding = slopes(x)[g > -_SMALL]
     slope = gradient(x.reshape(shape)).ravel()
     residual = float(np.linalg.norm(slope))
     if len(binding):
         residual = float(nnls(binding.T, -slope)[1])
-    if g.max() > tolerance**2:
-        _raise_if_nothing_keeps(*given_bounds, given, curvatures, tolerance)
-    if not residual <= target or not g.max() <= tolerance**2:
+    if g.max() > _TOLERANCE**2:
+        _raise_if_nothing_keeps(*given_bounds, given, curvatures)
+    if not residual <= _TOLERANCE or not g.max() <= _TOLERANCE**2:
         raise FedConError(
             f"the reference stopped at a residual of {residual:.3g} and constraints up to "
             f"{g.max():.3g} of what they are at x0 ({found.message}): looser constraints may help; "
@@ -118,7 +118,6 @@ def least_violation(
     x0: Array,
     *,
     curvatures: Array | None = None,
-    tolerance: float = 1e-5,
 ) -> Reference:
     """Minimise max_k g_k(x), all convex and smooth, to a certified residual.
 
@@ -127,8 +126,7 @@ def least_violation(
 
     Parameters
     ----------
-    constraints, jacobian, x0, curvatures, tolerance : see `solve_constrained`
-        The residual must come down to tolerance times the largest slope at x0.
+    constraints, jacobian, x0, curvatures : see `solve_constrained`
 
     Raises
     ------
@@ -172,7 +170,7 @@ def least_violation(
     sums = np.ones((1, len(rows)))  # the weights' sum, which is 1
     weights, _ = nnls(np.vstack([rows.T, sums]), np.append(np.zeros(x.size), 1.0))
     residual = float(np.linalg.norm(weights @ rows)) / max(float(weights.sum()), 1e-300)
-    if not residual <= positive("tolerance", tolerance):
+    if not residual <= _TOLERANCE:
         raise FedConError(
             f"the least violation was not found: SLSQP stopped at {scales.g * g.max():.3g}, with a "
             f"relative residual of {residual:.3g} ({found.message}): add l2"
@@ -249,17 +247,14 @@ def _raise_if_nothing_keeps(
     jacobian: Slope,
     x0: Array,
     curvatures: Array | None,
-    tolerance: float,
 ) -> None:
     """Raise if the constraints are certain to leave no point."""
     try:
-        least = least_violation(
-            constraints, jacobian, x0, curvatures=curvatures, tolerance=tolerance
-        )
+        least = least_violation(constraints, jacobian, x0, curvatures=curvatures)
     except FedConError:  # not certain
         return
     doubt = least.residual * least.length(least.x - x0)
-    if least.value > max(tolerance**2 * float(np.abs(constraints(x0)).max()), doubt):
+    if least.value > max(_TOLERANCE**2 * float(np.abs(constraints(x0)).max()), doubt):
         raise FedConError(
             f"no model keeps these bounds: the largest constraint is at least about "
             f"{least.value:.3g} above 0 at all of them. Take bounds that are higher by more than "

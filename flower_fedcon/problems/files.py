@@ -70,9 +70,7 @@ def files(
         raise ConfigError(f"give l1 or l1_radius, not both: got l1={l1!r}, l1_radius={l1_radius!r}")
     regularizer = None if l1 is None else L1(nonnegative("l1", l1))
     constraint = None if l1_radius is None else L1Ball(positive("l1_radius", l1_radius))
-    paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
-    if not paths:
-        raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
+    paths = paths_of(data)
     if partition is None:
         names = paths
         objectives = [load_file(path, num_classes=num_classes, l2=l2) for path in paths]
@@ -152,6 +150,20 @@ def _objective(
         return SoftmaxRegression(arrays["A"], arrays["y"], num_classes, l2)
     except ConfigError as error:
         raise ConfigError(f"{whose}: {error}") from None
+
+
+def paths_of(data: str | list[str]) -> list[str]:
+    """Return the files that a pattern matches, or that a list names.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
+    paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
+    if not paths:
+        raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
+    return paths
 
 
 def natural(path: str) -> list[tuple[int, str]]:

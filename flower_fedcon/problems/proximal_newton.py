@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flower_fedcon.problems.coordinate_descent import solved
-from flower_fedcon.solvers.quadratic_models import ALIKE, apart
+from flower_fedcon.solvers.quadratic_models import apart, hardly_apart
 from flower_fedcon.validation import Array
 
 _MOST = 200  # steps
@@ -119,18 +119,7 @@ def excess(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> float:
 
 def interchangeable(smooth: _Smooth, weights: tuple[Array, Array], x: Array) -> str:
     """Return which entries rounding can hardly tell apart, in words; "" if it can all of them."""
-    l1, l2 = (each.reshape(-1) for each in weights)
-    free = (x.reshape(-1) != 0) | (l1 == 0)
-    shares = apart(smooth.hessian(x) + np.diag(l2), free)
-    alike = np.flatnonzero(shares < ALIKE)
-    if not alike.size:
-        return ""
-    first = alike[np.argsort(shares[alike], kind="stable")][:3]
-    names = ", ".join(str(j) for j in np.sort(first).tolist())
-    return (
-        f"rounding is the limit: of entries {names} of the model all but {shares.min():.0e} is a "
-        "combination of others; leave out columns, center them, or add a penalty"
-    )
+    return hardly_apart(apart(smooth.hessian(x), weights, x))
 
 
 def _subgradient(x: Array, g: Array, l1: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from flower_fedcon.core.preparing import STAGES, Preparing
 from flower_fedcon.core.protocol import EXAMPLES, UNIFORM, WEIGHTINGS, Reply, Request
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.files import natural
+from flower_fedcon.problems.files import natural, paths_of
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.problems.stated import stated
 from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
@@ -108,9 +107,7 @@ def clients_of(
 ) -> tuple[list[Table], list[str]]:
     """Return the clients' tables and names; see `tables`."""
     known = Schema.load(schema)
-    paths = sorted(glob.glob(data), key=natural) if isinstance(data, str) else list(data)
-    if not paths:
-        raise ConfigError(f"no file matches {data!r} in {Path.cwd()}")
+    paths = paths_of(data)
     if (client_column, partition) != (None, None) and len(paths) != 1:
         raise ConfigError(f"client_column and partition are for one file, data names {len(paths)}")
     if partition is not None:

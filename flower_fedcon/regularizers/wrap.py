@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers.base import Regularizer, check_prox, check_step
 from flower_fedcon.regularizers.elementwise import Zero
 from flower_fedcon.sets import ConstraintSet
-from flower_fedcon.sets.product import check_packed, check_parts, join, split
-from flower_fedcon.sets.shapes import ByValue, size_of
+from flower_fedcon.sets.product import OfLayers, check_parts, join
 from flower_fedcon.validation import Array, nonnegative
 
 
@@ -110,7 +108,7 @@ class Foreign(Regularizer):
 
 
 @dataclass(frozen=True, eq=False)
-class Separable(ByValue, Regularizer):
+class Separable(OfLayers[Regularizer], Regularizer):
     """psi(x) = the sum of one regularizer for each layer of a model that is a list of arrays.
 
     The layers are packed one after another into a vector, as for every algorithm.
@@ -137,23 +135,10 @@ class Separable(ByValue, Regularizer):
         for part, shape in parts:
             part.check_shape(shape)
 
-    @cached_property
-    def _shapes(self) -> list[tuple[int, ...]]:
-        return [shape for _, shape in self.parts]
-
     @property
     def weak_convexity(self) -> float:
         """The largest of the layers'."""
         return max((part.weak_convexity for part, _ in self.parts), default=0.0)
-
-    def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise unless models are vectors of as many entries as the layers have."""
-        check_packed(self, sum(map(size_of, self._shapes)), shape)
-
-    def _layers(self, x: Array, batch: int = 0) -> list[tuple[Regularizer, Array]]:
-        self.check_shape(x.shape[batch:])
-        layers = split(x, self._shapes, batch)
-        return [(part, layer) for (part, _), layer in zip(self.parts, layers, strict=True)]
 
     def value(self, x: Array) -> float:
         """Return psi(x)."""

@@ -128,7 +128,7 @@ def load(
                 f"allow_changes has {name!r}, which no run has: {nearest(name, {*now, *then})}"
             )
     for name in [*now, *(then.keys() - now.keys())]:
-        change = _change(name, then.get(name), now.get(name))
+        change = _change(name, then.get(name), now.get(name), setup.names)
         if change and (name in essential or name not in allow_changes):
             allow = "" if name in essential else (
                 f"allow this change (allow_changes=[{name!r}], --allow-change {name}), "
@@ -216,7 +216,9 @@ def _is_entry(entry: Any) -> bool:
     return all(isinstance(text, str) for text in texts)
 
 
-def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+def _change(
+    name: str, then: dict[str, Any] | None, now: dict[str, Any] | None, clients: Sequence[str]
+) -> str:
     """Return what has changed, or ""."""
     if then is None or now is None:
         before, after = ("not set" if one is None else one["text"] for one in (then, now))
@@ -225,11 +227,13 @@ def _change(name: str, then: dict[str, Any] | None, now: dict[str, Any] | None) 
     if before == after:
         return ""
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        other = [
-            str(j) for j, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1
-        ]
-        which = f" ({len(other)} of {len(after)}, first {other[0]})" if len(after) > 1 else ""
-        return f"{name} is not what it was{which}"
+        if len(after) == 1:
+            return f"{name} is not what it was"
+        other = [j for j, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1]
+        return (
+            f"{name} is not what it was: that of {len(other)} of {len(after)} clients is other, "
+            f"the first is client {clients[other[0]]}"
+        )
     if name == "code":
         return "the algorithm's code is not what it was"
     if then["text"] != now["text"]:

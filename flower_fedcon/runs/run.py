@@ -25,6 +25,7 @@ from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.core.start import short_of_rows
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.runs import asked_rounds, audit_log, checkpoint
 from flower_fedcon.runs.audit_log import AuditLog
@@ -94,6 +95,8 @@ class Run:
             if snapshot:
                 self.server.resume(snapshot)
             engine.open(self.server.info)
+            if few := short_of_rows(strategy.batch_size, setup.clients):
+                _strategies_log.warning("%s", few)
         except BaseException:
             self.close()
             raise
@@ -242,8 +245,9 @@ class Run:
         if directory is None:
             return history
         if found is None:
-            if plan.resume and directory.exists:
-                _log.warning("no checkpoint in %s: starting from round 1", directory.path)
+            if plan.resume:
+                lacks = "no checkpoint in" if directory.exists else "there is no folder"
+                _log.warning("%s %s to resume: starting from round 1", lacks, directory.path)
             directory.create(self.server, plan, self._problem)
             self._begin_audit(directory.path)
             return history

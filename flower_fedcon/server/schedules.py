@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.validation import count, nonnegative, positive
+from flower_fedcon.validation import count, nonnegative, positive, up_to_one
 
 __all__ = ["Constant", "Cosine", "Inverse", "InverseSqrt", "Schedule", "StepDecay"]
 
@@ -223,11 +223,9 @@ class StepDecay(_Falling):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "every", count("StepDecay(every)", self.every))
-        object.__setattr__(self, "factor", positive("StepDecay(factor)", self.factor))
+        object.__setattr__(self, "factor", up_to_one("StepDecay(factor)", self.factor))
         smallest = nonnegative("StepDecay(smallest)", self.smallest)
         object.__setattr__(self, "smallest", smallest)
-        if self.factor > 1:
-            raise ConfigError(f"StepDecay(factor) must be in (0, 1], got {self.factor:g}")
         if smallest > self.initial:
             raise ConfigError(
                 f"StepDecay(smallest) must be at most initial = {self.initial:g}, got {smallest:g}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from flower_fedcon.sets.atoms import Atom, each_atom, number_arrays
 from flower_fedcon.sets.base import ConstraintSet
 from flower_fedcon.sets.shapes import ByValue, size_of
 from flower_fedcon.validation import Array, count
+
+Part = TypeVar("Part")
 
 
 def check_parts(name: str, parts: Any, kind: Any) -> tuple[tuple[Any, tuple[int, ...]], ...]:
@@ -51,13 +53,34 @@ def join(parts: Sequence[Array], batch: int) -> Array:
     return np.concatenate([p.reshape((*p.shape[:batch], -1)) for p in parts], axis=-1)
 
 
-def check_packed(owner: object, size: int, shape: tuple[int, ...]) -> None:
-    """Raise unless `shape` is that of a packed vector of `size` entries."""
-    if shape != (size,):
-        raise ConfigError(
-            f"a {type(owner).__name__} of {size} entries in all takes a list of layers, or a "
-            f"vector of that length; the model has shape {shape}"
-        )
+class OfLayers(ByValue, Generic[Part]):
+    """What acts on each layer of a packed model by a part of its own.
+
+    Attributes
+    ----------
+    parts : tuple of (part, shape)
+        In the order of the layers.
+    """
+
+    parts: tuple[tuple[Part, tuple[int, ...]], ...]
+
+    @cached_property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [shape for _, shape in self.parts]
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Raise unless models are vectors of as many entries as the layers have."""
+        size = sum(map(size_of, self._shapes))
+        if shape != (size,):
+            raise ConfigError(
+                f"a {type(self).__name__} of {size} entries in all takes a list of layers, or a "
+                f"vector of that length; the model has shape {shape}"
+            )
+
+    def _layers(self, x: Array, batch: int = 0) -> list[tuple[Part, Array]]:
+        self.check_shape(x.shape[batch:])
+        layers = split(x, self._shapes, batch)
+        return [(part, layer) for (part, _), layer in zip(self.parts, layers, strict=True)]
 
 
 class ProductAtom(Atom):
@@ -110,7 +133,7 @@ class ProductAtom(Atom):
 
 
 @dataclass(frozen=True, eq=False)
-class Product(ByValue, ConstraintSet):
+class Product(OfLayers[ConstraintSet], ConstraintSet):
     """One set for each layer of a model that is a list of arrays.
 
     The layers are packed one after another into a vector, as for every algorithm.
@@ -137,23 +160,10 @@ class Product(ByValue, ConstraintSet):
         for part, shape in parts:
             part.check_shape(shape)
 
-    @cached_property
-    def _shapes(self) -> list[tuple[int, ...]]:
-        return [shape for _, shape in self.parts]
-
     @property
     def scale(self) -> float:
         """The largest scale of a part."""
         return max(part.scale for part, _ in self.parts)
-
-    def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Raise unless models are vectors of as many entries as the layers have."""
-        check_packed(self, sum(map(size_of, self._shapes)), shape)
-
-    def _layers(self, x: Array, batch: int = 0) -> list[tuple[ConstraintSet, Array]]:
-        self.check_shape(x.shape[batch:])
-        layers = split(x, self._shapes, batch)
-        return [(part, layer) for (part, _), layer in zip(self.parts, layers, strict=True)]
 
     def contains(self, x: Array, tolerance: float = 1e-12) -> bool:
         """Return whether every layer is in its set."""

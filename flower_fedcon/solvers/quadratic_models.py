@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,8 +16,7 @@ from flower_fedcon.validation import Array
 _STEPS = 20_000
 _STEADY = 1e-13  # of the entries' curvature: what keeps a singular system solvable
 _PULLS = 20  # how often at most
-ALIKE = 1e-10
-"""The share of an entry's square, no combination of others, that leaves 5 digits: see `apart`."""
+_ALIKE = 1e-10  # the share of an entry's square, no combination of others, that leaves 5 digits
 _NEAR = 1e-4  # relative: a step after which the next one is not worth its while
 
 
@@ -131,7 +132,7 @@ def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
     return (sizes * z).reshape(start.shape).astype(start.dtype, copy=False)
 
 
-def apart(H: Array, among: Array) -> Array:
+def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
     """Return which share of each entry's square is no combination of the others.
 
     In a regression that is 1 - R^2 of a column by the others. Rounding leaves about 15 digits of
@@ -140,16 +141,22 @@ def apart(H: Array, among: Array) -> Array:
     Parameters
     ----------
     H : array, shape (d, d)
-    among : array of bool, shape (d,)
-        The entries that count; the others' share is 1.
+        The Hessian, without the penalty.
+    weights : tuple of two arrays
+        The weights of |x_i| and of x_i^2/2 in the penalty.
+    x : array of d entries
+        Those that the penalty holds at 0 do not count: their share is 1.
 
     Examples
     --------
-    >>> apart(np.array([[4.0, 2.0], [2.0, 4.0]]), np.array([True, True]))
+    >>> none = np.zeros(2), np.zeros(2)
+    >>> apart(np.array([[4.0, 2.0], [2.0, 4.0]]), none, np.array([1.0, 0.0]))
     array([0.75, 0.75])
     """
+    l1, l2 = (each.reshape(-1) for each in weights)
+    H = H + np.diag(l2)
     shares, sizes = np.ones(len(H)), np.sqrt(np.diag(H))
-    chosen = np.flatnonzero(among & (sizes > 0))
+    chosen = np.flatnonzero(((x.reshape(-1) != 0) | (l1 == 0)) & (sizes > 0))
     if not chosen.size:
         return shares
     own = H[np.ix_(chosen, chosen)] / sizes[chosen] / sizes[chosen, None]
@@ -157,6 +164,25 @@ def apart(H: Array, among: Array) -> Array:
     inverse = np.diag(np.linalg.inv(own))
     shares[chosen] = np.where(inverse > 0, 1.0 / np.where(inverse > 0, inverse, 1.0), 0.0)
     return shares
+
+
+def hardly_apart(shares: Array, names: Sequence[str] = ()) -> str:
+    """Return which entries rounding can hardly tell apart, in words; "" if it can all of them.
+
+    >>> hardly_apart(np.array([1.0, 1e-13, 1e-12]), ["age", "left", "right"])[:51]
+    'rounding is the limit: of left, right all but 1e-13'
+    """
+    alike = np.flatnonzero(shares < _ALIKE)
+    if not alike.size:
+        return ""
+    first = np.sort(alike[np.argsort(shares[alike], kind="stable")][:5]).tolist()
+    listed = ", ".join(str(names[j]) if len(names) else f"entry {j}" for j in first)
+    least = float(shares.min())
+    digits = max(0, math.floor(math.log10(max(least, 1e-300) / np.finfo(np.float64).eps)))
+    return (
+        f"rounding is the limit: of {listed} all but {least:.0e} is a combination of the others, "
+        f"which leaves about {digits} digits: center columns, leave some out, or take a penalty"
+    )
 
 
 def _is_definite(H: Array, least: float) -> bool:

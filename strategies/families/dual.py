@@ -13,7 +13,7 @@ from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.solvers import gap_tolerance
 from flower_fedcon.strategies.families.minimization import LocalMinimization, MinimizationOptions
 from flower_fedcon.strategies.families.mirrored import HasMirror, Mirrored
-from flower_fedcon.validation import choice, nonnegative, optional, positive
+from flower_fedcon.validation import choice, nonnegative, optional, positive, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State", bound=HasMirror)
@@ -87,13 +87,11 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         self.momentum = optional(nonnegative, "momentum", momentum)
         self.regularizer = None if regularizer is None else as_regularizer(regularizer)
         self.form = None if form is None else choice("form", form, FORMS)
-        self.reply_rate = positive("reply_rate", reply_rate)
+        self.reply_rate = up_to_one("reply_rate", reply_rate)
         self.stopping = choice("stopping", stopping, ("solver", "gap"))
         self.gap_gamma = positive("gap_gamma", gap_gamma)
         self.regularization = nonnegative("regularization", regularization)
         self.mirror = bool(mirror)
-        if self.reply_rate > 1:
-            raise ConfigError(f"reply_rate must be in (0, 1], got {reply_rate!r}")
 
     def why_no_epochs(self) -> str:
         """Return why SGD is refused, where solves end by the gap rule."""

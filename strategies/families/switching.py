@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Required, Self, TypeVar, Unpack
+from typing import Any, NamedTuple, Self, TypeVar, Unpack
 
 import numpy as np
 
@@ -20,21 +20,6 @@ State = TypeVar("State")
 _log = logging.getLogger("flwr.strategies")
 OUT_OF_REACH = "no model keeps the bound: FederatedProblem.least_violation says by how much"
 _CLEARLY = 2  # tolerances above 0: soft switching rests at one at most, and steps lead past it
-
-
-class SwitchingOptions(CompressionOptions, total=False):
-    """The arguments of `Switching`."""
-
-    client_lr: float | None
-    local_steps: Required[int]
-    tolerance: float | None
-    distance: float | None
-    lipschitz: float | None
-    switching: str
-    sharpness: float | None
-    output: str
-    constraints: str
-    groups: int | None
 
 
 class SwitchingConstants(NamedTuple):

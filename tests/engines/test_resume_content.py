@@ -97,7 +97,7 @@ def own(regularizer: Any) -> tuple[FedMiD, FederatedProblem]:
 
 
 STEPS = FedAvg(client_lr=1e-4, local_steps=1)
-DATA = r"data is not what it was \(1 of 2, first 1\)"
+DATA = "data is not what it was: that of 1 of 2 clients is other, the first is client 1"
 
 
 def federated(*objectives: Any, **more: Any) -> FederatedProblem:
@@ -113,7 +113,7 @@ CHANGES = {
     "weights": Change(
         (STEPS, federated(squares(0), squares(1))),
         (STEPS, federated(squares(0), squares(1), weights=[1, 2])),
-        r"data is not what it was \(2 of 2, first 0\)",
+        "that of 2 of 2 clients is other, the first is client 0",
     ),
     "class": Change((STEPS, federated(Own(0), Own(1))), (STEPS, federated(Own(0), Other(1))), DATA),
     "own data": Change(

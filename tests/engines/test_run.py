@@ -22,7 +22,7 @@ from flower_fedcon import (
 from flower_fedcon.core.protocol import Reply
 from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, FedConError, RoundError
-from flower_fedcon.objectives import Quadratic
+from flower_fedcon.objectives import LeastSquares, Quadratic
 from flower_fedcon.problems.reference import Reference
 from flower_fedcon.strategies import FedAvg, FedFW, FedFWPlus, FedSGM
 from flower_fedcon.wire.whole_files import atomic, write_text
@@ -178,6 +178,28 @@ def test_resuming_with_fewer_rounds_is_said(tmp_path, caplog):
     assert "run holds 4 rounds, more than the 2 asked for" in caplog.text
     with pytest.raises(ConfigError, match=r"go on with resume=True \(--resume\)"):
         simulate(avg(), q6(), 4, run_dir=tmp_path / "run")
+
+
+def test_resuming_what_is_not_there_is_said(tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="flwr"):
+        history = simulate(avg(), q6(), 2, run_dir=tmp_path / "typo", resume=True)
+    assert history["round"][-1] == 2
+    assert f"there is no folder {tmp_path / 'typo'} to resume: starting from round 1" in caplog.text
+
+
+def test_batches_of_more_rows_than_clients_have_are_said_once(caplog):
+    rows = [np.eye(m, 3) for m in (2, 3, 4)]
+    problem = FederatedProblem([LeastSquares(A, np.ones(len(A))) for A in rows])
+
+    def play(size):
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="flwr"):
+            simulate(FedAvg(client_lr=0.1, local_steps=2, batch_size=size), problem, 3)
+        return caplog.text
+
+    assert "batch_size" not in play(2)
+    assert "rows of 1 of 3 clients (the first, client 0 has 2)" in play(3)
+    assert play(4).count("batch_size=4 is more than the rows of 2 of 3 clients") == 1
 
 
 def test_run_directory(tmp_path):

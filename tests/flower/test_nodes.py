@@ -15,7 +15,7 @@ from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import mail, nodes
-from flower_fedcon.strategies import FedDyn
+from flower_fedcon.strategies import FedDyn, FedProx
 
 SIX = {"num_clients": 6}
 
@@ -108,6 +108,17 @@ def test_the_run_starts_with_the_minimum_asked_for(log):
         avg().start(grid, min_clients_to_start=5, **options)
     with pytest.raises(ConfigError, match="min_clients_to_start is 7, more than num_clients, 6"):
         avg().start(grid, min_clients_to_start=7, **SIX)
+
+
+@on_grid
+def test_nothing_is_counted_before_a_node_has_said_how_many_there_are(log):
+    grid = FakeGrid(q6_objectives(), hidden=range(990, 1001))
+    FedProx(proximal=1.0).start(grid, num_rounds=1)
+    assert "no client is here yet" in log.messages
+    assert not any(
+        "0 of 1" in message or "missing: client 0" in message for message in log.messages
+    )
+    assert any("local_solver: Exact() (of clients with an objective)" in m for m in log.messages)
 
 
 @on_grid

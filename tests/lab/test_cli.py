@@ -17,7 +17,7 @@ from harness import Command, refusal
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems import BUILDERS, builder
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.registry import algorithms
+from flower_fedcon.registry import algorithms, client_class
 from flower_fedcon.runs.history import History
 from flower_fedcon.validation import parameters
 
@@ -48,10 +48,19 @@ def test_list_on_a_narrow_terminal(fedcon: Command, monkeypatch: pytest.MonkeyPa
         assert name in out
 
 
+def test_a_pipe_is_as_wide_as_asked(fedcon: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, widest in (("80", 80), (None, 160)):
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", columns)
+        assert max(map(len, fedcon("list")[1].splitlines())) == widest
+
+
 @pytest.mark.parametrize("name", [kind.__name__ for kind in algorithms().values()])
 def test_info(fedcon: Command, name: str) -> None:
     code, out, error = fedcon("info", name.lower())
     assert (code, error) == (0, "")
+    assert (" batch_size " in out) == ("batch_size" in client_class(name.lower()).fields)
     for words in ("update", "lost state", "uplink", "Hyperparameters", "participation", "Default"):
         assert words in out
 

@@ -138,6 +138,10 @@ def test_resume_goes_on_to_the_same_bytes(fedcon: Command) -> None:
     assert fedcon("run", "small.toml", "--run-dir", "whole", "--rounds", "30")[0] == 0
     assert fedcon("run", "small.toml", "--run-dir", "part", "--checkpoint-every", "7")[0] == 0
     more = ["run", "small.toml", "--run-dir", "part", "--resume", "--rounds", "30"]
+    assert "there is no folder prat to resume" in refusal(
+        fedcon, "run", "small.toml", "--run-dir", "prat", "--resume"
+    )
+    assert not Path("prat").exists()
     assert "penalty was 5.0, is 6.0" in refusal(fedcon, *more, "--set", "algorithm.penalty=6.0")
     assert fedcon(*more)[0] == 0
     whole, part = (np.load(f"{folder}/model.npz")["x"] for folder in ("whole", "part"))

@@ -104,8 +104,8 @@ def test_cells() -> None:
 def test_refusals(fedcon: Command) -> None:
     assert fedcon("run", "small.toml", "--rounds", "2", "--run-dir", "one")[0] == 0
     for options, words in (
-        (["--to", "residual="], "write a column and a level"),
-        (["--to", "residual=x"], "write a column and a level"),
+        (["--to", "residual="], "write a name and a number"),
+        (["--to", "residual=x"], "write a name and a number"),
         (["--to", "residua=1"], "did you mean 'residual'"),
         (["--to", "residual=99", "--of", "byte"], "did you mean 'bytes'"),
         (["--to", "residual=99", "--middle", "mode"], "middle must be one of"),

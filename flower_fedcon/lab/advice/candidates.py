@@ -108,7 +108,8 @@ def candidates(
             else:
                 reason = why_mismatched(strategy, problem) or ""
         if reason:
-            others[kind.__name__] = reason.partition(": take ")[0]
+            own = reason.partition(": take ")[0].removeprefix(kind.title)
+            others[kind.__name__] = own.lstrip(": ")
             continue
         measured = None if study is None else study.best(kind.__name__)
         burden = strategy.most_entries(problem.layout) / problem.layout.size

@@ -125,12 +125,10 @@ def facts_of(problem: FederatedProblem, participation: Participation) -> Facts:
     )
 
 
-def setup_of(problem: FederatedProblem, participation: Participation, rounds: int = 100) -> Setup:
+def setup_of(problem: FederatedProblem, participation: Participation) -> Setup:
     """Return what a strategy is told before a run."""
     infos: Sequence[ClientInfo] = LocalEngine(problem).describe()
-    return Setup.of(
-        infos, rounds, problem.layout, participation, 0, preparation=problem.preparation
-    )
+    return Setup.of(infos, 100, problem.layout, participation, 0, preparation=problem.preparation)
 
 
 def _probe(clients: Sequence[Any], start: Array) -> tuple[float, bool]:

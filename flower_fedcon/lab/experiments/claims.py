@@ -133,7 +133,7 @@ class Claims:
     """
 
     def __init__(self, path: Path, *, quick: bool = False) -> None:
-        self.name, self._source, self._quick = path.stem, str(path), quick
+        self.name, self._source = path.stem, str(path)
         tables = read_toml(path)
         with context(self._source):
             check_keys(tables, _TOP)

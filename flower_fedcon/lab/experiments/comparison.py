@@ -13,7 +13,7 @@ from flower_fedcon.errors import FedConError
 from flower_fedcon.lab.experiments.console import console, results, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.figures import plot_histories
-from flower_fedcon.lab.experiments.folders import label_slug, write
+from flower_fedcon.lab.experiments.folders import is_there, label_slug, write
 from flower_fedcon.lab.experiments.runner import play
 from flower_fedcon.lab.experiments.seed_statistics import mean, same
 from flower_fedcon.lab.experiments.toml_schema import context
@@ -141,7 +141,8 @@ def _play(
     named: bool = False,
 ) -> History:
     """Play an algorithm in a folder of its own; `named`, errors begin with the label."""
-    plan = replace(plan, run_dir=folder, config=experiment.to_toml(index))
+    resume = plan.resume and is_there(folder)
+    plan = replace(plan, run_dir=folder, resume=resume, config=experiment.to_toml(index))
     where = context(label) if named else nullcontext()
     with where, tracking.callbacks(label, _title(experiment), plan) as more:
         plan = replace(plan, callbacks=(*plan.callbacks, *more))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,10 @@ def console() -> Console:
     from rich.console import Console
 
     found = Console(markup=False, highlight=False)
+    if found.is_terminal or "COLUMNS" in os.environ:
+        return found
     # A file or a pipe has no width of its own: 80 columns would break every cell.
-    return found if found.is_terminal else Console(markup=False, highlight=False, width=160)
+    return Console(markup=False, highlight=False, width=160)
 
 
 def table(*columns: str, plain: bool = False, right_from: int | None = None) -> Table:

@@ -64,6 +64,7 @@ from flower_fedcon.core.participation import Participation
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments import overrides as changes
 from flower_fedcon.lab.experiments.folders import unused
+from flower_fedcon.lab.experiments.histories import setting_text
 from flower_fedcon.lab.experiments.run_tables import RunOptions, TuningOptions, check_sweep
 from flower_fedcon.lab.experiments.toml_schema import (
     Table,
@@ -216,13 +217,8 @@ class Experiment:
 
     def who_takes_part(self) -> dict[str, str]:
         """Return the rule of each algorithm, by label, as the file states it."""
-        stated = [table.get("participation", "full") for table in self._algorithms()]
-        texts = [
-            ", ".join(f"{key} {value}" for key, value in rule.items())
-            if isinstance(rule, dict)
-            else str(rule)
-            for rule in stated
-        ]
+        key = "participation"
+        texts = [setting_text(key, table.get(key, "full")) for table in self._algorithms()]
         return dict(zip(self.labels, texts, strict=True))
 
     def on_mismatch(self, index: int = 0) -> str:

@@ -8,14 +8,26 @@ from itertools import chain, count
 from pathlib import Path
 
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.console import say
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.wire.whole_files import storage, write_text
 
 
 def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
-    """Return the folder for an experiment file's runs: the one asked for, or a new one."""
+    """Return the folder for an experiment file's runs: the one asked for, or a new one.
+
+    Raises
+    ------
+    ConfigError
+        If the one asked for holds a run that is not resumed, or is to be resumed and is not there.
+    """
     if run_dir is not None:
+        if resume and not is_there(run_dir):
+            raise ConfigError(
+                f"there is no folder {run_dir} to resume: correct --run-dir, or begin a run in it "
+                "without --resume"
+            )
         if not resume and runs_in(run_dir):
             raise ConfigError(
                 f"{run_dir} holds a run already: go on with --resume, choose another --run-dir, or "
@@ -24,9 +36,17 @@ def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
         return run_dir
     folder = first = Path("runs") / file.stem
     number = 2
+    if resume and not is_there(folder):
+        say(f"there is no folder {folder} to resume: starting from round 1")
     while not resume and runs_in(folder):
         folder, number = first.with_name(f"{first.name}-{number}"), number + 1
     return folder
+
+
+def is_there(folder: Path) -> bool:
+    """Return whether there is a folder, whose runs can be resumed."""
+    with storage(f"look into {folder}"):
+        return folder.is_dir()
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from flower_fedcon import simulation
 from flower_fedcon.errors import ConfigError, FedConError, StorageError
 from flower_fedcon.lab.experiments.console import InterruptedRunError, progress, quiet, say
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.lab.experiments.folders import write
+from flower_fedcon.lab.experiments.folders import is_there, write
 from flower_fedcon.problems.mismatch import why_mismatched
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.directory import CONFIG, HISTORY
@@ -222,7 +222,7 @@ def _play_job(job: Job) -> Played:
         experiment = _experiment(job.source, job.toml)
         plan = experiment.run_options.plan(
             run_dir=folder,
-            resume=folder is not None,
+            resume=folder is not None and is_there(folder),
             config=job.toml,
             callbacks=_stops(job.until),
         )

@@ -175,17 +175,25 @@ def parse_target(text: str) -> Target:
     """
     if text.strip().isidentifier():
         return Target(text.strip())
-    column, equals, level = text.partition("=")
+    return Target(*named_number("to", text, ", or a name alone for its value at the end"))
+
+
+def named_number(option: str, text: str, also: str = "") -> tuple[str, float]:
+    """Return what an option's "NAME=NUMBER" says; `also` is what else it takes, for the error.
+
+    >>> named_number("until", "kkt=1e-6")
+    ('kkt', 1e-06)
+    """
+    name, _, number = map(str.strip, text.partition("="))
     try:
-        found = Target(column.strip(), float(level))
+        found = float(number)
     except ValueError:
-        found = Target("", math.nan)
-    if not equals or not found.column or math.isnan(found.level):
+        found = math.nan
+    if not name or math.isnan(found):
         raise ConfigError(
-            f"--to {text}: write a column and a level, such as residual=1e-3, or a "
-            "column alone for its value at the end"
+            f"--{option} {text}: write a name and a number, such as residual=1e-3{also}"
         )
-    return found
+    return name, found
 
 
 def targets_of(

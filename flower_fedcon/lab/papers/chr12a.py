@@ -13,7 +13,6 @@ from flower_fedcon.problems.stated import stated
 from flower_fedcon.sets import Birkhoff
 from flower_fedcon.validation import Array, count
 
-BEST = 9552  # the least cost of a permutation
 SIZE = 12
 
 

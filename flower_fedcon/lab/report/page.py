@@ -13,11 +13,11 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.figures import COLOURS
+from flower_fedcon.lab.experiments.folders import write
 from flower_fedcon.lab.report import sections
 from flower_fedcon.lab.report.contents import Curves, read_folders
 from flower_fedcon.lab.report.curves import charts
 from flower_fedcon.lab.report.html import embedded
-from flower_fedcon.wire.whole_files import storage, write_text
 
 
 def write_report(folders: Sequence[Path], path: Path) -> Path:
@@ -41,9 +41,7 @@ def write_report(folders: Sequence[Path], path: Path) -> Path:
         raise ConfigError(f"cannot write {path}: the name of a page must end in .html")
     library = _plotly()
     text = page(read_folders(folders), library)
-    with storage(f"write {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
+    write(path, text)
     return path
 
 
