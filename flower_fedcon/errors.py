@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-_CLIENTS = 5  # as many are named
 _SHOWN = 80  # characters of a value
 
 
@@ -95,14 +94,26 @@ def nearest(word: str, valid: Iterable[str], also: Mapping[str, str] | None = No
     return f"{hint}Valid: {', '.join(words)}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return clients by name, the first few of many.
+def first_few(names: Sequence[str], most: int = 6, what: str = "") -> str:
+    """Return names, the first few of many; `what` they are goes before them.
 
-    >>> listed(["a"]), listed(list("abcdefg"))
+    >>> first_few(["a", "b"]), first_few([str(j) for j in range(9)])
+    ('a, b', '0, 1, 2, 3, 4, 5 and 3 more')
+    >>> first_few(["a"], what="column"), first_few(["a", "b"], what="column")
+    ('column a', 'columns a, b')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    before = f"{what}{'s'[: len(names) - 1]} " if what else ""
+    return f"{before}{', '.join(names[:most])}{more}"
+
+
+def clients_by_name(names: Sequence[str]) -> str:
+    """Return clients by name, the first five of them.
+
+    >>> clients_by_name(["a"]), clients_by_name(list("abcdefg"))
     ('client a', 'clients a, b, c, d, e and 2 more')
     """
-    more = f" and {len(names) - _CLIENTS} more" if len(names) > _CLIENTS else ""
-    return f"client{'s'[: len(names) - 1]} " + ", ".join(names[:_CLIENTS]) + more
+    return first_few(names, 5, "client")
 
 
 def grouped(reasons: Mapping[str, str]) -> list[str]:
@@ -114,4 +125,4 @@ def grouped(reasons: Mapping[str, str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
-    return [f"{listed(with_it)}: {reason}" for reason, with_it in names.items()]
+    return [f"{clients_by_name(with_it)}: {reason}" for reason, with_it in names.items()]

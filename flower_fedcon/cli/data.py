@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flower_fedcon.cli.options import Set, examples
-from flower_fedcon.errors import ConfigError, printable
+from flower_fedcon.errors import ConfigError, first_few, printable
 from flower_fedcon.lab.experiments.console import console, say, table
 
 if TYPE_CHECKING:
@@ -148,7 +148,6 @@ def _misfits(path: Path, error: DataError) -> None:
         say(str(error))
 
 
-def _categories(categories: Sequence[tuple[str, int]], most: int = 6) -> str:
+def _categories(categories: Sequence[tuple[str, int]]) -> str:
     """Return the most frequent categories with their rows."""
-    more = f", {len(categories) - most} more" if len(categories) > most else ""
-    return ", ".join(f"{printable(name, 20)} {rows}" for name, rows in categories[:most]) + more
+    return first_few([f"{printable(name, 20)} {rows}" for name, rows in categories])

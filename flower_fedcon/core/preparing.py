@@ -30,7 +30,7 @@ from flower_fedcon.tables.preparation import (
     categories_of,
     conclude,
     expected,
-    first_of,
+    left_out_in_words,
 )
 from flower_fedcon.tables.schema import Schema
 from flower_fedcon.tables.table import Table
@@ -113,7 +113,7 @@ class Preparing:
         if found.left_out:
             _log.warning(
                 "columns with one value or none over all clients are left out: %s",
-                first_of(found.left_out),
+                left_out_in_words(found.left_out),
             )
         return replace(found, uplink_bytes=self._up, downlink_bytes=self._down)
 

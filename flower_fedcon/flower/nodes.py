@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from flower_fedcon.core.protocol import ClientInfo, RunInfo
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.incoming import Description, Fault
 from flower_fedcon.flower.mail import Arrival, Post
@@ -229,7 +229,7 @@ class Nodes:
                     break
                 raise FedConError(
                     f"{len(online)} of {wanted} clients are online after {timeout:g} s "
-                    f"({listed(online)}){self._reasons()}: start the missing SuperNodes, or set "
+                    f"({in_order(online)}){self._reasons()}: start the missing SuperNodes, or set "
                     "num_clients or min_clients_to_start"
                 )
             if told != online.keys():
@@ -277,7 +277,7 @@ class Nodes:
         there = set(online)
         numbers = {str(j) for j in range(wanted)} if wanted <= 10 * len(there) + 1000 else set()
         if numbers and there <= numbers:
-            return f"client {listed(numbers - there)}{self._reasons()}"
+            return f"client {in_order(numbers - there)}{self._reasons()}"
         return f"{wanted - len(there)} clients{self._reasons()}"
 
     def _reasons(self) -> str:
@@ -315,19 +315,17 @@ def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
         return infos
     others = [info.name for info in infos if info not in found]
     _log.warning("starting without client %s: most have a model of shape %s, which they have not",
-                 listed(others), most)  # fmt: skip
+                 in_order(others), most)  # fmt: skip
     return found
 
 
-def listed(names: Iterable[str]) -> str:
+def in_order(names: Iterable[str]) -> str:
     """Return names in order, the first twenty of them.
 
-    >>> listed(["10", "9", "b"]), listed([])
+    >>> in_order(["10", "9", "b"]), in_order([])
     ('9, 10, b', 'none')
     """
-    known = sorted(names, key=natural)
-    more = [f"and {len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
-    return ", ".join(known[:_SHOWN] + more) or "none"
+    return first_few(sorted(names, key=natural), _SHOWN) or "none"
 
 
 def in_words(reasons: Mapping[str, str]) -> str:
@@ -339,7 +337,7 @@ def in_words(reasons: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for name in sorted(reasons, key=natural):
         by_reason.setdefault(reasons[name], []).append(name)
-    parts = [f"{listed(names)} ({reason})" for reason, names in by_reason.items()]
+    parts = [f"{in_order(names)} ({reason})" for reason, names in by_reason.items()]
     return "client " + ", ".join(parts)
 
 

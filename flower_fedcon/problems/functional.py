@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError, listed
+from flower_fedcon.errors import ConfigError, clients_by_name
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.bounds import ConstraintSums, GroupLossBounds, LossBound
 from flower_fedcon.validation import Array, choice
@@ -97,12 +97,12 @@ class FunctionalConstraints:
                 others = '"each" or "mean"' if other == "each" else '"groups"'
                 raise ConfigError(
                     f'constraints="{kind}" would leave out the constraints ({attribute}) of '
-                    f"{listed(strays)}: give constraints={others}, or leave these bounds out"
+                    f"{clients_by_name(strays)}: give constraints={others}, or leave these out"
                 )
         if kind == "mean" and 0 < len(have) < len(names):
             raise ConfigError(
                 f'constraints="mean", the default, needs a constraint ({needed}) of all '
-                f"{len(names)} clients or of none, got some of {listed(have)} alone: give "
+                f"{len(names)} clients or of none, got some of {clients_by_name(have)} alone: give "
                 'constraints="each" to bind those that have one'
             )
         if kind == "each" and not have:

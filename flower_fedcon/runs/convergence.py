@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import FedConError, first_few
 from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero
 from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.history import Record
@@ -21,7 +21,6 @@ from flower_fedcon.validation import Array
 
 _SEPARABLE = ("logistic", "multinomial", "poisson", "cox")
 """The losses of schemas of which there may be no best model."""
-_SHOWN = 6  # columns
 _log = logging.getLogger("flwr")
 _OF_PENALTY = 1e-6
 _NEWTON = 1000  # entries of a model, up to which Hessians are quickly exchanged
@@ -114,8 +113,7 @@ def separating(places: Array, shape: tuple[int, ...], names: Sequence[str] = ())
     own = [str(names[row]) if names else str(row) for row in rows if row < len(names) or not names]
     if rows and not own:
         own = [INTERCEPT]
-    more = f" and {len(own) - _SHOWN} more" if len(own) > _SHOWN else ""
-    return f"column{'s'[: len(own) - 1]} {', '.join(own[:_SHOWN])}{more}" if own else ""
+    return first_few(own, what="column") if own else ""
 
 
 def separated_by(columns: str, remedy: str = "take l1 > 0", *, held: bool = False) -> str:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from flower_fedcon.errors import listed
+from flower_fedcon.errors import clients_by_name, first_few
 from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
-from flower_fedcon.tables.preparation import INTERCEPT, first_of
+from flower_fedcon.tables.preparation import INTERCEPT, left_out_in_words
 from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class Report:
         ]
         unused = [row[0] for row in self.rows if not row[1]]
         if unused:
-            others = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
-            notes.append(f"coefficient 0: {', '.join(unused[:_SHOWN])}{others}")
+            notes.append(f"coefficient 0: {first_few(unused, _SHOWN)}")
         return "\n".join([*map(str.rstrip, table), *notes, *self.lines]) + "\n"
 
     def write(self, folder: Path) -> None:
@@ -142,7 +141,7 @@ def _lines(server: Server, record: Record, reached: Convergence | None) -> list[
     ]
     lines.append(f"took part: {', '.join(part)}")
     if preparation.left_out:
-        lines.append(f"left out: {first_of(preparation.left_out)}")
+        lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines
 
 
@@ -156,7 +155,7 @@ def _metric(name: str, record: Record, clients: Sequence[str]) -> str:
     if len(each) < len(clients) and (each or name not in record):  # of many only the mean is known
         without = [client for client in clients if client not in each]
         named = each and len(without) + len(each) == len(clients)  # as the run calls them
-        where = listed(without) if named else "some clients" if each else "any client"
+        where = clients_by_name(without) if named else "some clients" if each else "any client"
         parts.append(
             f"not known at {where} (too few rows held out, no two to compare, or not told)"
         )

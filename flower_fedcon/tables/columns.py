@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flower_fedcon.errors import first_few
 from flower_fedcon.tables.marks import (
     EXACT,
     boolean_in,
@@ -303,9 +304,8 @@ def _truths(known: Mapping[str, float]) -> dict[bool | None, float]:
     return {True: 1.0, False: false[0] if false else -1.0}
 
 
-def _listed(marks: Sequence[str], most: int = 10) -> str:
-    more = f" and {len(marks) - most} more" if len(marks) > most else ""
-    return ", ".join(map(repr, marks[:most])) + more
+def _listed(marks: Sequence[str]) -> str:
+    return first_few([*map(repr, marks)], 10)
 
 
 def _parsed(cells: Sequence[Any], marks: set[str]) -> tuple[Array, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
 from flower_fedcon.tables.marks import looks_missing, near_duplicates
 from flower_fedcon.tables.preparation import Agreed, categories_of
@@ -91,7 +91,7 @@ def contrasts(
         rows = [own["outcomes"][place] for own in told]
         lacking = [name for name, n in zip(names, rows, strict=True) if n == 0]
         if lacking:
-            found.append(f"no row has {outcome} at {listed(lacking)}")
+            found.append(f"no row has {outcome} at {first_few(lacking)}")
     if schema.sparse:
         return found
     for j, feature in enumerate(schema.numeric):
@@ -117,8 +117,8 @@ def contrasts(
         ]
         if where:
             found.append(
-                f"column {feature.name!r} has as many categories as rows at {listed(where)}: is it "
-                "an identifier? Leave it out"
+                f"column {feature.name!r} has as many categories as rows at {first_few(where)}: is "
+                "it an identifier? Leave it out"
             )
     return found
 
@@ -128,7 +128,9 @@ def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
     where = [name for name, n in zip(names, observed.tolist(), strict=True) if n == 0]
     if not where or len(where) == len(names):
         return []
-    return [f"column {column!r}: no value is told by {listed(where)}: the others' mean stands in"]
+    return [
+        f"column {column!r}: no value is told by {first_few(where)}: the others' mean stands in"
+    ]
 
 
 def scales(
@@ -222,7 +224,7 @@ def _categories(
     if reference and present and not total.get(reference):
         found.append(
             f"{column}: its reference {reference!r} occurs in no row, so that the columns of the "
-            f"other categories sum to 1: name one that occurs ({listed(present)})"
+            f"other categories sum to 1: name one that occurs ({first_few(present)})"
         )
     whole = counts.sum(axis=0)
     apart = [
@@ -233,16 +235,6 @@ def _categories(
     if apart:
         own = [[known[j] for j in np.flatnonzero(counts[place]).tolist()] for place in apart]
         pairs = zip(apart[:_SHOWN], own, strict=False)
-        said = "; ".join(f"{names[place]} has {listed(marks)}" for place, marks in pairs)
+        said = "; ".join(f"{names[place]} has {first_few(marks)}" for place, marks in pairs)
         found.append(f"{column}: categories that no other client has, and no others: {said}")
     return found
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names, or categories, of which the first few are shown.
-
-    >>> listed(["a", "b"]), listed([str(j) for j in range(9)])
-    ('a, b', '0, 1, 2, 3, 4, 5 and 3 more')
-    """
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

@@ -47,7 +47,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.encoding import OTHER, WIDE, dummies, is_wide
 from flower_fedcon.tables.held_out import names as metric_names
 from flower_fedcon.tables.marks import number_in
@@ -326,7 +326,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
             used.append(j)
     kept = np.array(used, dtype=np.int64)
     if not kept.size:
-        raise ConfigError(f"no column has two values over all nodes: {first_of(why)}")
+        raise ConfigError(f"no column has two values over all nodes: {left_out_in_words(why)}")
     return Preparation(
         schema=schema.digest,
         names=tuple(names_[j] for j in kept),
@@ -340,14 +340,13 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
     )
 
 
-def first_of(left_out: Mapping[str, str], most: int = 20) -> str:
+def left_out_in_words(left_out: Mapping[str, str]) -> str:
     """Return in words which columns are left out and why, the first ones by name.
 
-    >>> first_of({"a": "empty", "b": "constant", "c": "empty"}, most=2)
-    'a (empty), b (constant) and 1 more'
+    >>> left_out_in_words({"a": "empty", "b": "constant"})
+    'a (empty), b (constant)'
     """
-    told = ", ".join(f"{name} ({why})" for name, why in [*left_out.items()][:most])
-    return told if len(left_out) <= most else f"{told} and {len(left_out) - most} more"
+    return first_few([f"{name} ({why})" for name, why in left_out.items()], 20)
 
 
 def categories_of(packed: Any, schema: Schema) -> dict[str, list[str]]:

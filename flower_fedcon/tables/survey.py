@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, first_few
 from flower_fedcon.tables.columns import Columns
-from flower_fedcon.tables.contrasts import check_outcomes, contrasts, listed, scales
+from flower_fedcon.tables.contrasts import check_outcomes, contrasts, scales
 from flower_fedcon.tables.marks import canonical, fills_in
 from flower_fedcon.tables.own_files import SURVEY
 from flower_fedcon.tables.preparation import Preparation, agree, conclude
@@ -280,7 +280,7 @@ def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:
                 texts.setdefault(canonical(text), {})[text] = None
         said = [" and ".join(map(repr, group)) for group in texts.values() if len(group) > 1]
         if said:
-            yield f"column {column!r}: taken as one: {listed(said)}"
+            yield f"column {column!r}: taken as one: {first_few(said)}"
 
 
 def _same_rows(clients: Sequence[Client]) -> Iterator[str]:
@@ -290,7 +290,7 @@ def _same_rows(clients: Sequence[Client]) -> Iterator[str]:
         same.setdefault(client.table.resume_key, []).append(client.name)
     for names in same.values():
         if len(names) > 1:
-            yield f"the same rows, all of them, are held by {listed(names)}"
+            yield f"the same rows, all of them, are held by {first_few(names)}"
 
 
 def collinear(
@@ -312,7 +312,7 @@ def collinear(
         if len(others) == 1:
             yield f"columns {column!r} and {others[0]!r} are exactly collinear: leave one out"
         else:
-            said = listed([repr(name) for name in others])
+            said = first_few([repr(name) for name in others])
             yield f"column {column!r} is exactly a combination of {said}: leave one out"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from flower_fedcon.compressors import Compressor
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, listed
+from flower_fedcon.errors import ConfigError, clients_by_name
 from flower_fedcon.strategies.families.compression import CompressedMessages, CompressionOptions
 from flower_fedcon.validation import Array, choice, count, optional, positive
 from flower_fedcon.wire.payloads import Payload
@@ -223,7 +223,7 @@ class Switching(CompressedMessages[State]):
         found, eps = [], self.constants.tolerance
         if unheard and self.constraints == "each":
             found.append(
-                f"no usable answer of {listed(unheard)} came in any round: whether the model "
+                f"no usable answer of {clients_by_name(unheard)} came in any round: whether the model "
                 "keeps the bounds there is not known"
             )
         g = record.get("constraint", -math.inf)

@@ -54,7 +54,7 @@ from typing import Any
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs
-from flower_fedcon.lab.experiments.sweeps import Scaling, Sweep, listed
+from flower_fedcon.lab.experiments.sweeps import Scaling, Sweep, as_list
 from flower_fedcon.lab.experiments.toml_schema import (
     Table,
     check_keys,
@@ -188,7 +188,7 @@ class Claims:
             labels: list[str] = list(self._options.get("algorithms", []))
             for claim in self.claims:
                 for key in ("algorithm", "algorithms", "over"):
-                    labels += listed(claim.get(key, []))
+                    labels += as_list(claim.get(key, []))
             labels = list(dict.fromkeys(labels))
             shipped = Experiment.load(self.experiment)  # its grids are of its own settings
             for label in labels:
@@ -268,7 +268,7 @@ def _changed(claim: Table, changes: Table) -> Table:
 def _check_types(table: Table) -> None:
     for key, value in table.items():
         check_type(key, value, _TYPES[key])
-        numbers = listed(value) if key in _NUMERIC else []
+        numbers = as_list(value) if key in _NUMERIC else []
         if not all(isinstance(n, _NUMBERS) and not isinstance(n, bool) for n in numbers):
             raise ConfigError(f"{key} holds numbers only")
 
@@ -286,7 +286,7 @@ def _check_shown(claims: Iterable[Table], path: Path) -> None:
     """Raise unless what each explanation is shown by is a claim that holds."""
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
-        for text in listed(claim.get("explained", {}).get("shown_by", [])):
+        for text in as_list(claim.get("explained", {}).get("shown_by", [])):
             name, _, what = text.partition(": ")
             holding = own
             if text not in own and name in siblings:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.sweeps import Places, Reader, exponent, listed, quantities
+from flower_fedcon.lab.experiments.sweeps import Places, Reader, as_list, exponent, quantities
 from flower_fedcon.lab.experiments.toml_schema import Table, check_type
 from flower_fedcon.runs.history import Record
 from flower_fedcon.validation import Array
@@ -51,7 +51,7 @@ def _ratio(claim: Table, rows: Reader) -> list[float]:
     """
     history = rows(claim["algorithm"])
     found = []
-    for other in listed(claim["over"]):
+    for other in as_list(claim["over"]):
         for number in _rounds(claim, history):
             lower = _at(rows(other), claim["column"], claim.get("over_round", number))
             upper = _at(history, claim["column"], number)
@@ -65,7 +65,7 @@ def _lead(claim: Table, rows: Reader) -> list[float]:
     return [
         _at(history, claim["column"], number)
         - _at(rows(other), claim["column"], claim.get("over_round", number))
-        for other in listed(claim["over"])
+        for other in as_list(claim["over"])
         for number in _rounds(claim, history)
     ]
 
@@ -83,7 +83,7 @@ def _pairs(claim: Table, rows: Reader) -> list[float]:
     """Return the column of each algorithm over that of its counterpart in `over`."""
     return [
         value
-        for one, other in zip(claim["algorithms"], listed(claim["over"]), strict=True)
+        for one, other in zip(claim["algorithms"], as_list(claim["over"]), strict=True)
         for value in _ratio({**claim, "algorithm": one, "over": other}, rows)
     ]
 
@@ -97,7 +97,7 @@ def _spread(claim: Table, rows: Reader) -> list[float]:
 
     return [
         deviation(one) / deviation(other)
-        for one, other in zip(claim["algorithms"], listed(claim["over"]), strict=True)
+        for one, other in zip(claim["algorithms"], as_list(claim["over"]), strict=True)
     ]
 
 
@@ -165,7 +165,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def _rounds(claim: Table, history: Sequence[Record]) -> list[int]:
-    return [int(n) for n in listed(claim.get("round", history[-1]["round"]))]
+    return [int(n) for n in as_list(claim.get("round", history[-1]["round"]))]
 
 
 def _at(history: Sequence[Record], column: str, number: int) -> float:

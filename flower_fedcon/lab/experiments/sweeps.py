@@ -104,14 +104,14 @@ class Scaling(NamedTuple):
         if power != 1:
             abscissa = f"sqrt({abscissa})" if power == 0.5 else f"{abscissa}^{power:g}"
         if "level" in claim:
-            level = listed(claim["level"])
+            level = as_list(claim["level"])
             ordinate = f"rounds to {column} {level[0]:g}" + (" ..." if len(level) > 1 else "")
         else:
             ordinate = f"least {column}" if claim.get("take") == "least" else column
         return cls(claim["algorithm"], abscissa, ordinate, x, y, bool(claim.get("of_mean")))
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Return one value, or several, as a list."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
@@ -130,7 +130,7 @@ def quantities(claim: Table, places: Places, column: Callable[..., Any]) -> tupl
         If there are less than two places, or `level` has not one number for each.
     """
     found = []
-    levels = listed(claim.get("level", 0.0))
+    levels = as_list(claim.get("level", 0.0))
     levels = levels * len(places) if len(levels) == 1 else levels
     if len(levels) != len(places):
         raise ConfigError(f"level has {len(levels)} numbers for {len(places)} places of the sweep")

@@ -9,7 +9,7 @@ from typing import Any
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.measures import MEASURES, Runs, column_of
-from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep, listed, quantities
+from flower_fedcon.lab.experiments.sweeps import Places, Reader, Scaling, Sweep, as_list, quantities
 from flower_fedcon.lab.experiments.toml_schema import Table
 
 
@@ -57,7 +57,7 @@ def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep
     if "near" in claim:
         off = _off(values, _targets("near", claim["near"], measured))
         holds = off <= claim["within"]
-        claimed = f"{_many(listed(claim['near']))} within {100 * claim['within']:g} %"
+        claimed = f"{_many(as_list(claim['near']))} within {100 * claim['within']:g} %"
         text = f"{_named(claim, values)} (off by {100 * off:.2g} %)"
     else:
         below = "below" in claim
@@ -95,13 +95,13 @@ def _explained(table: Table, measured: Sequence[list[float]], holds: bool) -> tu
     """Return verdict and note of a claim with an explanation, which expects certain numbers."""
     values = [value for each in measured for value in each]
     off = _off(values, _targets("expected", table["expected"], measured))
-    expected = f"{_many(listed(table['expected']))} within {100 * table['tolerance']:g} %"
+    expected = f"{_many(as_list(table['expected']))} within {100 * table['tolerance']:g} %"
     if not off <= table["tolerance"]:
         return "fail", f"the explanation expects {expected}; off by {100 * off:.2g} %"
     if holds:
         return "pass", ""
     whose = {"paper": "the paper's", "ours": "ours", "data": "the data's"}[table["fault"]]
-    shown = "".join(f'shown by "{what}"; ' for what in listed(table["shown_by"]))
+    shown = "".join(f'shown by "{what}"; ' for what in as_list(table["shown_by"]))
     return "explained", f"{whose}: {table['why']} ({shown}expected {expected})"
 
 
@@ -118,7 +118,7 @@ def _off(values: Sequence[float], targets: Sequence[float]) -> float:
 
 def _targets(name: str, given: object, measured: Sequence[list[float]]) -> list[float]:
     """Return a number for each measured one: one for all, those of some seeds, or each its own."""
-    targets = [float(number) for number in listed(given)]
+    targets = [float(number) for number in as_list(given)]
     each, every = len(measured[0]), sum(map(len, measured))
     if len(targets) > 1 and (len(targets) % each or every % len(targets)):
         raise ConfigError(f"{name} has {len(targets)} numbers for {each} measured ones")
