@@ -223,8 +223,8 @@ class Switching(CompressedMessages[State]):
         found, eps = [], self.constants.tolerance
         if unheard and self.constraints == "each":
             found.append(
-                f"no usable answer of {clients_by_name(unheard)} came in any round: whether the model "
-                "keeps the bounds there is not known"
+                f"no usable answer of {clients_by_name(unheard)} came in any round: whether the "
+                "model keeps the bounds there is not known"
             )
         g = record.get("constraint", -math.inf)
         if g > _CLEARLY * eps and state.average.weight:  # else the average's warning says it
