@@ -19,7 +19,7 @@ lint:  ## ruff and mypy
 test:  ## all tests but the nightly ones
 	$(BIN)/pytest -n 2
 
-quick:  ## the fast tests
+quick:  ## the fast tests: no case of them takes longer than 0.1 s
 	$(BIN)/pytest -n 2 -m "not slow"
 
 durations:  ## measure anew which tests are fast, on a quiet machine

@@ -19,7 +19,7 @@ from fuzzing import CASES
 from hypothesis import HealthCheck, settings
 
 DURATIONS = Path(__file__).with_name("durations.txt")
-SLOW = 0.2  # seconds
+SLOW = 0.1  # seconds, of a test's longest case: `make quick` leaves out tests that took longer
 ALONE = {"ray", "deployment"}
 
 settings.register_profile(
