@@ -164,9 +164,9 @@ def test_uploads_of_a_large_cohort_are_summed_as_they_come(method, options, monk
     held: list[set[type[Any]]] = []
     plain = Uploads.__init__
 
-    def watched(self, replies, *more):
+    def watched(self, replies, *more, **named):
         held.append({type(column) for reply in replies for column in reply.payload.values()})
-        plain(self, replies, *more)
+        plain(self, replies, *more, **named)
 
     monkeypatch.setattr(Uploads, "__init__", watched)
     streamed = simulate(strategy, problem, 5, engine="stacked")
