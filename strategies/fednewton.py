@@ -167,16 +167,11 @@ class FedNewton(FedConStrategy[FedNewtonState]):
         first = m if state.t == 1 else state.first
         after = self.renew(state._replace(w=x, value=value, m=m, first=first, t=state.t + 1))
         if state.t == 1:
-            self._tell_alike(after)
+            prepared = self.setup.preparation
+            names = [] if prepared is None else prepared.entries(x.shape)
+            if alike := hardly_apart(self.apart(after), names):
+                _log.warning("%s", alike)
         return after
-
-    def _tell_alike(self, state: FedNewtonState) -> None:
-        """Log which entries rounding can hardly tell apart."""
-        shares, prepared = self.apart(state), self.setup.preparation
-        names = [] if prepared is None else [*prepared.names, "(intercept)"]
-        known = names if len(names) == state.x.size else ()
-        if shares is not None and (text := hardly_apart(shares, known)):
-            _log.warning("%s", text)
 
     def _incremental(self, state: FedNewtonState, uploads: Uploads) -> FedNewtonState:
         """Do step 4 with the m_i of earlier rounds; those of the cohort enter last."""

@@ -166,17 +166,17 @@ def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
     return shares
 
 
-def hardly_apart(shares: Array, names: Sequence[str] = ()) -> str:
+def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
     """Return which entries rounding can hardly tell apart, in words; "" if it can all of them.
 
     >>> hardly_apart(np.array([1.0, 1e-13, 1e-12]), ["age", "left", "right"])[:51]
     'rounding is the limit: of left, right all but 1e-13'
     """
-    alike = np.flatnonzero(shares < _ALIKE)
-    if not alike.size:
+    alike = np.flatnonzero(() if shares is None else shares < _ALIKE)
+    if shares is None or not alike.size:
         return ""
     first = np.sort(alike[np.argsort(shares[alike], kind="stable")][:5]).tolist()
-    listed = ", ".join(str(names[j]) if len(names) else f"entry {j}" for j in first)
+    listed = ", ".join(names[j] if names else f"entry {j}" for j in first)
     least = float(shares.min())
     digits = max(0, math.floor(math.log10(max(least, 1e-300) / np.finfo(np.float64).eps)))
     return (
