@@ -15,7 +15,6 @@ from flower_fedcon.lab.experiments.console import console, say, table
 if TYPE_CHECKING:
     from flower_fedcon.core.participation import Participation
     from flower_fedcon.lab.advice.candidates import Candidate
-    from flower_fedcon.lab.advice.facts import Facts
     from flower_fedcon.lab.advice.studies import Study
     from flower_fedcon.lab.experiments.experiment import Experiment
     from flower_fedcon.problems.federated import FederatedProblem
@@ -84,7 +83,7 @@ def recommend(
     if try_:
         found = _try(problem, found, count("try", try_), by_bytes)
     best = found[:_BEST]
-    _show(best, study, facts, bandwidth)
+    _show(best, study, bandwidth)
     say(f"{len(found)} methods fit, {len(others)} do not:")
     for name, reason in others.items():
         say(f"  {name}: {reason}")
@@ -118,9 +117,7 @@ def _read(
     return experiment, experiment.problem(), rule
 
 
-def _show(
-    best: list[Candidate], study: Study | None, facts: Facts, bandwidth: float | None
-) -> None:
+def _show(best: list[Candidate], study: Study | None, bandwidth: float | None) -> None:
     rows = table("Method", "First settings", "In the nearest study", "Why")
     for each in best:
         settings = "\n".join(f"{k} = {_brief(v)}" for k, v in each.settings.items())

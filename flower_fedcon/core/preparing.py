@@ -24,7 +24,6 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.tables.contrasts import check_comparable, check_outcomes, contrasts
 from flower_fedcon.tables.preparation import (
     WEIGHTS,
-    Agreed,
     Preparation,
     agree,
     categories_of,
@@ -102,7 +101,7 @@ class Preparing:
         told = self._exchange(1, {}, expected(schema, None))
         check_outcomes(schema, told)
         first = agree(schema, told)
-        answers = self._exchange(2, first.payload, expected(schema, first), first)
+        answers = self._exchange(2, first.payload, expected(schema, first))
         said = contrasts(schema, self._names, first, told, answers)
         for line in said[:_SAID]:
             _log.warning("tables: %s", printable(line))
@@ -138,9 +137,7 @@ class Preparing:
         check_comparable(self._schema, (info.smoothness for info in found))
         return found, preparation
 
-    def _exchange(
-        self, number: int, down: Payload, shapes: dict[str, int | None], first: Agreed | None = None
-    ) -> list[Payload]:
+    def _exchange(self, number: int, down: Payload, shapes: dict[str, int | None]) -> list[Payload]:
         """Return everyone's answer, in client order."""
         found: dict[int, Payload] = {}
         faults: dict[int, str] = {}

@@ -150,13 +150,13 @@ class CappedSimplex(ConstraintSet):
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Raise if models of `shape` have too few entries to reach the radius."""
-        if self._full(size_of(shape))[0] > size_of(shape):
+        if self._full()[0] > size_of(shape):
             raise ConfigError(
                 f"{self!r} is empty for a model of {size_of(shape)} entries: cap * entries must "
                 "be at least the radius"
             )
 
-    def _full(self, size: int) -> tuple[int, float]:
+    def _full(self) -> tuple[int, float]:
         """Return how many entries of a vertex are not 0, and the value of the last one."""
         ratio = self.radius / self.cap
         entries = max(1, round(ratio))
@@ -210,7 +210,7 @@ class CappedSimplex(ConstraintSet):
         return atom
 
     def _atom(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> SparseSignAtom:
-        entries, last = self._full(size_of(shape))
+        entries, last = self._full()
         return SparseSignAtom(np.arange(1, entries + 1), self.cap, last, shape, dtype)
 
     def decode_atom(

@@ -70,9 +70,7 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
     return list(found.values())
 
 
-def run_study(
-    experiment: Experiment, folder: Path, *, workers: int = 2, resume: bool = False
-) -> bool:
+def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool:
     """Play a study's runs over processes, each in a folder of its own; show what they reached.
 
     Finished runs of the folder are not repeated, and one that was interrupted goes on.
