@@ -33,7 +33,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.incoming import Fault, readable
 from flower_fedcon.flower.mail import Waiting
-from flower_fedcon.flower.nodes import in_order
+from flower_fedcon.flower.nodes import sorted_names
 from flower_fedcon.flower.policy import Policy
 from flower_fedcon.flower.stores import FileStore
 from flower_fedcon.registry import client_class
@@ -155,7 +155,7 @@ class BlockEngine(GridEngine):
             if isinstance(content, Fault)
             else f"the client failed: {readable(content.error.reason)}"
         )
-        names = in_order(map(str, asked.clients))
+        names = sorted_names(map(str, asked.clients))
         _log.warning("round %d: nothing from clients %s: %s", asked.round, names, reason)
         return [Reply([c], asked.round, error=reason, silent=silent) for c in asked.clients]
 

@@ -229,7 +229,7 @@ class Nodes:
                     break
                 raise FedConError(
                     f"{len(online)} of {wanted} clients are online after {timeout:g} s "
-                    f"({in_order(online)}){self._reasons()}: start the missing SuperNodes, or set "
+                    f"({sorted_names(online)}){self._reasons()}: start the missing SuperNodes, or set "
                     "num_clients or min_clients_to_start"
                 )
             if told != online.keys():
@@ -277,7 +277,7 @@ class Nodes:
         there = set(online)
         numbers = {str(j) for j in range(wanted)} if wanted <= 10 * len(there) + 1000 else set()
         if numbers and there <= numbers:
-            return f"client {in_order(numbers - there)}{self._reasons()}"
+            return f"client {sorted_names(numbers - there)}{self._reasons()}"
         return f"{wanted - len(there)} clients{self._reasons()}"
 
     def _reasons(self) -> str:
@@ -315,14 +315,14 @@ def alike(infos: list[ClientInfo], least: int | None) -> list[ClientInfo]:
         return infos
     others = [info.name for info in infos if info not in found]
     _log.warning("starting without client %s: most have a model of shape %s, which they have not",
-                 in_order(others), most)  # fmt: skip
+                 sorted_names(others), most)  # fmt: skip
     return found
 
 
-def in_order(names: Iterable[str]) -> str:
+def sorted_names(names: Iterable[str]) -> str:
     """Return names in order, the first twenty of them.
 
-    >>> in_order(["10", "9", "b"]), in_order([])
+    >>> sorted_names(["10", "9", "b"]), sorted_names([])
     ('9, 10, b', 'none')
     """
     return first_few(sorted(names, key=natural), _SHOWN) or "none"
@@ -337,7 +337,7 @@ def in_words(reasons: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for name in sorted(reasons, key=natural):
         by_reason.setdefault(reasons[name], []).append(name)
-    parts = [f"{in_order(names)} ({reason})" for reason, names in by_reason.items()]
+    parts = [f"{sorted_names(names)} ({reason})" for reason, names in by_reason.items()]
     return "client " + ", ".join(parts)
 
 
