@@ -229,8 +229,8 @@ class Nodes:
                     break
                 raise FedConError(
                     f"{len(online)} of {wanted} clients are online after {timeout:g} s "
-                    f"({sorted_names(online)}){self._reasons()}: start the missing SuperNodes, or set "
-                    "num_clients or min_clients_to_start"
+                    f"({sorted_names(online)}){self._reasons()}: start the missing SuperNodes, or "
+                    "set num_clients or min_clients_to_start"
                 )
             if told != online.keys():
                 told = set(online)
