@@ -19,6 +19,7 @@ pytest.importorskip("jax")
 from test_jax import done, same
 
 from flower_fedcon.engines.jax.traceable import why_not_traceable
+from flower_fedcon.engines.stacked import why_not_stackable
 
 __all__ = ["done"]  # a fixture
 STEPS = GradientDescent(steps=5, lr=0.05)
@@ -238,7 +239,7 @@ def test_what_it_does_not_take(done):
     class Own(AOGM):
         pass
 
-    reason = why_not_traceable(methods(Own())[0], problem)
+    reason = why_not_stackable(methods(Own())[0], problem)
     assert reason is not None
     assert "Own(" in reason
     simulate(FedPD(step_size=1.0, skip_probability=0.5), problem, 3, engine="jax")

@@ -13,16 +13,12 @@ from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.registry import client_class
 from flower_fedcon.server.schedules import Schedule
-from flower_fedcon.solvers.exact import Exact
-from flower_fedcon.solvers.gradient import AOGM, GradientDescent
-from flower_fedcon.solvers.lbfgs import LBFGS
 from flower_fedcon.solvers.stochastic import SGD
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
     from flower_fedcon.strategies.base import FedConStrategy
 
-_SOLVERS = Exact, AOGM, GradientDescent, LBFGS, SGD
 KINDS = 16
 """Of objectives, each of which a round traces on its own."""
 
@@ -50,8 +46,6 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
     solver = getattr(strategy, "local_solver", None)
     if isinstance(solver, SGD) and isinstance(solver.lr, Schedule):
         return f"{title} has a local solver whose steps follow a schedule"
-    if "local_solver" in strategy.client_settings and type(solver) not in _SOLVERS:
-        return f"{title} has the local solver {solver!r}, whose lines JAX cannot trace"
     other = _of_others((strategy, client_class(strategy.name)))
     if other is not None:
         return f"{other} is of another package, whose lines may mean something else when traced"
