@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from contract import CONTRACTS, build
 from flwr.serverapp import ServerApp
-from flwr.simulation import run_simulation
 from problems import q6_limited
 
 from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
@@ -42,6 +41,8 @@ def load_objective(context):
 @pytest.fixture(scope="module")
 def found():
     """The histories of all algorithms, from one simulation."""
+    from flwr.simulation import run_simulation  # which takes a second, also where no test uses it
+
     histories = {}
     server = ServerApp()
 

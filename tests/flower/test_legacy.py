@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flwr.client import ClientApp
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
-from flwr.simulation import run_simulation
 from problems import l1ls
 
 from flower_fedcon import Sample, as_legacy_strategy, simulate
@@ -27,6 +26,8 @@ def client_fn(context):
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_legacy_apps_find_the_local_iterates():
+    from flwr.simulation import run_simulation  # which takes a second, also where no test uses it
+
     problem, models = l1ls(4), {}
     strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
 
