@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from contract import CONTRACTS, EACH, FIRST, rules, strategy
-from harness import OpenRun, latest, wire_exchange
+from harness import OpenRun, latest, over_a_wire
 from pages import blocks
 from problems import q6, q6_l1
 from q6_runs import PSI, optimum
@@ -171,11 +171,7 @@ def test_all_engines_find_the_same_iterates_and_bytes(name, caplog):
     case = FIRST[name]
     for rule in (EF21(RandK(count=3)), *([QSGD(levels=4)] if name in STATELESS else [])):
         made, problem = strategy(name, case, compression=rule), case.problem()
-        run, direct = (OpenRun(made, problem) for _ in range(2))
-        exchange, _ = wire_exchange(run)
-        for _ in range(6):
-            run.round(exchange)
-            direct.play()
+        run, direct = over_a_wire(made, problem)
         assert run.x.tobytes() == direct.x.tobytes()
         assert run.server.uplink_bytes == direct.server.uplink_bytes
         assert direct.server.counts == {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from contract import CONTRACTS, EACH, FIRST, strategy
-from harness import OpenRun, wire_exchange
+from harness import OpenRun, over_a_wire
 from problems import q6, q6_limited
 
 from flower_fedcon import FederatedProblem, simulate
@@ -53,11 +53,7 @@ def test_a_card_says_what_a_rule_does_or_why_there_is_none(name):
 def test_all_engines_find_the_same_iterates(name, rule):
     case = next(c for c in CONTRACTS[name].cases if not {"uplink", "downlink"} & {*c.settings})
     problem, made = case.problem(), strategy(name, case, aggregation=rule)
-    run, direct = (OpenRun(made, problem) for _ in range(2))
-    exchange, _ = wire_exchange(run)
-    for _ in range(6):
-        run.round(exchange)
-        direct.play()
+    run, direct = over_a_wire(made, problem)
     assert run.x.tobytes() == direct.x.tobytes()
     assert direct.server.counts == {}
     stacked = simulate(made, problem, 6, engine="stacked").x

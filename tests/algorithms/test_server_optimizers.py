@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from harness import OpenRun, client_states, wire_exchange
+from harness import OpenRun, client_states, over_a_wire
+from problems import random_quadratics
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.objectives import LeastSquares, Quadratic
+from flower_fedcon.objectives import LeastSquares
 from flower_fedcon.optimizers import Adagrad, Adam, Momentum, Yogi
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, MCP
@@ -24,18 +25,8 @@ EACH_SCHEDULE = pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 LOCAL = [n for n, kind in algorithms().items() if issubclass(kind, LocalSteps)]
 
 
-def clients(n=4, d=3):
-    rng = np.random.default_rng(3)
-    found = []
-    for _ in range(n):
-        basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
-        matrix = basis @ np.diag(rng.uniform(1, 4, d)) @ basis.T
-        found.append(Quadratic((matrix + matrix.T) / 2, 2 * rng.normal(size=d)))
-    return found
-
-
 def problem(psi=None):
-    return FederatedProblem(clients(), regularizer=psi)
+    return FederatedProblem(random_quadratics(3), regularizer=psi)
 
 
 def reddi(optimizer, deltas, eta):
@@ -61,7 +52,7 @@ def reddi(optimizer, deltas, eta):
 def mean_change(x, lr, steps, psi=None):
     """Return the mean over the clients of K (proximal) gradient steps' change."""
     changes = []
-    for f in clients():
+    for f in random_quadratics(3):
         v = x
         for _ in range(steps):
             v = v - lr * (f.Q @ v - f.b)
@@ -120,11 +111,7 @@ def test_engines_wires_and_resumed_runs_agree(made, tmp_path):
     simulate(made, given, 5, run_dir=tmp_path)
     again = simulate(made, given, 8, run_dir=tmp_path, resume=True)
     assert again.x.tobytes() == straight.x.tobytes()
-    run, direct = (OpenRun(made, given) for _ in range(2))
-    exchange, _ = wire_exchange(run)
-    for _ in range(6):
-        run.round(exchange)
-        direct.play()
+    run, direct = over_a_wire(made, given)
     assert run.x.tobytes() == direct.x.tobytes()
 
 

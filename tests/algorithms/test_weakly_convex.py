@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from problems import random_quadratics
 
 from flower_fedcon import FederatedProblem, regularization_path, simulate
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.objectives import Quadratic
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, MCP, SCAD, WithIntercept
@@ -71,16 +71,6 @@ def test_subgradients_need_no_prox():
     assert FedAvg(client_lr=3.0, local_steps=5, regularizer=MCP(1.0, gamma=0.1)).longest_prox() == 0
 
 
-def clients(seed=0, n=4, d=5):
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(n):
-        basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
-        matrix = basis @ np.diag(rng.uniform(1, 4, d)) @ basis.T
-        found.append(Quadratic((matrix + matrix.T) / 2, 2 * rng.normal(size=d)))
-    return found
-
-
 @pytest.mark.parametrize("psi", [MCP(0.3, gamma=2.0), SCAD(0.3, a=3.7)], ids=repr)
 @pytest.mark.parametrize(
     ("build", "engine"),
@@ -92,7 +82,7 @@ def clients(seed=0, n=4, d=5):
 )
 def test_they_stop_at_the_minimiser_of_a_sum_that_is_convex(build, engine, psi):
     """F is 1-strongly convex, psi weakly with a modulus below 1: one minimiser, by enumeration."""
-    problem = FederatedProblem(clients(), regularizer=psi)
+    problem = FederatedProblem(random_quadratics(0, d=5), regularizer=psi)
     Q = np.mean([f.Q for f in problem.objectives], axis=0)
     b = np.mean([f.b for f in problem.objectives], axis=0)
     exact = minimiser(Q, b, psi)
@@ -131,7 +121,7 @@ def minimiser(Q, b, psi):
 
 
 def test_what_would_certify_a_minimum_refuses():
-    problem = FederatedProblem(clients(), regularizer=MCP(0.3))
+    problem = FederatedProblem(random_quadratics(0, d=5), regularizer=MCP(0.3))
     with pytest.raises(ConfigError, match=r"not convex: no solver .* \(reference = false\)"):
         _ = problem.optimum
     with pytest.raises(ConfigError, match="not convex"):
@@ -141,4 +131,8 @@ def test_what_would_certify_a_minimum_refuses():
     strategy = FedDR(L1(0.3), step_size=0.2)
     strategy.regularizer = MCP(0.3, gamma=0.1)  # what a path would do
     with pytest.raises(ConfigError, match="has a prox for steps below"):
-        simulate(strategy, FederatedProblem(clients(), regularizer=strategy.regularizer), 1)
+        simulate(
+            strategy,
+            FederatedProblem(random_quadratics(0, d=5), regularizer=strategy.regularizer),
+            1,
+        )

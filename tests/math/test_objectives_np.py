@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from problems import differences
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives import NeymanPearson
@@ -17,15 +18,6 @@ def make(seed=0, shape=(4,), dtype=np.float64, rows=(7, 5)):
         rng.normal(size=(rows[0], *shape)).astype(dtype),
         rng.normal(size=(rows[1], *shape)).astype(dtype),
     )
-
-
-def differences(value, x, h=1e-6):
-    out = np.zeros_like(x)
-    for i in np.ndindex(x.shape):
-        e = np.zeros_like(x)
-        e[i] = h
-        out[i] = (value(x + e) - value(x - e)) / (2 * h)
-    return out
 
 
 @given(st.integers(0, 10**6), st.sampled_from([(1,), (4,), (2, 3)]))

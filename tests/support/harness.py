@@ -73,3 +73,13 @@ def wire_exchange(run: OpenRun) -> tuple[Wire, list[Context]]:
     """Return an engine that takes a run's messages through records, and its contexts."""
     engine = Wire(run)
     return engine, engine.contexts
+
+
+def over_a_wire(strategy: Any, problem: Any, rounds: int = 6) -> tuple[OpenRun, OpenRun]:
+    """Return two runs of so many rounds: one through records, and one without."""
+    run, direct = (OpenRun(strategy, problem) for _ in range(2))
+    exchange, _ = wire_exchange(run)
+    for _ in range(rounds):
+        run.round(exchange)
+        direct.play()
+    return run, direct

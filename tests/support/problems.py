@@ -25,6 +25,27 @@ needs_mnist = pytest.mark.skipif(
 )
 
 
+def differences(value, x, h=1e-6):
+    """Return the central differences of a function of x, in its shape."""
+    out = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        e = np.zeros_like(x)
+        e[i] = h
+        out[i] = (value(x + e) - value(x - e)) / (2 * h)
+    return out
+
+
+def random_quadratics(seed: int, n: int = 4, d: int = 3) -> list[Quadratic]:
+    """Return n quadratics in d dimensions with eigenvalues in [1, 4]."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        matrix = basis @ np.diag(rng.uniform(1, 4, d)) @ basis.T
+        found.append(Quadratic((matrix + matrix.T) / 2, 2 * rng.normal(size=d)))
+    return found
+
+
 @cache
 def q6_objectives() -> tuple[Quadratic, ...]:
     """Six quadratics in 8 dimensions, mu = 1, L = 20, heterogeneous."""
