@@ -130,9 +130,6 @@ def test_what_would_certify_a_minimum_refuses():
         regularization_path(problem)
     strategy = FedDR(L1(0.3), step_size=0.2)
     strategy.regularizer = MCP(0.3, gamma=0.1)  # what a path would do
+    problem = FederatedProblem(random_quadratics(0, d=5), regularizer=strategy.regularizer)
     with pytest.raises(ConfigError, match="has a prox for steps below"):
-        simulate(
-            strategy,
-            FederatedProblem(random_quadratics(0, d=5), regularizer=strategy.regularizer),
-            1,
-        )
+        simulate(strategy, problem, 1)
