@@ -24,6 +24,7 @@ quick:  ## the fast tests: no case of them takes longer than 0.1 s
 
 durations:  ## measure anew which tests are fast, on a quiet machine
 	$(BIN)/pytest -n 2 --measure
+	$(BIN)/pytest -n 2 --measure -m "not slow"
 
 nightly:  ## the long tests, and fuzzing with many cases: hours
 	$(BIN)/pytest -n 2 -m nightly

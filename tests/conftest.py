@@ -59,7 +59,11 @@ def file_of(case):
 
 
 class Measured:
-    """Writes how long the tests have taken."""
+    """Writes how long the tests have taken; a part of them, by ``-m``, adds to what is there.
+
+    The fast part is measured alone, too: what slow tests have computed, imported or prepared for
+    others counts there.
+    """
 
     def __init__(self):
         self.cases = Counter()
@@ -67,13 +71,16 @@ class Measured:
     def pytest_runtest_logreport(self, report):
         self.cases[report.nodeid] += report.duration
 
-    def pytest_sessionfinish(self):
+    def pytest_sessionfinish(self, session):
         files, longest = Counter(), Counter()
         for case, seconds in self.cases.items():
             files[file_of(case)] += seconds
             longest[test_of(case)] = max(longest[test_of(case)], seconds)
         listed = {name: s for name, s in files.items() if s > 1}
         listed |= {name: s for name, s in longest.items() if s > SLOW}
+        if session.config.option.markexpr:
+            for name, before in durations().items():
+                listed[name] = max(before, listed.get(name, 0.0))
         DURATIONS.write_text("".join(f"{listed[name]:.1f} {name}\n" for name in sorted(listed)))
 
 
