@@ -21,7 +21,7 @@ from flower_fedcon.core.method import Method
 from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import CERTIFY, Request, RunInfo, Setup
 from flower_fedcon.core.uploads import Uploads
-from flower_fedcon.errors import ConfigError, grouped, listed
+from flower_fedcon.errors import ConfigError, clients_by_name, grouped
 from flower_fedcon.registry import client_class
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload, payload_bytes
@@ -222,7 +222,7 @@ class Server:
             _log.warning(
                 "participation: within %g seconds %d of %d clients never take part (%s): what is "
                 "found leans to the others",
-                self._within, len(late), len(times), listed(late),
+                self._within, len(late), len(times), clients_by_name(late),
             )  # fmt: skip
 
     def after_query(self, answers: Uploads) -> Payload:
