@@ -43,6 +43,11 @@ class Distribution(ABC):
     def sample(self, rng: np.random.Generator, num_clients: int) -> Array:
         """Return a positive number for each client."""
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which numbers all that is drawn lies."""
+        return 0.0, math.inf
+
 
 @dataclass(frozen=True)
 class LogNormal(Distribution):
@@ -102,6 +107,11 @@ class Exponential(Distribution):
         """Return a number for each client."""
         return self.least + self.mean * rng.standard_exponential(num_clients)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which numbers all that is drawn lies."""
+        return self.least, math.inf
+
 
 @dataclass(frozen=True)
 class Uniform(Distribution):
@@ -125,6 +135,11 @@ class Uniform(Distribution):
     def sample(self, rng: np.random.Generator, num_clients: int) -> Array:
         """Return a number for each client."""
         return rng.uniform(self.low, self.high, num_clients)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Between which numbers all that is drawn lies."""
+        return self.low, self.high
 
 
 _SPEEDS = ("up", "down")
@@ -208,6 +223,15 @@ class Clock:
             for value in self._of.values()
         )
 
+    def best(self, name: str, num_clients: int, seed: int) -> Any:
+        """Return each client's fastest number in any round, or that of all."""
+        value, speed = self._of.get(name), name in _SPEEDS
+        if isinstance(value, Distribution) and value.per == "round":
+            return value.ends[speed]
+        if isinstance(value, np.ndarray) and value.ndim == 2:
+            return value.max(axis=0) if speed else value.min(axis=0)
+        return self.numbers(name, num_clients, seed, 1, 0)
+
     def numbers(self, name: str, num_clients: int, seed: int, server_round: int, again: int) -> Any:
         """Return each client's number in a round, or that of all; None where there is none.
 
@@ -288,11 +312,6 @@ class Timekeeper:
         self._known: tuple[Any, dict[str, Any]] = (None, {})
         self._again, self.most = 0, math.inf
 
-    @property
-    def varies(self) -> bool:
-        """Whether a client's times differ from round to round."""
-        return self._clock.varies
-
     def anew(self, vain: int) -> None:
         """Have a round's times drawn anew, as often as so many draws of it were in vain."""
         self._again = vain
@@ -317,6 +336,25 @@ class Timekeeper:
                     for name in Clock.NAMES
                 },
             )
+        return self._sum(self._known[1], clients, down, up, work=work, exchanges=exchanges)
+
+    def least_times(self, down: int, up: int, *, exchanges: int = 1) -> Array:
+        """Return the seconds of each client in the round that suits it best."""
+        n = self._num_clients
+        best = {name: self._clock.best(name, n, self._seed) for name in Clock.NAMES}
+        return self._sum(best, range(n), down, up, work=True, exchanges=exchanges)
+
+    def _sum(
+        self,
+        numbers: Mapping[str, Any],
+        clients: Any,
+        down: Any,
+        up: Any,
+        *,
+        work: bool,
+        exchanges: int,
+    ) -> Array:
+        """Return what these numbers make of an exchange."""
         which, seconds = np.asarray(clients, dtype=np.intp), np.zeros(len(clients))
         amounts = {
             "latency": exchanges,
@@ -326,7 +364,7 @@ class Timekeeper:
             "up": np.asarray(up),
         }
         for name, amount in amounts.items():
-            each = self._known[1][name]
+            each = numbers[name]
             if each is None:
                 continue
             each = each[which] if isinstance(each, np.ndarray) else each
@@ -358,9 +396,9 @@ class Deadline(Participation):
 
     The server asks those alone, as in Nishio, Yonetani, "Client selection for federated learning
     with heterogeneous resources in mobile edge" (ICC 2019), so that a round lasts at most that. It
-    reckons with the bytes of the round before; before round 1, with what the model takes. The
-    history's column "late" counts the clients that were drawn and not asked. Where nobody would be
-    in time there is another draw. It needs a clock: ``simulate(..., clock=Clock(...))``.
+    reckons with the bytes of the round before; in round 1 with uploads of the model's shape, and of
+    compact ones with none. The history's column "late" counts the clients that were drawn and not
+    asked. Where nobody would be in time there is another draw. It needs a clock: ``simulate(..., clock=Clock(...))``.
 
     Parameters
     ----------

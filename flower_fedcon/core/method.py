@@ -60,6 +60,8 @@ class Method(ABC, Generic[State]):
     """Why uploads must not be compressed; "" where `compression` is right."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum is enough."""
+    compact: ClassVar[bool] = False
+    """Whether an upload may take less than arrays of the model's shape: `decode` reads it."""
     takes_sets: ClassVar[bool] = True
     """Whether a constraint set may be its `regularizer`: not where it needs subgradients."""
     needs_convex: ClassVar[str] = "it is not declared to be right for another psi"

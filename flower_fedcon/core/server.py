@@ -181,41 +181,44 @@ class Server:
                 self.counts["late"] += self._late
         return self.cohort
 
-    def _expected(self, server_round: int, clients: Sequence[int]) -> Array:
-        """Return how long each of some clients would take, with the bytes of the round before."""
-        assert self.clock is not None  # noqa: S101  (the callers' case)
-        down, up = self.clock.sizes
-        if not down:
-            known, dtype = self.strategy, self.x.dtype
-            names = known.expects(self.state)
-            shapes = [known.upload_shape(name, self.setup.layout) for name in names]
-            down = payload_bytes(known.broadcast(self.state)) + self.setting_bytes
-            up = sum(
-                payload_bytes({name: 0.0 if name in known.numbers else np.zeros(shape, dtype)})
-                for name, shape in zip(names, shapes, strict=True)
-            )
-        exchanges = 2 if self.strategy.queries else 1
-        return self.clock.times(server_round, clients, down, up, exchanges=exchanges)
+    def _expected_bytes(self) -> tuple[int, int]:
+        """Return what each client will be sent, and will send: as in the round before.
+
+        Of uploads that are more compact than the model, nothing is known before the first.
+        """
+        assert self.clock is not None  # noqa: S101  (only with a deadline)
+        if self.clock.sizes[0]:
+            return self.clock.sizes
+        known, dtype = self.strategy, self.x.dtype
+        names = [] if known.compact or known.compression else known.expects(self.state)
+        shapes = [known.upload_shape(name, self.setup.layout) for name in names]
+        down = payload_bytes(known.broadcast(self.state)) + self.setting_bytes
+        up = sum(
+            payload_bytes({name: 0.0 if name in known.numbers else np.zeros(shape, dtype)})
+            for name, shape in zip(names, shapes, strict=True)
+        )
+        return down, up
 
     def _in_time(self, server_round: int, vain: int, cohort: list[int]) -> list[int]:
         """Return those of a cohort that would be in time, and note how many would not."""
         assert self.clock is not None  # noqa: S101  (only with a deadline)
         self.clock.anew(vain)
-        times = self._expected(server_round, cohort)
+        exchanges = 2 if self.strategy.queries else 1
+        sizes = self._expected_bytes()
+        times = self.clock.times(server_round, cohort, *sizes, exchanges=exchanges)
         kept = [c for c, time in zip(cohort, times.tolist(), strict=True) if time <= self._within]
         self._late = (self._late if vain else 0) + len(cohort) - len(kept)
         return kept
 
     def _check_deadline(self) -> None:
-        """Refuse a deadline that nobody can keep, and say who never will, where that is known."""
+        """Refuse a deadline that nobody can keep, and say who never will."""
         assert self.clock is not None  # noqa: S101  (only with a deadline)
-        if self.clock.varies:
-            return
-        times = self._expected(1, self.everyone)
+        exchanges = 2 if self.strategy.queries else 1
+        times = self.clock.least_times(*self._expected_bytes(), exchanges=exchanges)
         if times.min() > self._within:
             raise ConfigError(
                 f"Deadline(seconds={self._within:g}): the fastest client takes {times.min():.4g} "
-                "seconds: give a longer one, or a faster Clock"
+                "seconds at least: give a longer one, or a faster Clock"
             )
         late = [self.setup.names[j] for j in np.flatnonzero(times > self._within).tolist()]
         if late:

@@ -46,6 +46,7 @@ class CompressedMessages(FedConStrategy[State]):
     """
 
     constants: Compression
+    compact = True
     release = Release("without compression")
     needs_exact = "it has its own, uplink_compressor and downlink_compressor"
 

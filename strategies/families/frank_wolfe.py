@@ -59,6 +59,7 @@ class FrankWolfe(Mirrored[State]):
     """
 
     uplink = ("atom",)
+    compact = True
     needs_exact = "an atom is compact already, and what is left of it would leave the set"
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
     needs_uniform = "x_bar is the mean of all x_i, whoever takes part"

@@ -39,7 +39,8 @@ from flower_fedcon.problems import neyman_pearson
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.limits import Budget
 from flower_fedcon.runs.toml import argument, parse_toml, parse_value, tabled, write_value
-from flower_fedcon.strategies import DualFL, FedAvg, FedDR, FedProx, FedSGM, Scaffold
+from flower_fedcon.sets import L1Ball
+from flower_fedcon.strategies import DualFL, FedAvg, FedDR, FedFW, FedProx, FedSGM, Scaffold
 
 DRAWN = Clock(
     up=LogNormal(median=2e3, spread=1.0),
@@ -197,6 +198,42 @@ def test_a_deadline_leaves_out_who_is_late(caplog: pytest.LogCaptureFixture) -> 
     assert seconds(history) == [1.0, 2.0, 3.0]
     assert history["late"].tolist() == [1, 2, 3]
     assert "1 of 2 clients never take part (client 1)" in caplog.text
+
+
+def test_who_is_late_in_every_round_is_known_before_the_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the best that a distribution or a trace can be."""
+    slow = {
+        "up": [1e-3, 1e3],
+        "down": np.array([[1e-3, 1e3], [2e-3, 1.0]]),
+        "latency": [3.0, 0.0],
+        "compute": np.array([[3.0, 9.0], [4.0, 0.0]]),
+    }
+    for name, value in slow.items():
+        caplog.clear()
+        more = {"gradient": Uniform(low=0.1, high=0.2, per="round")}
+        clock = Clock(**{name: value}, **more)
+        with caplog.at_level(logging.WARNING):
+            simulate(average(participation=Deadline(2.0)), two(), 0, clock=clock)
+        assert "(client 0)" in caplog.text
+    for compute in (Exponential(least=2.5, per="round"), Uniform(low=2.5, high=9.0, per="round")):
+        with pytest.raises(ConfigError, match=r"takes 2\.5 seconds at least"):
+            simulate(average(participation=Deadline(2.0)), two(), 0, clock=Clock(compute=compute))
+
+
+def test_compact_uploads_are_in_time_where_arrays_are_not() -> None:
+    """An atom is one entry of 64, which together would take half a second and more."""
+    ball = L1Ball(radius=1.0)
+    clients = [Quadratic(np.eye(64), np.full(64, b)) for b in (1.0, 3.0)]
+    problem = FederatedProblem(clients, constraint=ball)
+    clock, strategy = Clock(up=1000.0), FedFW(ball, penalty=1.0, participation=Deadline(0.3))
+    history = simulate(strategy, problem, 3, clock=clock)
+    assert seconds(history)[-1] == pytest.approx(history["uplink_bytes"][-1] / 2 / 1000.0)
+    assert history["late"].tolist() == [0, 0, 0]
+    whole = FederatedProblem(clients)
+    with pytest.raises(ConfigError, match=r"takes 0\.\d+ seconds at least"):
+        simulate(average(participation=Deadline(0.3)), whole, 3, clock=clock)
 
 
 def test_a_draw_without_anybody_in_time_is_repeated() -> None:
