@@ -398,7 +398,8 @@ class Deadline(Participation):
     with heterogeneous resources in mobile edge" (ICC 2019), so that a round lasts at most that. It
     reckons with the bytes of the round before; in round 1 with uploads of the model's shape, and of
     compact ones with none. The history's column "late" counts the clients that were drawn and not
-    asked. Where nobody would be in time there is another draw. It needs a clock: ``simulate(..., clock=Clock(...))``.
+    asked. Where nobody would be in time there is another draw. It needs a clock:
+    ``simulate(..., clock=Clock(...))``.
 
     Parameters
     ----------
