@@ -202,8 +202,8 @@ class FedConClient(FlowerClient, Generic[State]):
         rows = self.objective.gradient_rows if self._rows is None else self._rows
         work, seen = self.work, number * rows[0 if full else 1]
         if "gradients" in work:
-            work["gradients"] += number
-            work["examples_seen"] += seen
+            work["gradients"] = work["gradients"] + number  # a traced one is never changed in place
+            work["examples_seen"] = work["examples_seen"] + seen
         else:  # mostly: a local pass is the whole step
             work["gradients"], work["examples_seen"] = number, seen
 
