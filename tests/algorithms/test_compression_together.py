@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from harness import OpenRun, latest
 from loops import by_loops
-from problems import q6
+from problems import q6, random_quadratics
 from test_server_optimizers import EACH as EACH_OPTIMIZER
-from test_server_optimizers import clients, problem, reddi
+from test_server_optimizers import problem, reddi
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.compressors import EF21, QSGD, Natural, RandK, Sign, TopK
@@ -35,7 +35,7 @@ def by_hand(rounds, psi=None, weights=(1, 1, 1, 1), eta=1.0, optimizer=None):
     """Return x after so many rounds of two steps of 0.1 whose changes EF21 sends."""
     x, memory, read = np.zeros(3), [np.zeros(3) for _ in weights], []
     for _ in range(rounds):
-        for j, f in enumerate(clients()):
+        for j, f in enumerate(random_quadratics(3)):
             v, share = x, len(weights) * weights[j] / sum(weights)
             for _ in range(2):
                 v = v - 0.1 * share * (f.Q @ v - f.b)
@@ -51,17 +51,18 @@ def by_hand(rounds, psi=None, weights=(1, 1, 1, 1), eta=1.0, optimizer=None):
 def test_weights_by_hand():
     weights = [3, 1, 0, 2]
     made = FedAvg(client_lr=0.1, local_steps=2, compression=RULE)
-    found = simulate(made, FederatedProblem(clients(), weights=weights), 9)
+    found = simulate(made, FederatedProblem(random_quadratics(3), weights=weights), 9)
     np.testing.assert_allclose(found.x, by_hand(9, weights=weights), rtol=0, atol=1e-14)
     assert np.abs(found.x - by_hand(9)).max() > 0.01
 
 
 @pytest.mark.parametrize("rule", [RULE, EF21(Sign()), EF21(RandK(count=1)), EF21(Natural())])
 def test_weights_count_in_the_limit(rule):
-    given = FederatedProblem(clients(), weights=[3, 1, 0, 2])
+    clients = random_quadratics(3)
+    given = FederatedProblem(clients, weights=[3, 1, 0, 2])
     found = simulate(FedAvg(client_lr=0.1, local_steps=1, compression=rule), given, 400).x
     total = [sum(w * part for w, part in zip([3, 1, 0, 2], parts, strict=True))
-             for parts in ([f.Q for f in clients()], [f.b for f in clients()])]  # fmt: skip
+             for parts in ([f.Q for f in clients], [f.b for f in clients])]  # fmt: skip
     assert found == pytest.approx(np.linalg.solve(*total), abs=1e-6)
 
 
