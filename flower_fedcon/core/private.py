@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from flower_fedcon.errors import BudgetError, ConfigError
 from flower_fedcon.privacy.accountant import FIXED, FULL, POISSON, Accountant, Sampling
 from flower_fedcon.privacy.clipping import CLIP, clipped, norms, rows, slack
 from flower_fedcon.privacy.gaussian import GaussianDP
-from flower_fedcon.privacy.noise import normal
+from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
@@ -50,13 +51,19 @@ class Private:
         self._sampling = sampling_of(self._participation, n)
         if strategy.clients_keep_state:  # others' states tell of earlier cohorts: no amplification
             self._sampling = self._sampling._replace(kind=FULL)
-        self._accountant = Accountant(
-            self._rule.noise_multiplier, self._rule.target_delta, self._sampling
-        )
         self._num_clients = n
         layout = strategy.setup.layout
         self._shape = partial(strategy.upload_shape, layout=layout)
         self._dtype = layout.array_dtype
+        distance = 0.0
+        if self._rule.noise_multiplier > 0:
+            entries = sum(math.prod(self._shape(name)) for name in strategy.uplink)
+            distance = self._grid(self._rule.clip).distance(entries)
+            if self._rule.quantile is not None:
+                distance += self._count_grid().distance(1)
+        self._accountant = Accountant(
+            self._rule.noise_multiplier, self._rule.target_delta, self._sampling, distance
+        )
         self.spent, self.clip = 0, self._rule.clip
         self.before_round: Callable[[int], None] = lambda spent: None
 
@@ -121,28 +128,41 @@ class Private:
         """Return what the broadcast says besides."""
         return {CLIP: self.clip}
 
-    def uploads(self, replies: Sequence[Reply], names: Sequence[str], down: Payload) -> Uploads:
+    def uploads(
+        self, replies: Sequence[Reply], names: Sequence[str], down: Payload, server_round: int
+    ) -> Uploads:
         """Return a round's uploads, clipped, with noise in their sum and a known denominator.
 
         Clients on nodes have clipped what they sent; the guarantee does not rest on that.
         """
         about = {name: down[self._about[name]] for name in names if name in self._about}
-        size = self._sampling.size
+        size, rule = self._sampling.size, self._rule
         if names:
-            kept: list[Reply] = []
-            within = 0
-            for reply in replies:
-                found, count = self._clipped(reply, names, about)
-                within, kept = within + count, [*kept, found]
-            deviation, replies = self._rule.noise(self.clip, size), kept
-            if deviation > 0:
-                replies = self._noised(kept, names, about, deviation)
-            count_noise = self._rule.noise_of_count(size)
-            # Each of them counts 1/2 or -1/2: one client more or less moves the sum by 1/2.
-            present = sum(len(reply.clients) for reply in kept)
-            share = (within - present / 2 + count_noise * float(normal(()))) / size + 0.5
-            self.clip = self._rule.next_clip(self.clip, share)
+            present = sum(len(reply.clients) for reply in replies)
+            if rule.noise_multiplier > 0:
+                within, replies = self._noised(replies, names, about, server_round)
+                # Each counts 1/2 or -1/2: one client more or less moves the sum by 1/2.
+                share = 0.5
+                if rule.quantile is not None:
+                    grid = self._count_grid()
+                    halves = np.array([[0.5]] * within + [[-0.5]] * (present - within))
+                    total = grid.steps(halves.reshape(-1, 1)).sum(axis=0) + grid.noise(1)
+                    share += float(grid.value(total)[0]) / size
+            else:
+                found = [self._clipped(reply, names, about) for reply in replies]
+                replies = [reply for reply, _ in found]
+                share = (sum(count for _, count in found) - present / 2) / size + 0.5
+            self.clip = rule.next_clip(self.clip, share)
         return Uploads(replies, self._num_clients, denominator=size, about=about)
+
+    def _grid(self, clip: float) -> Grid:
+        """Return the grid of a round's sum."""
+        return Grid(clip, self._rule.noise(clip, self._sampling.size), self._num_clients)
+
+    def _count_grid(self) -> Grid:
+        """Return the grid of the noisy count of norms within C."""
+        deviation = self._rule.noise_of_count(self._sampling.size)
+        return Grid(0.5, deviation, self._num_clients)
 
     def _clipped(
         self, reply: Reply, names: Sequence[str], about: Mapping[str, Array]
@@ -165,23 +185,35 @@ class Private:
         replies: Sequence[Reply],
         names: Sequence[str],
         about: Mapping[str, Array],
-        deviation: float,
-    ) -> list[Reply]:
-        """Return one reply that holds noisy sums, in double precision until then, no single value.
+        server_round: int,
+    ) -> tuple[int, list[Reply]]:
+        """Return how many releases were shorter than C, and one reply that holds noisy sums.
 
-        Where nobody was drawn, noise is all there is.
+        Releases, their sum and the noise are whole multiples of one step; what is made of them
+        then is no further release. Where nobody was drawn, noise is all there is.
         """
         clients = sorted(client for reply in replies for client in reply.clients)
+        shapes = [self._shape(name) for name in names]
+        sizes = [math.prod(shape) for shape in shapes]
+        centers = [np.asarray(about.get(name, 0.0), np.float64) for name in names]
+        grid, within = self._grid(self.clip), 0
+        total = grid.noise(sum(sizes))
+        for reply in replies:
+            n = len(reply.clients)
+            columns = {name: rows(reply.payload[name], n) for name in names}
+            lengths = norms(columns, about)
+            within += int(np.count_nonzero(lengths < self.clip * (1 - slack(columns))))
+            moved = [
+                (columns[name].astype(np.float64) - center).reshape(n, -1)
+                for name, center in zip(names, centers, strict=True)
+            ]
+            total += grid.steps(np.concatenate(moved, axis=1)).sum(axis=0)
         payload: dict[str, Any] = {}
-        for name in names:
-            center = np.asarray(about.get(name, 0.0), np.float64)
-            total = deviation * normal(self._shape(name))
-            for reply in replies:
-                column = rows(reply.payload[name], len(reply.clients)).astype(np.float64)
-                total = total + (column - center).sum(axis=0)
-            total = np.asarray(total + len(clients) * center, self._dtype)
-            payload[name] = Summed(name, total, len(clients), 0)
-        return [Reply(clients, 0, payload)]
+        parts = np.split(grid.value(total), np.cumsum(sizes)[:-1])
+        for name, shape, part in zip(names, shapes, parts, strict=True):
+            released = np.asarray(part.reshape(shape), self._dtype)
+            payload[name] = Summed(name, released, len(clients), 0, about.get(name))
+        return within, [Reply(clients, server_round, payload)]
 
 
 def sampling_of(participation: Participation, num_clients: int) -> Sampling:

@@ -376,7 +376,7 @@ class Round:
         server = self._server
         setup, examples, replies = server.setup, None, self._used
         if server.private is not None:
-            return server.private.uploads(replies, self._names, self._broadcast)
+            return server.private.uploads(replies, self._names, self._broadcast, self.number)
         if server.received is not None and self.phase == TRAIN:
             replies = server.received.replies(replies, self._broadcast, self._restores)
         if setup.weighting == "examples" and setup.own_loops:

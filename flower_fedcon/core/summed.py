@@ -20,6 +20,9 @@ class Summed:
         How many clients' values it is the sum of.
     each_bytes : int
         What each of them has sent for it.
+    about : array, optional
+        Of points: what they lie about. `total` is then the sum of their differences from it, from
+        which `moved` and a mean follow without the number of clients.
 
     Examples
     --------
@@ -28,8 +31,10 @@ class Summed:
     (array([3., 6.]), (3, 2), 300)
     """
 
-    def __init__(self, name: str, total: Array, count: int, each_bytes: int) -> None:
-        self.name, self.each_bytes = name, each_bytes
+    def __init__(
+        self, name: str, total: Array, count: int, each_bytes: int, about: Array | None = None
+    ) -> None:
+        self.name, self.each_bytes, self.about = name, each_bytes, about
         self._total, self._count = total, count
         self.shape, self.dtype = (count, *total.shape), total.dtype
 
@@ -45,6 +50,13 @@ class Summed:
 
     def total(self) -> Array:
         """Return the sum, a new array."""
+        if self.about is not None:
+            total: Array = self._total + self._count * self.about
+            return total
+        return self._total.copy()
+
+    def moved(self) -> Array:
+        """Return the sum of the differences from what values lie about, a new array."""
         return self._total.copy()
 
     def part(self, i: int) -> Any:

@@ -195,6 +195,8 @@ class Uploads:
         """Return the sum over the cohort of each client's `share` of its upload less `about`."""
         columns: list[Any] = [reply.payload.get(name) for reply in self._replies]
         if isinstance(columns[0], Summed):
+            if len(columns) == 1 and columns[0].about is about is not None:
+                return columns[0].moved()
             total = self._sum(name)
             return total if about is None else total - len(self.clients) * about
         if self.unweighted and all(map(is_array, columns)):
@@ -239,6 +241,9 @@ class Uploads:
             return self._unbiased(name, about)
         if self._examples is not None:
             return _add([n * value for n, value in self._weighted(name)]) / self._total()
+        one = self._replies[0].payload.get(name) if len(self._replies) == 1 else None
+        if self._denominator and isinstance(one, Summed) and one.about is not None:
+            return np.asarray(one.about + one.moved() / self._denominator, dtype=one.dtype)
         if self._denominator is not None and self._denominator != len(self.clients):
             absent, center = self._denominator - len(self.clients), self._about.get(name)
             total = self._sum(name) + (0.0 if center is None else absent * center)

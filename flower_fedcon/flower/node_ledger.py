@@ -11,7 +11,7 @@ from pathlib import Path
 from flower_fedcon.errors import ConfigError, StorageError
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
-from flower_fedcon.validation import count, positive
+from flower_fedcon.validation import count, nonnegative, positive
 from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, storage
 
 _log = logging.getLogger("flwr")
@@ -54,8 +54,9 @@ class FileLedger(Ledger):
             found = json.loads(read_bytes(path))
             entries, then = found["spent"], found.get("noise_multiplier", noise)
             self.spent = {positive("rate", rate): count("spent", n) for rate, n in entries}
+            self.distance = nonnegative("distance", found.get("distance", 0.0))
         except FileNotFoundError:
-            self.spent, then = {}, noise
+            self.spent, self.distance, then = {}, 0.0, noise
         except (ValueError, TypeError, KeyError, ConfigError) as error:
             raise StorageError(
                 f"{path} does not say how much privacy this client has spent ({error!r:.99}): put "
@@ -69,7 +70,10 @@ class FileLedger(Ledger):
 
     def _write(self, path: Path) -> None:
         with atomic(path, private=True) as temporary:
-            found = {"noise_multiplier": self.privacy.noise_multiplier}
+            found = {
+                "noise_multiplier": self.privacy.noise_multiplier,
+                "distance": self.distance,
+            }
             temporary.write_text(json.dumps({**found, "spent": sorted(self.spent.items())}))
         known = self.privacy
         most = "" if known.budget is None else f" of {known.budget:g}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.row_gradients import clipped_steps
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.privacy.ledger import Ledger
-from flower_fedcon.privacy.noise import normal, uniform
+from flower_fedcon.privacy.noise import Grid, uniform
 from flower_fedcon.validation import Array
 
 
@@ -83,15 +85,14 @@ class PrivateObjective:
         return self._noisy(x, self.privacy.batch_size or batch_size)
 
     def _noisy(self, x: Array, batch_size: int | None) -> Array:
-        m, clip = self.num_examples, self.privacy.clip
+        m, rule = self.num_examples, self.privacy
         rate = min(1.0, (batch_size or m) / m)
-        self.ledger.spend(rate)
+        grid = Grid(rule.clip, rule.noise_multiplier * rule.clip, m)
+        self.ledger.spend(rate, grid.distance(math.prod(self.shape)))
         rows = np.arange(m) if rate == 1.0 else np.flatnonzero(uniform((m,)) < rate)
-        gradient = np.zeros(self.shape)
-        if rows.size:
-            gradient += self.objective.clipped_sum(x, clip, rows)
-        gradient += self.privacy.noise_multiplier * clip * normal(self.shape)
-        gradient /= rate * m
+        total = grid.noise(math.prod(self.shape))
+        total += clipped_steps(self.objective, np.asarray(x), grid, rows)
+        gradient = grid.value(total).reshape(self.shape) / (rate * m)
         ridge = getattr(self.objective, "ridged", None)
         gradient = gradient.astype(self.dtype)
         return gradient if ridge is None else ridge(gradient, x)

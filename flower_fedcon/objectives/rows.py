@@ -558,9 +558,7 @@ class LinearModel(Objective, Stackable):
             > 0; a longer gradient is shortened to it.
         rows : array of int
         """
-        self._expect(x)
-        data = self.rows[rows]
-        slopes = self.scale * self.slope(self._scores(x, data), self.targets[rows])
+        slopes, data = self.row_slopes(x, rows).astype(self.dtype), self.rows[rows]
         squares = data.multiply(data).sum(axis=1) if self.sparse else np.square(data).sum(axis=1)
         squares = np.asarray(squares).reshape(-1)
         norms = np.sqrt(squares + data.shape[1] * np.finfo(self.dtype).tiny)  # lost by squaring
@@ -568,6 +566,41 @@ class LinearModel(Objective, Stackable):
         slopes *= clip / np.maximum(norms, clip)
         slopes[..., ~np.isfinite(norms)] = 0.0  # of a row too long for arithmetic nothing is left
         return self._pull(slopes, data)
+
+    def row_slopes(self, x: Array, rows: Array) -> Array:
+        """Return what each of some rows counts for in its own gradient, from that row alone.
+
+        Scores are summed in one order, whatever other rows there are: a product with all rows
+        rounds each by what stands beside it.
+
+        Parameters
+        ----------
+        x : array of `shape`
+        rows : array of int
+
+        Returns
+        -------
+        array of float64, shape (rows,) or (scores of a row, rows)
+        """
+        self._expect(x)
+        taken = np.resize(rows, max(2, len(rows)))  # of one, axes would change their order
+        data, targets = self.rows[taken], self.targets[taken]
+        at = x.reshape(data.shape[1], -1).astype(np.float64, copy=False)
+        own = owner_of(type(self), "_scores")
+        with np.errstate(over="ignore", invalid="ignore"):
+            if own is not None and not is_ours(own):
+                parts = [self._scores(x, data[i : i + 1]) for i in range(len(taken))]
+                scores = np.concatenate(parts, axis=-1)
+            else:
+                columns = at.T.copy()
+                scores = np.stack(
+                    [data @ c for c in columns]
+                    if self.sparse
+                    else [(data * c).sum(axis=1) for c in columns]
+                )
+                scores = scores if len(self.shape) > len(self._row_shape) else scores[0]
+            slopes: Array = self.scale * self.slope(scores, targets)
+        return slopes[..., : len(rows)]
 
     # --- second derivatives ----------------------------------------------------------------------
 

@@ -42,9 +42,16 @@ def clipped(
     for name, column in columns.items():
         center = centers.get(name)
         found[name] = cut = column.copy()
-        scale = factors.astype(column.dtype).reshape(-1, *[1] * (column.ndim - 1))
-        moved = column[long] if center is None else column[long] - center
-        cut[long] = scale * moved if center is None else center + scale * moved
+        scale = factors.reshape(-1, *[1] * (column.ndim - 1))
+        if center is None:
+            cut[long] = scale.astype(column.dtype) * column[long]
+            continue
+        wide = np.asarray(center, np.float64)
+        moved = scale * (column[long] - wide)
+        near = (wide + moved).astype(column.dtype)
+        # Far from 0 floats are few: what was rounded away from the center is rounded towards it.
+        beyond = np.abs(near - wide) > np.abs(moved)
+        cut[long] = np.where(beyond, np.nextafter(near, np.asarray(center, column.dtype)), near)
     return found
 
 
@@ -56,9 +63,11 @@ def norms(columns: Mapping[str, Array], centers: Mapping[str, Array]) -> Array:
     """
     total: Any = 0.0
     for name, column in columns.items():
-        moved = column - centers[name] if name in centers else column
-        flat = moved.reshape(len(moved), -1).astype(np.float64, copy=False)
-        total = total + np.einsum("ij,ij->i", flat, flat)
+        wide = column.astype(np.float64, copy=False)
+        moved = wide - centers[name] if name in centers else wide
+        flat = moved.reshape(len(moved), -1)
+        with np.errstate(over="ignore"):  # of one that is too long for arithmetic nothing is left
+            total = total + np.einsum("ij,ij->i", flat, flat)
     found: Array = np.sqrt(total)
     return found
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.privacy.accountant import library
+from flower_fedcon.privacy.accountant import FULL, POISSON, NoisySum, Sampling, spent_epsilon
 from flower_fedcon.validation import count, fields_of_node, optional, positive
 
 _PREFIX = "privacy."
@@ -91,16 +91,18 @@ class ExampleDP:
                 )
         return cls(**values)
 
-    def epsilon(self, spent: Mapping[float, int]) -> float:
+    def epsilon(self, spent: Mapping[float, int], distance: float = 0.0) -> float:
         """Return epsilon at `target_delta`, of so many gradients at each sampling rate.
+
+        `distance` is that of their noise from continuous noise; see `privacy.accountant`.
 
         Raises
         ------
         ConfigError
             Without dp-accounting, which counts (the extra `privacy`).
         """
-        dp = library()
-        accountant, noisy = dp.rdp.RdpAccountant(), dp.GaussianDpEvent(self.noise_multiplier)
-        for rate, gradients in spent.items():
-            accountant.compose(dp.PoissonSampledDpEvent(rate, noisy), gradients)
-        return float(accountant.get_epsilon(self.target_delta)) if spent else 0.0
+        counts = {
+            NoisySum(self.noise_multiplier, Sampling(FULL if rate == 1 else POISSON, 1, rate)): n
+            for rate, n in spent.items()
+        }
+        return spent_epsilon(counts, self.target_delta, distance)

@@ -14,14 +14,15 @@ class GaussianDP:
     """Differential privacy at the level of clients, for a server that is trusted with uploads.
 
     Each client's release, all values of a round together, is clipped to the Euclidean norm C, and
-    the server adds noise from N(0, (z C)^2) to each coordinate of their sum, before its own step:
-    what a prox does to the noise afterwards costs nothing. The sum is divided by a number that is
-    known before the round. Neither the noise nor, with noise, who is drawn follows from the run's
-    seed: both come from the operating system, and a run that is resumed draws anew.
+    the server adds Gaussian noise of standard deviation z C to each coordinate of their sum, before
+    its own step: what a prox does to the noise afterwards costs nothing. Sum and noise are whole
+    steps of one grid (`privacy.noise`), so that no low bit tells of the sum. The sum is divided by
+    a number that is known before the round. Neither the noise nor, with noise, who is drawn follows
+    from the run's seed: both come from the operating system, and a run that is resumed draws anew.
 
     Two federations are neighbours if one client of the one contributes nothing in the other; with
     cohorts of a fixed size, `Sample(...)`, if one client's data is another, which asks for twice
-    the noise. The bound is that of Renyi differential privacy, by dp-accounting (the extra
+    the noise. The bound is that of privacy loss distributions, by dp-accounting (the extra
     `privacy`).
 
     Parameters

@@ -23,20 +23,23 @@ class Ledger:
     ----------
     spent : dict
         The number of gradients at each sampling rate.
+    distance : float
+        How far their noise is from continuous noise, all together.
     """
 
     def __init__(self, privacy: ExampleDP) -> None:
         self.privacy = privacy
         self.spent: dict[float, int] = {}
+        self.distance = 0.0
         self._left: tuple[float, int] = (0.0, 0)  # how many more at that rate
 
     @property
     def epsilon(self) -> float:
         """The privacy spent so far."""
-        return self.privacy.epsilon(self.spent)
+        return self.privacy.epsilon(self.spent, self.distance)
 
-    def spend(self, rate: float) -> None:
-        """Count a gradient.
+    def spend(self, rate: float, distance: float = 0.0) -> None:
+        """Count a gradient, whose noise is so far from continuous noise.
 
         Raises
         ------
@@ -45,7 +48,7 @@ class Ledger:
         """
         known, left = self._left
         if known != rate or left < 1:
-            left = self._gradients_left(rate)
+            left = self._gradients_left(rate, distance)
         if left < 1:
             raise RefusedError(
                 f"refused: this node's data have spent epsilon {self.epsilon:.4g} of "
@@ -53,15 +56,17 @@ class Ledger:
             )
         self._left = rate, left - 1
         self.spent[rate] = self.spent.get(rate, 0) + 1
+        self.distance += distance
 
-    def _gradients_left(self, rate: float) -> int:
+    def _gradients_left(self, rate: float, distance: float) -> int:
         """Return how many more gradients at a rate the budget allows, perhaps fewer than that."""
         budget, spent = self.privacy.budget, self.spent.get(rate, 0)
         if budget is None:
             return _FAR
 
         def fits(more: int) -> bool:
-            return self.privacy.epsilon({**self.spent, rate: spent + more}) <= budget
+            after, far = {**self.spent, rate: spent + more}, self.distance + more * distance
+            return self.privacy.epsilon(after, far) <= budget
 
         more = 0
         while more < _FAR and fits(2 * more + 1):

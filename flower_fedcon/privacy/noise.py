@@ -1,25 +1,257 @@
-"""Noise from the operating system: no seed, and no resumed run, repeats it."""
+"""Noise from the operating system: whole numbers, so that no low bits tell of what it hides.
+
+A sum to which noise is added in floating point tells by its last bits whether it is one number or
+its neighbour (Mironov, "On Significance of the Least Significant Bits for Differential Privacy",
+CCS 2012). Here sums are whole multiples of one step, and so is the noise: the discrete Gaussian, by
+the algorithm of Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy",
+NeurIPS 2020, in integers throughout. No seed, and no resumed run, repeats it.
+"""
 
 from __future__ import annotations
 
 import math
 import secrets
+from collections.abc import Callable
 
 import numpy as np
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array
 
+_FINEST = 31  # bits of the standard deviation: its squares then fit 64
+_SUM, _EXACT = 62, 52  # bits of a sum of whole numbers; of one that floating point holds exactly
 
-def normal(shape: tuple[int, ...]) -> Array:
-    """Return standard normal numbers."""
-    from scipy.special import ndtri
 
-    drawn: Array = ndtri(uniform(shape))
-    return drawn
+def discrete_gaussian(size: int, bits: int) -> Array:
+    """Return independent draws k of all integers with probability ~ exp(-k^2 / (2 sigma^2)).
+
+    Parameters
+    ----------
+    size : int
+    bits : int
+        sigma = 2^bits, in [1, 31].
+
+    Returns
+    -------
+    array of int64, shape (size,)
+    """
+    found = np.empty(size, np.int64)
+    done = 0
+    while done < size:
+        drawn = _attempt(2 * (size - done) + 8, bits)[: size - done]
+        found[done : done + len(drawn)] = drawn
+        done += len(drawn)
+    return found
 
 
 def uniform(shape: tuple[int, ...]) -> Array:
     """Return numbers in (0, 1), of 52 bits each: with one more, the largest would round to 1."""
-    bits = np.frombuffer(secrets.token_bytes(8 * math.prod(shape)), np.uint64)
-    uniform: Array = ((bits >> np.uint64(12)) + 0.5) * 2.0**-52
-    return uniform.reshape(shape)
+    drawn: Array = ((_words(math.prod(shape)) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return drawn.reshape(shape)
+
+
+class Grid:
+    """The whole multiples of one step, on which a sum and its noise lie.
+
+    Parameters
+    ----------
+    clip : float
+        C, the longest that a summand may be.
+    deviation : float
+        Standard deviation of the noise: 2^bits steps.
+    summands : float
+        How many there are at most.
+
+    Raises
+    ------
+    ConfigError
+        If the noise is too small for so many summands.
+
+    Examples
+    --------
+    >>> grid = Grid(clip=1.0, deviation=2.0, summands=10)
+    >>> grid.bits, grid.value(grid.steps(np.array([[3.0, 4.0], [0.3, 0.4]]))).round(9)
+    (31, array([[0.6, 0.8],
+           [0.3, 0.4]]))
+    """
+
+    def __init__(self, clip: float, deviation: float, summands: float) -> None:
+        self.clip, ratio = clip, deviation / clip
+        room = _SUM - math.log2(max(1.0, summands))
+        self.bits = min(_FINEST, math.floor(math.log2(ratio) + min(room, _EXACT)))
+        if self.bits < 1:
+            raise ConfigError(
+                f"noise of {ratio:g} times the clip is too little to be told from none, in a sum "
+                f"of {summands:g}: give a larger noise_multiplier (0 with GaussianDP: no noise)"
+            )
+        self.step = deviation / 2.0**self.bits
+        self._radius = 2.0**self.bits / ratio
+
+    def steps(self, values: Array) -> Array:
+        """Return values as whole numbers of steps, each row of them of at most the clip.
+
+        Parameters
+        ----------
+        values : array, shape (n, d)
+
+        Returns
+        -------
+        array of int64, shape (n, d)
+        """
+        return self.whole(
+            values.astype(np.float64, copy=False),
+            lambda squares: squares.sum(axis=1),
+            lambda row: row[:, None],
+            values.shape[1],
+        )
+
+    def whole(
+        self,
+        values: Array,
+        sums: Callable[[Array], Array],
+        spread: Callable[[Array], Array],
+        terms: int,
+    ) -> Array:
+        """Return values as whole numbers of steps; see `steps`, for any layout of rows.
+
+        They are measured after they are rounded: longer ones are shortened and rounded towards 0.
+        One that is too long for arithmetic, or has an entry that is not finite, is 0.
+
+        Parameters
+        ----------
+        values : array
+        sums : callable
+            What makes a number for each row of the squares of its entries, of that row alone.
+        spread : callable
+            What lays a number for each row out as `values` are.
+        terms : int
+            Of a sum, at most.
+        """
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            scaled = values / self.step
+            found = np.rint(scaled)
+            margin = (terms + 64) * 2.0**-52  # of a length in floating point
+            fits = np.sqrt(sums(np.square(found))) <= self._radius * (1 - margin)
+            if not fits.all():
+                lengths = np.sqrt(sums(np.square(scaled)))
+                factors = np.where(
+                    np.isfinite(lengths), self._radius * (1 - 2 * margin) / lengths, 0.0
+                )
+                factors = spread(np.minimum(factors, 1.0))
+                cut = np.where(factors > 0, np.trunc(scaled * factors), 0.0)
+                found = np.where(spread(fits), found, cut)
+        whole: Array = found.astype(np.int64)
+        return whole
+
+    def noise(self, size: int) -> Array:
+        """Return noise for so many entries, in steps."""
+        return discrete_gaussian(size, self.bits)
+
+    def distance(self, entries: int) -> float:
+        """Return at most how far so much noise is from continuous noise, in variation distance."""
+        return entries * 4.0**-self.bits / 24
+
+    def value(self, steps: Array) -> Array:
+        """Return what so many steps are: whatever is lost here tells no more of a sum."""
+        found: Array = steps * self.step
+        return found
+
+
+# --- the algorithm: every probability is met exactly, by integers from the operating system ------
+
+
+def _words(count: int) -> Array:
+    """Return random 64-bit words."""
+    return np.frombuffer(secrets.token_bytes(8 * count), np.uint64)
+
+
+def _attempt(count: int, bits: int) -> Array:
+    """Return the accepted of so many attempts at a discrete Gaussian of sigma = t = 2^bits.
+
+    A discrete Laplace number of scale t, y = sign (u + t v), is kept with probability
+    exp(-(|y| - t)^2 / (2 t^2)) (Algorithms 2 and 3 of the paper).
+    """
+    t, whole = 1 << bits, 2 * bits + 1
+    words = _words(count)
+    u = (words >> np.uint64(64 - bits)).astype(np.int64)
+    negative = (words & np.uint64(1)).astype(bool)
+    kept = _exp(u.astype(np.uint64) << np.uint64(bits + 1), whole)
+    u, negative = u[kept], negative[kept]
+    v = _geometric(len(u))
+    kept = ~(negative & (u == 0) & (v == 0))
+    u, v, negative = u[kept], v[kept], negative[kept]
+    # (|y| - t)^2 / (2 t^2), as a whole part and a fraction of 2 bits + 1 bits
+    far = np.abs((v - 1) * t + u)
+    a, b = (far >> bits).astype(np.uint64), (far & (t - 1)).astype(np.uint64)
+    cross, shift = 2 * a * b, np.uint64(2 * bits)
+    low = ((cross & np.uint64(t - 1)) << np.uint64(bits)) + b * b
+    twice = a * a + (cross >> np.uint64(bits)) + (low >> shift)
+    fraction = ((twice & np.uint64(1)) << shift) + (low & np.uint64((1 << 2 * bits) - 1))
+    kept = _exp(fraction, whole)
+    kept[kept] = _whole_exp((twice >> np.uint64(1))[kept].astype(np.int64))
+    found = u + v * t
+    found[negative] *= -1
+    drawn: Array = found[kept]
+    return drawn
+
+
+def _exp(fractions: Array, bits: int) -> Array:
+    """Return draws of Bernoulli(exp(-f)), for f = fractions / 2^bits in [0, 1).
+
+    The first k for which a draw of Bernoulli(f / k) fails is odd with that probability
+    (Algorithm 1); Bernoulli(f / k) is one of f and one of 1 / k.
+    """
+    found = np.zeros(len(fractions), bool)
+    going, k = np.arange(len(fractions)), 1
+    while going.size:
+        on = (_words(going.size) >> np.uint64(64 - bits)) < fractions[going]
+        on &= _one_in(k, going.size)
+        found[going[~on]] = k % 2 == 1
+        going, k = going[on], k + 1
+    return found
+
+
+def _exp_one(count: int) -> Array:
+    """Return draws of Bernoulli(exp(-1)), as `_exp` does."""
+    found = np.zeros(count, bool)
+    going, k = np.arange(count), 1
+    while going.size:
+        on = _one_in(k, going.size)
+        found[going[~on]] = k % 2 == 1
+        going, k = going[on], k + 1
+    return found
+
+
+def _one_in(k: int, count: int) -> Array:
+    """Return draws of Bernoulli(1 / k)."""
+    if k == 1:
+        return np.ones(count, bool)
+    words = _words(count)
+    most = np.uint64(2**64 // k * k - 1)  # beyond it are too few words for all remainders
+    while (beyond := words > most).any():
+        words = words.copy()
+        words[beyond] = _words(int(beyond.sum()))
+    found: Array = words % np.uint64(k) == 0
+    return found
+
+
+def _geometric(count: int) -> Array:
+    """Return how many draws of Bernoulli(exp(-1)) succeed before one fails."""
+    found, going = np.zeros(count, np.int64), np.arange(count)
+    while going.size:
+        going = going[_exp_one(going.size)]
+        found[going] += 1
+    return found
+
+
+def _whole_exp(numbers: Array) -> Array:
+    """Return draws of Bernoulli(exp(-n)), for whole numbers n."""
+    found = np.ones(len(numbers), bool)
+    left = numbers.copy()
+    going = np.flatnonzero(left)
+    while going.size:
+        on = _exp_one(going.size)
+        found[going[~on]] = False
+        left[going] -= 1
+        going = going[on & (left[going] > 0)]
+    return found

@@ -8,7 +8,7 @@ import tomllib
 import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.rdp import RdpAccountant
+from dp_accounting.pld import PLDAccountant
 from fake_grid import FakeGrid, on_grid
 from flwr.app import Context, RecordDict
 from pages import blocks
@@ -42,7 +42,7 @@ def regression(m=50, d=4, seed=0, **more):
 
 def by_hand(noise, *schedule):
     """Return epsilon by dp-accounting, of (rate, gradients) pairs."""
-    accountant = RdpAccountant()
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
     for rate, gradients in schedule:
         event = GaussianDpEvent(noise)
         if rate < 1:
@@ -67,7 +67,10 @@ def test_noise_has_the_stated_deviation_and_no_seed():
 def test_batches_are_poisson_samples(monkeypatch):
     f = regression(m=200)
     seen = []
-    monkeypatch.setattr(type(f), "clipped_sum", lambda self, x, clip, rows: seen.append(rows) or 0)
+    slopes = type(f).row_slopes
+    monkeypatch.setattr(
+        type(f), "row_slopes", lambda self, x, rows: seen.append(rows) or slopes(self, x, rows)
+    )
     private = PrivateObjective(f, LOUD)
     for _ in range(1000):
         private.stochastic_gradient(np.zeros(4), np.random.default_rng(0), 20)
@@ -115,7 +118,7 @@ def test_weights_of_clients_scale_the_noisy_gradient():
 )
 def test_epsilon_is_dp_accountings(schedule):
     privacy = ExampleDP(clip=1.0, noise_multiplier=3.0, target_delta=DELTA)
-    assert privacy.epsilon(dict(schedule)) == pytest.approx(by_hand(3.0, *schedule), rel=1e-9)
+    assert privacy.epsilon(dict(schedule)) == pytest.approx(by_hand(3.0, *schedule), rel=0.02)
 
 
 def test_the_budget_is_never_exceeded_and_all_of_it_can_be_used():
