@@ -20,6 +20,7 @@ from flower_fedcon.cli import (
     laboratory,
     new_app,
     path_command,
+    privacy_command,
     reports,
     run_commands,
 )
@@ -101,6 +102,7 @@ _add(deploy_command.deploy, "fedcon deploy sims --local --nodes 3",
 _add(new_app.new, "fedcon new my-app --algorithm feddualavg --framework torch")
 _add(doctor.doctor, "fedcon doctor")
 app.add_typer(data.app, name="data", epilog=examples("fedcon data check --help"))
+app.add_typer(privacy_command.app, name="privacy", epilog=examples("fedcon privacy spent state"))
 
 # What a wrong command line raises; typer exports only this subclass of it.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -12,6 +12,7 @@ from flower_fedcon.core.evaluation import Record
 from flower_fedcon.core.protocol import ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
+from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.validation import Array
 
 
@@ -72,6 +73,10 @@ class Engine(ABC):
 
     def digests(self) -> dict[str, list[str]]:
         """Return digests of what a run works on, which must not change when it is resumed."""
+        return {}
+
+    def ledgers(self) -> dict[str, Ledger]:
+        """Return what counts the privacy of clients' examples here, by the digest of their data."""
         return {}
 
     def save(self) -> Sequence[Versions] | None:

@@ -14,7 +14,9 @@ from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError
 from flower_fedcon.objectives import ManyClients
 from flower_fedcon.objectives.foreign import why_no_batches
 from flower_fedcon.objectives.many import representatives
+from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.ledgers import ledgers_of
 
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
@@ -62,6 +64,11 @@ class InProcess(Engine):
     def digests(self) -> dict[str, list[str]]:
         """Return those of the clients' objectives, and of D and psi."""
         return self._problem.digests()
+
+    def ledgers(self) -> dict[str, Ledger]:
+        """Return those of private examples."""
+        objectives = self._problem.objectives
+        return {} if isinstance(objectives, ManyClients) else ledgers_of(objectives)
 
     def evaluate(self, x: Array) -> Record:
         """Return the problem's record of a model."""

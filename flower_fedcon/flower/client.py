@@ -28,7 +28,6 @@ from flower_fedcon.core.protocol import (
 )
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, printable
 from flower_fedcon.flower import codec
-from flower_fedcon.flower.node_ledger import FileLedger
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
@@ -40,6 +39,8 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive
+from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.ledgers import FileLedger
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
@@ -131,7 +132,8 @@ class FlowerClient(NumPyClient):
                 "ExampleDP needs a state-dir in the node's configuration: without one a node that "
                 "restarts forgets how much privacy it has spent"
             )
-        self._ledger = FileLedger(privacy, self._store.ledger)
+        folders = self._store.ledgers(digest(self._own_objective))
+        self._ledger = FileLedger(privacy, *folders)
         self.objective = PrivateObjective(self._own_objective, privacy, self._ledger)
         self._own_objective = self.objective
 

@@ -102,10 +102,13 @@ class FileStore(Store):
         self._folder = Path(folder)
         self._name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] + "-" + digest
 
-    @property
-    def ledger(self) -> Path:
-        """Where the client counts what privacy it has spent, over all runs."""
-        return self._folder / "privacy" / self._name
+    def ledgers(self, data: str) -> tuple[Path, Path]:
+        """Return where the node counts what privacy its data have spent, over all runs and names.
+
+        And where it did once, by this client's name.
+        """
+        home = self._folder / "privacy"
+        return home / data, home / self._name
 
     def path(self, run: RunInfo) -> Path:
         """Return the file of a run; the server names the run, but cannot choose a path."""

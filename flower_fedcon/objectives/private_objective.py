@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ class PrivateObjective:
     """
 
     smoothness = strong_convexity = None  # they would tell of the rows
-    resume_key = "private examples"
+    resume_key = "private examples"  # all that a node tells of them
 
     def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
         kind, name = type(objective), type(objective).__name__
@@ -139,3 +140,15 @@ def is_private(objective: Any) -> bool:
     """Return whether an objective, or what a weight is on, lets out noisy gradients alone."""
     inner = objective.objective if isinstance(objective, Scaled) else objective
     return isinstance(inner, PrivateObjective)
+
+
+def own_content(objective: Any) -> Any:
+    """Return what the owner of an objective knows it by: of a private one its rows and its noise.
+
+    Others are told nothing of them (`PrivateObjective.resume_key`).
+    """
+    if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
+        return objective.factor, own_content(objective.objective)
+    if isinstance(objective, PrivateObjective):
+        return objective.objective, replace(objective.privacy, budget=None)
+    return objective

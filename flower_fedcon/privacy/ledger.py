@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from flower_fedcon.errors import RefusedError
+from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.privacy.accountant import FULL, POISSON, NoisySum, Sampling, spent_epsilon
+from flower_fedcon.validation import count, nonnegative, positive
 
 if TYPE_CHECKING:
     from flower_fedcon.privacy.examples import ExampleDP
@@ -15,28 +18,38 @@ _FAR = 2**40  # gradients: without end
 class Ledger:
     """How many noisy gradients of a client's data have left; kept in this object.
 
+    Of all studies on the data, whatever noise each has had.
+
     Parameters
     ----------
     privacy : ExampleDP
 
     Attributes
     ----------
-    spent : dict
-        The number of gradients at each sampling rate.
+    gradients : Counter
+        How many at each noise multiplier and sampling rate.
     distance : float
         How far their noise is from continuous noise, all together.
     """
 
     def __init__(self, privacy: ExampleDP) -> None:
         self.privacy = privacy
-        self.spent: dict[float, int] = {}
+        self.gradients: Counter[tuple[float, float]] = Counter()
         self.distance = 0.0
         self._left: tuple[float, int] = (0.0, 0)  # how many more at that rate
 
     @property
+    def spent(self) -> dict[float, int]:
+        """The number of gradients at each sampling rate."""
+        found: Counter[float] = Counter()
+        for (_, rate), n in self.gradients.items():
+            found[rate] += n
+        return dict(found)
+
+    @property
     def epsilon(self) -> float:
         """The privacy spent so far."""
-        return self.privacy.epsilon(self.spent, self.distance)
+        return self._epsilon(self.gradients, self.distance)
 
     def spend(self, rate: float, distance: float = 0.0) -> None:
         """Count a gradient, whose noise is so far from continuous noise.
@@ -55,18 +68,58 @@ class Ledger:
                 f"privacy.budget = {self.privacy.budget:g}, and one more gradient exceeds it"
             )
         self._left = rate, left - 1
-        self.spent[rate] = self.spent.get(rate, 0) + 1
+        self.gradients[self.privacy.noise_multiplier, rate] += 1
         self.distance += distance
+
+    # --- in a file -------------------------------------------------------------------------------
+
+    def entries(self) -> dict[str, Any]:
+        """Return all that counts, as JSON holds it."""
+        counted = [[noise, rate, n] for (noise, rate), n in sorted(self.gradients.items())]
+        return {"gradients": counted, "distance": self.distance}
+
+    def take(self, entries: Any, *, more: bool = False) -> None:
+        """Take over what `entries` returned; `more` of it where it counts others.
+
+        What this ledger knows of the same gradients stays: the larger number of each.
+
+        Raises
+        ------
+        ConfigError, TypeError, KeyError, ValueError
+            If that is not what they are.
+        """
+        if "noise_multiplier" in entries:  # as ledgers were once
+            found = [(entries["noise_multiplier"], *pair) for pair in entries["spent"]]
+        else:
+            found = entries["gradients"]
+        distance = nonnegative("distance", entries.get("distance", 0.0))
+        counted = Counter[tuple[float, float]]()
+        for noise, rate, n in found:
+            if positive("rate", rate) > 1:
+                raise ConfigError(f"rate must be at most 1, got {rate!r}")
+            counted[positive("noise_multiplier", noise), rate] += count("gradients", n)
+        if more:
+            self.gradients, self.distance = self.gradients + counted, self.distance + distance
+        else:
+            self.gradients |= counted
+            self.distance = max(self.distance, distance)
+        self._left = (0.0, 0)
+
+    def _epsilon(self, gradients: Counter[tuple[float, float]], distance: float) -> float:
+        counts: Counter[NoisySum] = Counter()
+        for (noise, rate), n in gradients.items():
+            counts[NoisySum(noise, Sampling(FULL if rate == 1 else POISSON, 1, rate))] += n
+        return spent_epsilon(counts, self.privacy.target_delta, distance)
 
     def _gradients_left(self, rate: float, distance: float) -> int:
         """Return how many more gradients at a rate the budget allows, perhaps fewer than that."""
-        budget, spent = self.privacy.budget, self.spent.get(rate, 0)
+        budget = self.privacy.budget
         if budget is None:
             return _FAR
 
         def fits(more: int) -> bool:
-            after, far = {**self.spent, rate: spent + more}, self.distance + more * distance
-            return self.privacy.epsilon(after, far) <= budget
+            after = self.gradients + Counter({(self.privacy.noise_multiplier, rate): more})
+            return self._epsilon(after, self.distance + more * distance) <= budget
 
         more = 0
         while more < _FAR and fits(2 * more + 1):

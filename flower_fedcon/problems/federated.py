@@ -18,6 +18,7 @@ from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import ManyClients, Noisy, Scaled
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.many import representatives
+from flower_fedcon.objectives.private_objective import own_content
 from flower_fedcon.problems.constrained_reference import least_violation, solve_constrained
 from flower_fedcon.problems.functional import FunctionalConstraints, check_bounds, check_convex
 from flower_fedcon.problems.reference import Reference, solve
@@ -293,7 +294,7 @@ class FederatedProblem:
         many = isinstance(self.objectives, ManyClients)
         each = [self.objectives] if many else self.objectives
         return {
-            "data": [digest(objective) for objective in each],
+            "data": [digest(own_content(objective)) for objective in each],
             "problem": [digest((self.constraint, self.regularizer))],
         }
 

@@ -37,6 +37,7 @@ from flower_fedcon.runs.observing import observed
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.ledgers import RunLedgers
 
 _log, _strategies_log = logging.getLogger("flwr"), logging.getLogger("flwr.strategies")
 _CHECKPOINT_SECONDS = 10.0
@@ -185,6 +186,9 @@ class Run:
         private = server.private
         if private is not None and self._directory is not None:
             asked_rounds.keep(private, self._directory.path)
+        ledgers = None
+        if self._directory is not None:
+            ledgers = RunLedgers(self._engine.ledgers(), self._directory.path)
         self._checkpoint(history)  # of a resumed run, too: no two starts are one incarnation
         ended = time.perf_counter()
         stop_at = server.round
@@ -197,7 +201,11 @@ class Run:
             if server.round >= stop_at:
                 stop_at = plan.next_stop(server.round)
             if not self._engine.advance(server, stop_at - server.round):
-                round_ = self.play_round()
+                try:
+                    round_ = self.play_round()
+                finally:
+                    if ledgers is not None:
+                        ledgers.save()
             server_round, ended = server.round, time.perf_counter()
             self._seconds += ended - began
             if after_round is not None and round_ is not None:

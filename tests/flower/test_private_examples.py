@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
 from fake_grid import FakeGrid, on_grid
 from flwr.app import Context, RecordDict
@@ -15,9 +16,9 @@ from pages import blocks
 from scipy.stats import kstest
 
 from flower_fedcon import FederatedProblem, Policy, client_app, simulate
+from flower_fedcon.cli import main
 from flower_fedcon.clients import FedAvgClient
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError, StorageError
-from flower_fedcon.flower.node_ledger import FileLedger
 from flower_fedcon.objectives import (
     LeastSquares,
     LogisticRegression,
@@ -29,6 +30,7 @@ from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
+from flower_fedcon.wire.ledgers import FileLedger
 
 DELTA, PAGE = 1e-5, "docs/private_examples.md"
 LOUD = ExampleDP(clip=0.5, noise_multiplier=2.0, target_delta=DELTA)
@@ -202,7 +204,7 @@ def grid_of(tmp_path, nodes=2, make=private_app, **config):
 
 def ledgers(tmp_path):
     found = sorted((tmp_path / "privacy").glob("*/spent.json"))
-    return [dict(map(tuple, json.loads(path.read_text())["spent"])) for path in found]
+    return [{r: n for _, r, n in json.loads(path.read_text())["gradients"]} for path in found]
 
 
 @on_grid
@@ -254,15 +256,82 @@ def test_a_damaged_ledger_is_not_begun_anew(tmp_path):
             pass
 
 
-def test_another_noise_does_not_price_what_is_spent(tmp_path):
+def test_another_study_on_the_same_rows_adds_up_whatever_its_noise(tmp_path):
     quiet = ExampleDP(clip=0.5, noise_multiplier=4.0, target_delta=DELTA)
-    for _ in range(2):
-        ledger = FileLedger(LOUD, tmp_path)
+    for rule in (LOUD, LOUD, quiet):
+        ledger = FileLedger(rule, tmp_path)
         with ledger.opened():
-            PrivateObjective(regression(), LOUD, ledger).gradient(np.zeros(4))
-    words = r"noise-multiplier 2\.0, and this node has 4\.0"
-    with pytest.raises(StorageError, match=words), FileLedger(quiet, tmp_path).opened():
-        pass
+            PrivateObjective(regression(), rule, ledger).gradient(np.zeros(4))
+    assert ledger.gradients == {(2.0, 1.0): 2, (4.0, 1.0): 1}
+    whole = get_epsilon_gaussian((2 * 2.0**-2 + 4.0**-2) ** -0.5, DELTA)
+    assert ledger.epsilon == pytest.approx(whole)
+
+
+def test_a_ledger_as_nodes_once_had_it_by_name_goes_on(tmp_path):
+    old = tmp_path / "privacy" / "north-1a2b3c4d"
+    old.mkdir(parents=True)
+    (old / "spent.json").write_text('{"noise_multiplier": 2.0, "spent": [[1.0, 7], [0.5, 2]]}')
+    for _ in range(2):  # it is moved once
+        ledger = FileLedger(LOUD, tmp_path / "privacy" / "data", old)
+        with ledger.opened():
+            ledger.spend(1.0)
+    assert ledger.spent == {1.0: 9, 0.5: 2}
+    assert not (old / "spent.json").exists()
+
+
+@on_grid
+def test_a_node_by_another_name_goes_on_with_the_ledger_of_its_rows(tmp_path):
+    strategy = FedAvg(client_lr=0.5, local_steps=3)
+    strategy.start(grid_of(tmp_path, nodes=1, name="north"), num_rounds=2)
+    strategy.start(grid_of(tmp_path, nodes=1, name="nord"), num_rounds=1)
+    assert ledgers(tmp_path) == [{1.0: 9}]
+
+
+# --- in a simulation ---------------------------------------------------------------------------
+
+
+def simulated(tmp_path, rounds, rule=LOUD, seed=0, **more):
+    """Play rounds in a new process, as far as anything in memory goes."""
+    private = [PrivateObjective(regression(seed=seed + j), rule) for j in range(2)]
+    strategy = FedAvg(client_lr=0.5, local_steps=3)
+    simulate(strategy, FederatedProblem(private), rounds, run_dir=tmp_path, **more)
+    return private[0].ledger
+
+
+def test_a_resumed_simulation_goes_on_with_its_ledgers(tmp_path, capsys):
+    assert simulated(tmp_path, 2).spent == {1.0: 6}
+    assert simulated(tmp_path, 5, resume=True).spent == {1.0: 15}
+    assert main(["privacy", "spent", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert f"{LOUD.epsilon({1.0: 15}):.4g}" in said
+    assert main(["privacy", "spent", str(tmp_path / "nothing")]) == 2
+
+
+def test_a_budget_holds_over_resumed_runs(tmp_path):
+    rule = replace(LOUD, budget=9.0)
+    for _ in range(3):
+        with pytest.raises(FedConError, match="one more gradient exceeds it"):
+            simulated(tmp_path, 20, rule, resume=True)
+    (kept, _) = json.loads((tmp_path / "privacy.json").read_text()).values()
+    ((_, _, gradients),) = kept["gradients"]
+    assert LOUD.epsilon({1.0: gradients}) <= 9.0 < LOUD.epsilon({1.0: gradients + 1})
+
+
+def test_other_noise_or_other_rows_are_not_resumed(tmp_path):
+    simulated(tmp_path, 2)
+    for changed in ({"rule": replace(LOUD, noise_multiplier=9.0)}, {"seed": 7}):
+        with pytest.raises(FedConError, match="cannot resume .*data"):
+            simulated(tmp_path, 3, resume=True, **changed)
+    larger = simulated(tmp_path, 3, replace(LOUD, budget=99.0), resume=True)
+    assert larger.spent == {1.0: 9}
+
+
+def test_a_damaged_ledger_of_a_run_is_not_begun_anew(tmp_path):
+    simulated(tmp_path, 2)
+    (tmp_path / "privacy.json").write_text('{"a": 1}'.replace("a", next(iter(
+        json.loads((tmp_path / "privacy.json").read_text())))))  # fmt: skip
+    with pytest.raises(StorageError, match="does not say how much privacy"):
+        simulated(tmp_path, 3, resume=True)
 
 
 def test_a_node_needs_a_place_for_its_ledger():

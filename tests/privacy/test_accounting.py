@@ -115,7 +115,7 @@ def test_no_sampling_is_stated_to_cost_more_than_none(z, count):
 def test_the_distance_from_continuous_noise_is_paid_for_and_never_too_far():
     kind = NoisySum(1.0, Sampling("full", 1, 1.0))
     plain = spent_epsilon({kind: 10}, DELTA)
-    assert spent_epsilon({kind: 10}, DELTA, 1e-13) == pytest.approx(plain, rel=1e-4)
+    assert spent_epsilon({kind: 10}, DELTA, 1e-13) == pytest.approx(plain, rel=1e-3)
     coarse = spent_epsilon({kind: 10}, DELTA, 1e-3)  # the discrete Gaussian's own divergences
     account = rdp.RdpAccountant()
     account.compose(dp.GaussianDpEvent(1.0), 10)

@@ -1,0 +1,179 @@
+"""Ledgers of the privacy that clients' examples have spent, kept in files over runs and restarts.
+
+There is one for each client's data, by a digest of the rows: another name, another run or another
+noise multiplier goes on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, StorageError
+from flower_fedcon.objectives.base import Scaled
+from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.privacy.ledger import Ledger
+from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.whole_files import FolderLock, atomic, read_bytes, storage
+
+_log = logging.getLogger("flwr")
+SPENT, RUN = "spent.json", "privacy.json"
+_WAIT = 60.0  # seconds that another message of this node may have the ledger
+
+
+class FileLedger(Ledger):
+    """A ledger in a folder of its own.
+
+    Parameters
+    ----------
+    privacy : ExampleDP
+    folder : Path
+    former : Path, optional
+        A folder whose ledger counts the same data: it is added, and removed there.
+    """
+
+    def __init__(self, privacy: ExampleDP, folder: Path, former: Path | None = None) -> None:
+        super().__init__(privacy)
+        self._folder, self._former = folder, former
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Read what is spent, and write down what then is, before anything leaves this process."""
+        folder, former = self._folder, self._former
+        with storage(f"keep the privacy ledger in {folder}"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FolderLock(folder, wait=_WAIT):
+            self.gradients.clear()
+            self.distance = 0.0
+            self._take(folder / SPENT, more=False)
+            if former is not None and (former / SPENT).is_file():
+                self._take(former / SPENT, more=True)
+                self._write(folder / SPENT)
+                (former / SPENT).unlink()
+            before = self.gradients.copy()
+            try:
+                yield
+            finally:
+                if self.gradients != before:
+                    self._write(folder / SPENT)
+
+    def _take(self, path: Path, *, more: bool) -> None:
+        found = _read(path)
+        if found is not None:
+            with understood(path):
+                self.take(found, more=more)
+
+    def _write(self, path: Path) -> None:
+        known = self.privacy
+        with atomic(path, private=True) as temporary:
+            entries = self.entries() | {"target_delta": known.target_delta, "budget": known.budget}
+            temporary.write_text(json.dumps(entries))
+        most = "" if known.budget is None else f" of {known.budget:g}"
+        _log.info(
+            "privacy of this node's examples: epsilon %.4g%s at delta %g, for %d gradients",
+            self.epsilon, most, known.target_delta, self.gradients.total(),
+        )  # fmt: skip
+
+
+class RunLedgers:
+    """The ledgers of a simulation's clients, kept in its run directory.
+
+    Parameters
+    ----------
+    ledgers : dict
+        By the digest of their data.
+    folder : Path
+        What it holds already is counted.
+
+    Raises
+    ------
+    StorageError
+        If that cannot be read.
+    """
+
+    def __init__(self, ledgers: dict[str, Ledger], folder: Path) -> None:
+        self._ledgers, self._path = ledgers, folder / RUN
+        self._kept = _read(self._path) or {}
+        with understood(self._path):
+            for key, ledger in ledgers.items():
+                if key in self._kept:
+                    ledger.take(self._kept[key])
+
+    def save(self) -> None:
+        """Write down what is spent, before anything of a round is shown."""
+        found = {
+            key: ledger.entries()
+            | {"target_delta": ledger.privacy.target_delta, "budget": ledger.privacy.budget}
+            for key, ledger in self._ledgers.items()
+        }
+        if found and self._kept != self._kept | found:
+            self._kept = self._kept | found
+            with atomic(self._path, private=True) as temporary:
+                temporary.write_text(json.dumps(self._kept))
+
+
+def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
+    """Return the ledgers of private objectives, by the digest of their data; of others none.
+
+    Where clients have the same rows, the second has "-2" behind it, and so on.
+    """
+    found: dict[str, Ledger] = {}
+    seen: Counter[str] = Counter()
+    for objective in objectives:
+        inner = objective.objective if isinstance(objective, Scaled) else objective
+        if isinstance(inner, PrivateObjective):
+            data = digest(inner.objective)
+            seen[data] += 1
+            found[data if seen[data] == 1 else f"{data}-{seen[data]}"] = inner.ledger
+    return found
+
+
+def spent_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what the ledgers of a node's state-dir, or of a run directory, say, by their data.
+
+    Raises
+    ------
+    StorageError
+        If there are none, or one cannot be read.
+    """
+    files = [*folder.glob(SPENT), *folder.glob(f"*/{SPENT}"), *folder.glob(f"privacy/*/{SPENT}")]
+    found = {path.parent.name: _read(path) or {} for path in files}
+    found |= _read(folder / RUN) or {}
+    if not found:
+        raise StorageError(
+            f"{folder} has no privacy ledger: give a node's state-dir, or the directory of a run "
+            "with private examples"
+        )
+    return found
+
+
+def _read(path: Path) -> Any:
+    """Return what a file says; None if there is none."""
+    try:
+        with understood(path):
+            found = json.loads(read_bytes(path))
+            if not isinstance(found, dict):
+                raise ValueError(f"it holds a {type(found).__name__}")
+            return found
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """Say whose contents are not what they should be."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, ConfigError) as error:
+        raise StorageError(
+            f"{path} does not say how much privacy this client has spent ({error!r:.99}): put "
+            "back a copy; removing it forgets what has been released"
+        ) from None
