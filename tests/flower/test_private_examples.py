@@ -320,7 +320,7 @@ def test_a_budget_holds_over_resumed_runs(tmp_path):
 def test_other_noise_or_other_rows_are_not_resumed(tmp_path):
     simulated(tmp_path, 2)
     for changed in ({"rule": replace(LOUD, noise_multiplier=9.0)}, {"seed": 7}):
-        with pytest.raises(FedConError, match="cannot resume .*data"):
+        with pytest.raises(FedConError, match=r"cannot resume .*data"):
             simulated(tmp_path, 3, resume=True, **changed)
     larger = simulated(tmp_path, 3, replace(LOUD, budget=99.0), resume=True)
     assert larger.spent == {1.0: 9}
