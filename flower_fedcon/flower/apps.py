@@ -70,6 +70,7 @@ def client_app(
     from flwr.clientapp import ClientApp
 
     from flower_fedcon.flower import messages, secagg_node
+    from flower_fedcon.flower.policy import Policy
     from flower_fedcon.flower.refusals import check_callers, check_mods
     from flower_fedcon.registry import client_class
 
@@ -91,7 +92,9 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         check_callers()
         if secagg_node.is_part(message):
-            return secagg_node.answer(message, context, partial(fit, context))
+            rules = policy(context) if callable(policy) else policy
+            known = Policy.of(dict(context.node_config), rules)
+            return secagg_node.answer(message, context, partial(fit, context), known)
         arrays, config = messages.read_instruction(message, messages.TRAIN)
         try:
             answer = fit(context, arrays, config)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,10 @@ class Policy:
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
         asks for secure aggregation, whose reconstruction threshold this is then the least of.
+    min_range : float (default: 0.001)
+        The least range in which the entries of an upload may be summed securely. A run has one
+        range, and a node with an entry beyond it takes no more part: whether it has one is all
+        that a server learns, once a run and at no smaller range than this.
     min_batch_size : int (default: 4)
         The least `batch_size`. All rows at once are no batch, whatever their number: see min_rows.
     batches : {"seeded", "private", "none"} (default: "seeded")
@@ -89,6 +94,7 @@ class Policy:
     phases: Sequence[str] = (TRAIN, QUERY, EVALUATE, PREPARE)
     min_rows: int = 1
     min_summed: int = 1
+    min_range: float = 1e-3
     min_batch_size: int = 4
     batches: str = "seeded"
     max_local_steps: int = 10_000
@@ -121,6 +127,7 @@ class Policy:
         """Return the policy that refuses nothing: of simulations, whose data is the server's."""
         return cls(
             phases=PHASES,
+            min_range=sys.float_info.min,
             min_batch_size=1,
             batches="seeded",
             max_local_steps=_ANY,
@@ -165,6 +172,16 @@ class Policy:
         """
         if phase not in self.phases:
             raise _refused("phases", f"{', '.join(self.phases)}, not {phase}")
+
+    def check_range(self, name: str, most: float) -> None:
+        """Raise if the entries of an upload are to be summed in too small a range.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if not most >= self.min_range:
+            raise _refused("min-range", f"{self.min_range:g}, not {most:g} of {name!r}")
 
     def check_arrays(self, arrays: Sequence[Array]) -> None:
         """Raise if a message's arrays are too large.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -17,12 +17,18 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flower_fedcon.errors import ConfigError, FedConError, RefusedError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.codec import ERROR, SCALAR, Config, named
+from flower_fedcon.flower.policy import Policy
 from flower_fedcon.validation import Array
 
 CONFIGS, SUM, LOST = "secaggplus_configs", "sum", "lost"
+_RANGE = "fedcon.range"  # what a node keeps of a run
 _STATE = "secaggplus_state"
 Fit: TypeAlias = Callable[[list[Array], Config, int], tuple[list[Array], int, Config]]
 """Answers a request whose answer is seen in a sum of at least so many clients alone."""
+
+
+class BeyondError(ConfigError):
+    """An entry of an upload lies beyond the range of the run."""
 
 
 class _UnmaskedError(Exception):
@@ -37,8 +43,12 @@ def is_part(message: Message) -> bool:
     return CONFIGS in message.content
 
 
-def answer(message: Message, context: Context, fit: Fit) -> Message:
-    """Return the reply to a message of the protocol."""
+def answer(message: Message, context: Context, fit: Fit, policy: Policy) -> Message:
+    """Return the reply to a message of the protocol.
+
+    A run has one range for each upload. If a server could choose another in each round, and hear
+    who is beyond it, it would learn the largest entry of each node by bisection.
+    """
     from flwr.client.mod import secaggplus_mod
 
     configs = ConfigRecord({**message.content.config_records[CONFIGS]})
@@ -46,13 +56,18 @@ def answer(message: Message, context: Context, fit: Fit) -> Message:
 
     def train(message: Message, context: Context) -> Message:
         arrays, config = messages.read_instruction(message, messages.TRAIN)
+        kept = _one_range(context, json.loads(str(config[SUM]))["ranges"], policy)
         least: Any = context.state.config_records[_STATE]["threshold"]
         values, _, said = fit(arrays, config, int(least))
         if ERROR in said or LOST in said:
             raise _UnmaskedError(said)
         given = named(values, str(said["names"]))
         given |= {k.removeprefix(SCALAR): v for k, v in said.items() if k.startswith(SCALAR)}
-        vector = scaled(given, named(arrays, str(config["names"])), str(config[SUM]))
+        try:
+            vector = scaled(given, named(arrays, str(config["names"])), str(config[SUM]))
+        except BeyondError:
+            kept["ended"] = True
+            raise
         return messages.train_reply(message, [vector], 1, {k: said[k] for k in ("client", "round")})
 
     try:
@@ -81,7 +96,9 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
     Raises
     ------
     ConfigError
-        If other values were asked for, or one is beyond its range.
+        If other values were asked for.
+    BeyondError
+        If an entry is beyond its range.
 
     Examples
     --------
@@ -103,12 +120,43 @@ def scaled(values: Mapping[str, Any], down: Mapping[str, Array], asked: str) -> 
         if not np.isfinite(value).all():
             raise ConfigError(f"{name!r} holds non-finite values: take smaller steps")
         if np.abs(value).max(initial=0.0) > most:
-            raise ConfigError(
-                f"an entry of {name!r} lies beyond the range that can be summed, {most:g}: give "
-                "the server a larger clipping_range, or take smaller steps"
-            )
+            raise BeyondError(_beyond(ranges))
         parts.append(value.reshape(-1) / most)
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _beyond(ranges: Mapping[str, float]) -> str:
+    """Return the same words for every client and round: neither which upload nor by how much."""
+    said = ", ".join(f"{most:g} ({name})" for name, most in ranges.items())
+    return (
+        f"an entry of its upload lies beyond the range that can be summed, {said}; it takes no "
+        "more part in this run: begin one with a larger clipping_range, or smaller steps"
+    )
+
+
+def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) -> ConfigRecord:
+    """Return what this node keeps of a run's range, the first that it was asked for.
+
+    Raises
+    ------
+    RefusedError
+        If it is below the policy's floor, or is not that of the run.
+    BeyondError
+        If an upload of this run was beyond it.
+    """
+    text = json.dumps(ranges, sort_keys=True)
+    for name, most in ranges.items():
+        policy.check_range(name, most)
+    if _RANGE not in context.state:
+        context.state[_RANGE] = ConfigRecord({"ranges": text, "ended": False})
+    kept = cast(ConfigRecord, context.state[_RANGE])
+    if kept["ended"]:
+        raise BeyondError(_beyond(json.loads(str(kept["ranges"]))))
+    if kept["ranges"] != text:
+        raise RefusedError(
+            f"refused: the range of this run's sums is {kept['ranges']}, not {text}: a run has one"
+        )
+    return kept
 
 
 def _check_unmasking(configs: Mapping[str, Any]) -> None:

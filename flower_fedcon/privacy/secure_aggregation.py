@@ -20,7 +20,7 @@ class SecAggPlus:
     For the methods whose server needs the sum alone (`fedcon info`, "release"). Each value must
     lie within a range, and is rounded at random to one of `quantization_range` levels in it: in
     each entry the mean of a round is off by less than `step`. A client with a value beyond the
-    range refuses to take part in the round, and says so; nothing is clipped unseen.
+    range takes no more part in the run, and says so; nothing is clipped unseen.
 
     Parameters
     ----------

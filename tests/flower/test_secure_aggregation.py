@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import tomllib
 
 import numpy as np
@@ -213,9 +214,57 @@ def test_a_client_beyond_the_range_takes_no_part_and_says_so(log):
     result = STEPS.start(FakeGrid(objectives), num_rounds=1, secure_aggregation=SECURE)
     expected = simulate(STEPS, FederatedProblem(objectives[:5]), 1).x
     assert np.abs(result.history.x - expected).max() < SECURE.step("delta", 6)
-    words = "dropped the reply of client 5: an entry of 'delta' lies beyond the range that can be"
+    words = (
+        "dropped the reply of client 5: an entry of its upload lies beyond the range that can be"
+    )
     assert words in log.text
     assert "1e+0" not in log.text.split(words)[1][:200]  # and not by how much
+
+
+class Searching(SecureGrid):
+    """A server that looks for the size of a client's upload: another range in each round."""
+
+    def __init__(self, *given, ranges, **more):
+        super().__init__(*given, **more)
+        self.ranges = iter(ranges)
+
+    def replies_to(self, message):
+        if stage(message) == "collect_masked_vectors":
+            config = message.content.config_records["fitins.config"]
+            asked = json.loads(config["sum"])
+            config["sum"] = json.dumps(asked | {"ranges": {"delta": next(self.ranges)}})
+        return super().replies_to(message)
+
+
+@on_grid
+def test_no_range_is_searched_for_in_a_run():
+    halved = (8.0 * 0.5 ** (k // 6) for k in itertools.count())
+    grid = Searching(q6_objectives(), ranges=halved)
+    words = r"refused: the range of this run's sums is .*8\.0.*, not .*4\.0.*: a run has one"
+    with pytest.raises(FedConError, match=words):
+        STEPS.start(grid, num_rounds=2, max_retries=0, secure_aggregation=SECURE)
+
+
+@on_grid
+def test_a_range_below_a_node_s_own_is_refused_before_it_has_trained():
+    fine = SecAggPlus(clipping_range=1e-4)
+    grid = FakeGrid(q6_objectives(), make=lambda load: client_app(load, policy=Policy()))
+    with pytest.raises(FedConError, match=r"policy.min-range = 0.001, not 0.0001 of 'delta'"):
+        STEPS.start(grid, num_rounds=1, max_retries=0, secure_aggregation=fine)
+
+
+@on_grid
+def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part():
+    objectives = q6_objectives()
+    far = LeastSquares(np.ones((1, *objectives[0].shape)), np.array([1e6]))
+    grid = SecureGrid([*objectives[:5], far])
+    gradient, asked = far.gradient, []
+    far.gradient = lambda x: asked.append(x) or gradient(x)
+    history = STEPS.start(
+        grid, num_rounds=3, max_retries=0, evaluate_every=1, secure_aggregation=SECURE
+    ).history
+    assert history["replies"].tolist() == [5, 5, 5]
+    assert len(asked) <= 3  # in the first round alone, whatever it would send later
 
 
 @on_grid
@@ -255,7 +304,10 @@ def test_a_node_gives_its_key_or_its_seed_and_never_both():
     ("values", "words"),
     [
         ({"v": np.array([np.nan, 0])}, "'v' holds non-finite values"),
-        ({"v": np.array([0, 4.01])}, "an entry of 'v' lies beyond the range that can be summed, 4"),
+        (
+            {"v": np.array([0, 4.01])},
+            "an entry of its upload lies beyond the range that can be summed, 4",
+        ),
         ({"w": np.zeros(2)}, r"this client uploads \['w'\], the server asked for \['v'\]"),
     ],
 )
