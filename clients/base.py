@@ -18,15 +18,16 @@ from flower_fedcon.core.evaluation import own_distance, spread_of
 from flower_fedcon.core.preparing import info_of
 from flower_fedcon.core.protocol import CERTIFY, QUERY, ClientInfo, Reply, Request, RunInfo
 from flower_fedcon.core.rng import BATCH, NOISE, stream
-from flower_fedcon.errors import AlgorithmError, ConfigError, RoundError
+from flower_fedcon.errors import AlgorithmError, ConfigError, RefusedError, RoundError
 from flower_fedcon.flower.client import FlowerClient
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.client_axis import StepTaker
 from flower_fedcon.objectives.foreign import as_seen, why_no_batches
 from flower_fedcon.objectives.local_pass import Done, LocalPass
 from flower_fedcon.objectives.noisy import NoisySteps, noise_of
-from flower_fedcon.objectives.private_objective import for_steps
-from flower_fedcon.solvers import LocalProblem, LocalSolver, Solution
+from flower_fedcon.objectives.private_objective import for_steps, is_private
+from flower_fedcon.objectives.set_aside import is_ours
+from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, Solution
 from flower_fedcon.solvers.problem import Stop
 from flower_fedcon.solvers.stochastic import SGD, check_noise, shortened
 from flower_fedcon.validation import Array, check_field, count, spelt
@@ -73,6 +74,8 @@ class FedConClient(FlowerClient, Generic[State]):
     """The state, a NamedTuple; None for an algorithm whose clients keep none."""
     one_at_a_time: ClassVar[str] = ""
     """What keeps its step from serving all clients at once; "" if nothing does."""
+    needs_values: ClassVar[str] = ""
+    """What its step asks of an objective beside gradients; "" if nothing."""
     own_numbers: ClassVar[frozenset[str]] = frozenset()
     """Personal numbers that its step also takes as columns, one of each client."""
     own_memory: ClassVar[bool] = False
@@ -352,6 +355,12 @@ class FedConClient(FlowerClient, Generic[State]):
         mean = getattr(self, "constraints", "mean") == "mean"  # others are not weighed
         objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
+        if is_private(self._own_objective) and (reason := self._why_not_private(run.settings)):
+            raise RefusedError(
+                f"refused: this client's examples are private (ExampleDP), and {reason}: use a "
+                "method of local gradient steps (FedAvg, Scaffold, ...), or "
+                "local_solver=GradientDescent(steps=..., lr=...)"
+            )
         many = hasattr(type(self.objective), "gradient_rows")  # it draws the batches, too
         self._batch_size = None if many else run.rows_each
         if self._batch_size is not None:
@@ -383,6 +392,15 @@ class FedConClient(FlowerClient, Generic[State]):
                 f'{ORDER}="epoch" needs batch_gradient(x, rows), and this objective draws its '
                 "batches itself: define it, or leave the order out"
             )
+
+    def _why_not_private(self, settings: Mapping[str, Any]) -> str:
+        """Return what a run asks of the objective beside gradients; "" if nothing is known."""
+        solver = settings.get("local_solver")
+        if self.needs_values or settings.get("polyak"):
+            return f"{self.algorithm} asks for {self.needs_values or 'a value of its objective'}"
+        if solver is None or isinstance(solver, GradientDescent | SGD) or not is_ours(type(solver)):
+            return ""
+        return f"local_solver={solver!r} asks for a value of its objective"
 
     def _take(self, settings: Mapping[str, Any]) -> None:
         """Take the fields that this class declares; another set is refused by name."""

@@ -13,6 +13,7 @@ class FedNewtonClient(FedConClient[None]):
 
     algorithm = "fednewton"
     one_at_a_time = "asks each client for its second derivatives"
+    needs_values = "values and second derivatives"
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3."""

@@ -285,15 +285,18 @@ class EarlyStopping:
         >= 0.
     column : str (default: "residual")
         Which column of the history to watch. For "residual", `simulate` finds the optimum first.
+    unsafe : bool (default: False)
+        Of a run with `privacy=GaussianDP(...)`: allow it. What a column says of the data, and with
+        it the round at which the run ends, no noise covers, and epsilon does not count.
 
     >>> stop = EarlyStopping(1e-3)
     >>> stop({"round": 1, "residual": 0.5}), stop({"round": 2, "residual": 1e-4})
     (False, True)
     """
 
-    def __init__(self, tolerance: float, column: str = "residual") -> None:
+    def __init__(self, tolerance: float, column: str = "residual", *, unsafe: bool = False) -> None:
         self.tolerance = nonnegative("tolerance", tolerance)
-        self.column, self._seen = column, False
+        self.column, self.unsafe, self._seen = column, unsafe, False
 
     def __call__(self, record: Record) -> bool:
         """Return whether to stop; not at a record in which an evaluation has failed."""

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from flower_fedcon.core.evaluation import check_metric_names
 from flower_fedcon.core.gate import COUNTS
 from flower_fedcon.core.method import Method
 from flower_fedcon.core.participation import check_rule
+from flower_fedcon.core.private import Private
 from flower_fedcon.core.protocol import Setup
 from flower_fedcon.core.rng import COHORT, stream
 from flower_fedcon.core.round import Round
@@ -32,7 +33,7 @@ from flower_fedcon.runs.audit_log import AuditLog
 from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
-from flower_fedcon.runs.history import History, Record
+from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.observing import observed
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report
@@ -75,6 +76,8 @@ class Run:
                 "certificates are made of the clients' gradients, which no noise covers: with "
                 "privacy=... leave certificates out"
             )
+        if strategy.privacy is not None and strategy.privacy.noise_multiplier > 0:
+            _check_stops(plan.callbacks)
         if setup.sampled:
             rng = partial(stream, setup.seed, COHORT)
             rule = strategy.participation.for_clients(setup.clients)
@@ -222,6 +225,8 @@ class Run:
                 if plan.certificates:
                     record |= certify(server, self._engine)
                 record |= observed(plan.callbacks, server, self._engine, record)
+                if private is not None and not history.rows:
+                    _say_raw(private, evaluation)
                 history.rows.append(record)
                 if self._directory is not None:
                     self._directory.write(record)
@@ -307,6 +312,33 @@ class Run:
         )
         self.server.acknowledgements.keep()
         self._saved = time.monotonic()  # the next is due so long after the end of this one
+
+
+def _say_raw(private: Private, evaluation: Record) -> None:
+    """Log once which of the columns beside epsilon it does not cover."""
+    if math.isfinite(private.epsilon) and evaluation:
+        _log.info(
+            "epsilon is of the models: no noise covers the columns %s, nor the audit log; publish "
+            "neither, or leave evaluations out (evaluate_every=0)",
+            ", ".join(evaluation),
+        )
+
+
+def _check_stops(callbacks: Sequence[Any]) -> None:
+    """Raise if a private run would end at what its data say.
+
+    Raises
+    ------
+    ConfigError
+    """
+    for callback in callbacks:
+        raw = isinstance(callback, EarlyStopping) and callback.column not in ("epsilon", "clip")
+        if raw and not callback.unsafe:
+            raise ConfigError(
+                f"early stopping watches {callback.column!r}, which no noise covers, and so would "
+                "the number of rounds tell of it: with privacy=GaussianDP(...) give rounds or a "
+                "budget of epsilon, or EarlyStopping(..., unsafe=True): epsilon does not count it"
+            )
 
 
 def _record(server: Server, evaluation: Record, seconds: float) -> Record:

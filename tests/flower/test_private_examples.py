@@ -26,10 +26,11 @@ from flower_fedcon.objectives import (
     Quadratic,
     Scaled,
 )
+from flower_fedcon.objectives.private_objective import Steps
 from flower_fedcon.privacy import ExampleDP
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent
-from flower_fedcon.strategies import FedAvg, FedDualAvg, FedProx
+from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, FedProx
 from flower_fedcon.wire.ledgers import FileLedger
 
 DELTA, PAGE = 1e-5, "docs/private_examples.md"
@@ -186,6 +187,24 @@ def test_local_steps_get_gradients_alone():
     assert problem.objectives[0].ledger.spent[1.0] >= 6
     with pytest.raises(FedConError, match="asks for a value of its objective"):
         simulate(FedProx(proximal=1.0, local_solver=AOGM()), problem, 1)
+    with pytest.raises(RefusedError, match="asks for a value"):
+        Steps(problem.objectives[0]).value(np.zeros(4))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (FedProx(proximal=1.0), "asks for a value of its objective"),
+        (FedNewton(), "fednewton asks for values and second derivatives"),
+        (FedExProx(step_size=1.0, extrapolation="polyak"), "fedexprox asks for a value"),
+    ],
+    ids=["exact", "second", "polyak"],
+)
+def test_what_asks_for_more_than_gradients_is_refused_before_round_1(strategy, words):
+    private = [PrivateObjective(regression(seed=j), LOUD) for j in range(2)]
+    with pytest.raises(RefusedError, match=words):
+        simulate(strategy, FederatedProblem(private), 2)
+    assert [f.ledger.spent for f in private] == [{}, {}]
 
 
 # --- on a node ---------------------------------------------------------------------------------

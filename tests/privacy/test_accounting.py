@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import shutil
 
@@ -12,7 +13,7 @@ import pytest
 from dp_accounting import pld, rdp
 from scipy import stats
 
-from flower_fedcon import Bernoulli, FederatedProblem, Full, Sample, simulate
+from flower_fedcon import Bernoulli, EarlyStopping, FederatedProblem, Full, Sample, simulate
 from flower_fedcon.errors import BudgetError, ConfigError, FedConError, RoundError
 from flower_fedcon.objectives import Quadratic
 from flower_fedcon.privacy import GaussianDP, accountant
@@ -120,6 +121,23 @@ def test_the_distance_from_continuous_noise_is_paid_for_and_never_too_far():
     account = rdp.RdpAccountant()
     account.compose(dp.GaussianDpEvent(1.0), 10)
     assert plain < coarse == pytest.approx(account.get_epsilon(DELTA))
+
+
+def test_no_private_run_ends_at_what_its_data_say_unless_it_is_said():
+    with pytest.raises(ConfigError, match="early stopping watches 'objective', which no noise"):
+        simulate(fedavg(), problem(3), 4, callbacks=[EarlyStopping(0.0, "objective")])
+    stop = EarlyStopping(9e9, "objective", unsafe=True)
+    assert simulate(fedavg(), problem(3), 4, callbacks=[stop]).stopped
+    assert not simulate(fedavg(), problem(3), 4, callbacks=[EarlyStopping(0.0, "epsilon")]).stopped
+    quiet = fedavg(noise_multiplier=0)
+    assert simulate(quiet, problem(3), 4, callbacks=[EarlyStopping(9e9, "objective")]).stopped
+
+
+def test_a_private_run_says_which_columns_no_noise_covers(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level("INFO", "flwr"):
+        simulate(fedavg(), problem(3), 1)
+    assert "epsilon is of the models: no noise covers the columns objective" in caplog.text
 
 
 def test_without_noise_epsilon_is_infinite():
