@@ -50,7 +50,7 @@ class Policy:
     min_rows : int (default: 1)
         A node with fewer rows (`num_examples`) takes no part. Of a table nothing is told that
         stands on fewer: a column's mean, a category, the rows of a class of the outcome, a metric
-        of rows held out.
+        of rows held out; nor does a column of the model stand on fewer (`tables.encoding`).
     min_summed : int (default: 1)
         In a sum of at least how many clients' uploads a server may see this node's: more than 1
         asks for secure aggregation, whose reconstruction threshold this is then the least of.

@@ -54,19 +54,69 @@ def codes(marks: np.ndarray[Any, Any], categories: tuple[str, ...]) -> Any:
     return np.array([places.get(mark, otherwise) for mark in marks.tolist()], dtype=np.intp)
 
 
-def encoded(table: Table, preparation: Preparation) -> Any:
-    """Return all rows of a table, shape (m, columns): an array, or a sparse matrix."""
+def unknown_here(places: Any, columns: Sequence[int], rows: Any, least: int) -> list[int]:
+    """Return the categories whose columns are unknown on a node: too few of its rows are in them.
+
+    A column of one row tells that row: its outcome is the column's part of a gradient. So such a
+    column is the mean over all nodes in every row of this node, and the row looks like those in no
+    category with a column. If these, or those without a value, are few, the columns of the next
+    smallest categories are unknown, too: what is common to all others would tell of them.
+
+    Parameters
+    ----------
+    places : array of int
+        Of each row its category; -1 without one.
+    columns : sequence of int
+        The categories that have a column.
+    rows : array of int
+        Those trained on.
+    least : int
+        As many rows, or none.
+
+    Examples
+    --------
+    >>> places = np.array([0, 0, 0, 0, 1, 1, 1, 2])
+    >>> unknown_here(places, [1, 2], np.arange(8), 2), unknown_here(places, [0, 1], np.arange(8), 2)
+    ([2], [1])
+    """
+    own, missing = places[rows], int((places[rows] < 0).sum())
+    counts = {column: int((own == column).sum()) for column in columns}
+    hidden = [column for column, n in counts.items() if 0 < n < least]
+    lacks = 0 < missing < least
+    if lacks:
+        hidden += [column for column, n in counts.items() if n == 0]
+    shown = sorted((n, column) for column, n in counts.items() if column not in hidden)
+    while shown:
+        others = len(own) - missing - sum(n for n, _ in shown)
+        if not 0 < others < least and not (lacks and others == 0):
+            break
+        hidden.append(shown.pop(0)[1])
+    return sorted(hidden)
+
+
+def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
+    """Return all rows of a table, shape (m, columns): an array, or a sparse matrix.
+
+    What stands on fewer than `least` of the rows that are trained on is unknown: the column's mean.
+    """
     schema, known = table.schema, preparation.categories
-    found = [
-        (feature, known[feature.name], codes(marks, known[feature.name]))
-        for feature, marks in zip(schema.categorical, table.categories.T, strict=True)
-    ]
+    found = []
+    for feature, marks in zip(schema.categorical, table.categories.T, strict=True):
+        categories = known[feature.name]
+        places = codes(marks, categories)
+        if least > 1 and is_wide(categories):  # rare ones of a node are among the others there
+            counts = np.bincount(places[table.training_rows], minlength=len(categories))
+            rare = np.flatnonzero((0 < counts) & (counts < least))
+            places = np.where(np.isin(places, rare), categories.index(OTHER), places)
+        found.append((feature, categories, places))
     if any(is_wide(categories) for _, categories, _ in found):
-        return _sparse(table, found, preparation)
-    columns = [table.numeric]
+        return _sparse(table, found, preparation, least)
+    columns = [_known(table, least)]
     for feature, categories, places in found:
         block = (places[:, None] == np.arange(len(categories))).astype(np.float64)
         block[places < 0] = np.nan
+        own = _with_column(feature, categories)
+        block[:, unknown_here(places, own, table.training_rows, least)] = np.nan
         columns.append(block[:, _with_column(feature, categories)])
     whole = np.concatenate(columns, axis=1)[:, preparation.kept]
     whole = np.where(np.isnan(whole), preparation.means, whole)
@@ -81,8 +131,26 @@ def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
     return [place for place, category in enumerate(categories) if category in having]
 
 
+def _known(table: Table, least: int) -> Any:
+    """Return the numeric columns; those unknown in which all but a few rows are alike, or none."""
+    found = table.numeric
+    if least == 1:
+        return found
+    found = found.copy()
+    for column in found.T:
+        values = column[table.training_rows]
+        values = values[~np.isnan(values)]
+        _, counts = np.unique(values, return_counts=True)
+        if 0 < len(values) < least or 0 < len(values) - counts.max(initial=0) < least:
+            column[:] = np.nan
+    return found
+
+
 def _sparse(
-    table: Table, found: list[tuple[Feature, tuple[str, ...], Any]], preparation: Preparation
+    table: Table,
+    found: list[tuple[Feature, tuple[str, ...], Any]],
+    preparation: Preparation,
+    least: int,
 ) -> Any:
     """Return the rows as a sparse matrix; of features that are not wide, too."""
     from scipy import sparse
@@ -90,7 +158,7 @@ def _sparse(
     m, p = table.numeric.shape
     scales, means, kept = preparation.scales, preparation.means, preparation.kept
     ours = kept < p
-    dense = table.numeric[:, kept[ours]]
+    dense = _known(table, least)[:, kept[ours]]
     dense = np.where(np.isnan(dense), means[ours], dense)
     if table.schema.standardize:
         dense = (dense - means[ours]) / scales[ours]
@@ -99,21 +167,34 @@ def _sparse(
         having = np.array(_with_column(feature, categories), dtype=np.intp)
         encoded = np.full(len(categories), -1)
         encoded[having] = np.arange(first, first + len(having))
+        hidden = unknown_here(places, list(map(int, having)), table.training_rows, least)
         first += len(having)
         mine = np.flatnonzero((kept >= first - len(having)) & (kept < first))
         column = np.full(first + 1, -1)  # of the block, by number among the encoded ones
         column[kept[mine]] = np.arange(len(mine))
-        where = np.where(places < 0, -1, column[encoded[places]])
+        where = np.where((places < 0) | np.isin(places, hidden), -1, column[encoded[places]])
         rows = np.flatnonzero(where >= 0)
         shape = (m, len(mine))
         ones = np.ones(len(rows)), (rows, where[rows])
         block = sparse.csr_array(ones, shape=shape)
         unknown = np.flatnonzero(places < 0)
+        out = column[encoded[hidden]] if hidden else np.zeros(0, dtype=np.intp)
+        out = out[out >= 0]
         if unknown.size:  # of a feature that is not wide: they become the columns' means
-            tall = sparse.csr_array(
-                (np.ones(len(unknown)), (unknown, np.zeros(len(unknown), dtype=np.intp))),
-                shape=(m, 1),
-            )
-            block = block + tall @ sparse.csr_array(means[mine][None, :])
+            others = means[mine].copy()
+            others[out] = 0.0
+            block = block + _tall(unknown, m) @ sparse.csr_array(others[None, :])
+        if out.size:
+            alike = np.zeros(len(mine))
+            alike[out] = means[mine][out]
+            block = block + _tall(np.arange(m), m) @ sparse.csr_array(alike[None, :])
         blocks.append(block @ sparse.diags_array(1.0 / scales[mine]))
     return sparse.csr_array(sparse.hstack(blocks, format="csr"))
+
+
+def _tall(rows: Any, m: int) -> Any:
+    """Return a sparse column of ones in these of m rows."""
+    from scipy import sparse
+
+    places = (rows, np.zeros(len(rows), dtype=np.intp))
+    return sparse.csr_array((np.ones(len(rows)), places), shape=(m, 1))

@@ -200,7 +200,7 @@ class Table:
             raise ConfigError(
                 "the server prepares tables of another schema than this node's: give both the same"
             )
-        A = self.matrix(preparation)
+        A = self.matrix(preparation, least)
         train, test = self._split
         objective = self._loss(A[train], self.targets[train], train)
         if self.schema.test_fraction:
@@ -208,14 +208,18 @@ class Table:
             objective.metrics = HeldOut(kind, A[test], self.targets[test], least)  # type: ignore[attr-defined]
         return objective
 
-    def matrix(self, preparation: Preparation) -> Any:
-        """Return all rows as the model sees them, shape (m, columns)."""
+    def matrix(self, preparation: Preparation, least: int = 1) -> Any:
+        """Return all rows as the model sees them, shape (m, columns).
+
+        A column that stands on fewer than `least` rows is its mean over all nodes; see
+        `tables.encoding`.
+        """
         if self.sparse is not None:
             from scipy import sparse
 
             inverse = sparse.diags_array(1.0 / preparation.scales)
             return sparse.csr_array(self._widened(preparation.width) @ inverse)
-        return encoded(self, preparation)
+        return encoded(self, preparation, least)
 
     def _widened(self, width: int) -> Any:
         if self.sparse.shape[1] > width:
