@@ -106,7 +106,7 @@ def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
         places = codes(marks, categories)
         if least > 1 and is_wide(categories):  # rare ones of a node are among the others there
             counts = np.bincount(places[table.training_rows], minlength=len(categories))
-            rare = np.flatnonzero((0 < counts) & (counts < least))
+            rare = np.flatnonzero((counts > 0) & (counts < least))
             places = np.where(np.isin(places, rare), categories.index(OTHER), places)
         found.append((feature, categories, places))
     if any(is_wide(categories) for _, categories, _ in found):
