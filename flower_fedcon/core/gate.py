@@ -18,7 +18,14 @@ from flower_fedcon import registry
 from flower_fedcon.compressors.values import Compressed
 from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.protocol import CERTIFY, QUERY, TRAIN, Reply
+from flower_fedcon.core.protocol import (
+    CERTIFY,
+    MOST_EXAMPLES,
+    QUERY,
+    TRAIN,
+    UNIFORM,
+    Reply,
+)
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import AlgorithmError, ConfigError, FedConError, RoundError
 from flower_fedcon.layout import Layout, array_bytes
@@ -44,6 +51,7 @@ class Gate:
         self._strategy = strategy
         self._layout: Layout = strategy.setup.layout
         self._numbers = (*NUMBERS, *strategy.numbers)
+        self._weighted = strategy.setup.weighting != UNIFORM
         bound = math.inf if strategy.norm_bound is None else strategy.norm_bound
         self._bounds = {TRAIN: bound, CERTIFY: math.inf}
         self._shapes = {n: strategy.upload_shape(n, self._layout) for n in strategy.uplink}
@@ -80,6 +88,10 @@ class Gate:
         """
         if not 0 < reply.num_examples < math.inf:
             raise RoundError(f"its weight is {reply.num_examples}")
+        if self._weighted and reply.num_examples > MOST_EXAMPLES:
+            raise RoundError(
+                f"it says that it has {reply.num_examples:.3g} examples: {MOST_EXAMPLES:g} count"
+            )
         if reply.remote:
             reply.work = [_known(work) for work in reply.work]
         columns = reply.payload

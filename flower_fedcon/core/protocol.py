@@ -22,6 +22,8 @@ from flower_fedcon.validation import choice
 from flower_fedcon.wire.payloads import Payload
 
 UNIFORM, EXAMPLES = WEIGHTINGS = "uniform", "examples"
+MOST_EXAMPLES = 1e12
+"""That a client may have, where they are its weight."""
 TRAIN, QUERY, CERTIFY, PREPARE = "train", "query", "certify", "prepare"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from flower_fedcon.core.infos import ClientInfo, ClientInfos
 from flower_fedcon.core.method import Method
-from flower_fedcon.core.protocol import UNIFORM, Setup
+from flower_fedcon.core.protocol import MOST_EXAMPLES, UNIFORM, Setup
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import Layout, Model
 from flower_fedcon.sets import ConstraintSet
 from flower_fedcon.validation import Array
+
+_log = logging.getLogger("flwr")
 
 
 def common_layout(
@@ -67,6 +70,7 @@ def check_weighting(strategy: Method[Any], setup: Setup) -> None:
         )
     if not any(c.num_examples for c in setup.clients):
         raise ConfigError('weighting="examples": no client has any examples')
+    check_claims(setup)
     unknown = [c.name for c in setup.clients if c.own_loop and c.num_examples == 1]
     if unknown and strategy.needs_shares:
         raise ConfigError(
@@ -92,6 +96,34 @@ def short_of_rows(batch_size: int | None, clients: Sequence[ClientInfo]) -> str:
         f"batch_size={batch_size} is more than the rows of {len(clients) if many else len(short)} "
         f"of {len(clients)} clients (the first, {first}): these take all their rows in each step"
     )
+
+
+def check_claims(setup: Setup) -> None:
+    """Raise where a client claims more examples than there can be; tell of one that outweighs all.
+
+    Nobody can check what a client claims, and with weights by examples it is its part of the model.
+
+    Raises
+    ------
+    ConfigError
+    """
+    claims = np.array([float(client.num_examples) for client in setup.clients])
+    largest = int(claims.argmax())
+    name, most = setup.names[largest], claims[largest]
+    if most > MOST_EXAMPLES:
+        raise ConfigError(
+            f'client {name} says that it has {most:.3g} examples, and with weighting="examples" '
+            f"would decide the model alone: at most {MOST_EXAMPLES:g} count; correct it, leave it "
+            'out, or give weighting="uniform"'
+        )
+    share = most / claims.sum()
+    if len(claims) > 2 and share > 0.5:
+        _log.warning(
+            "client %s counts for %.1f%% of the model, by the number of examples that it says it "
+            'has: if that is not so, give weighting="uniform"',
+            name,
+            100 * share,
+        )
 
 
 def start_point(layout: Layout, x0: Model | None, constraint: ConstraintSet | None) -> Array:

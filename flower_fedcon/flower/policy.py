@@ -87,7 +87,7 @@ class Policy:
     Examples
     --------
     >>> Policy.of({"partition-id": 3, "policy.min-batch-size": 32, "policy.phases": "train"})
-    Policy(algorithms=(), phases=('train',), min_rows=1, min_summed=1, min_batch_size=32, ...
+    Policy(algorithms=(), phases=('train',), min_rows=1, min_summed=1, min_range=0.001, ...
     """
 
     algorithms: Sequence[str] = ()

@@ -144,18 +144,21 @@ def _one_range(context: Context, ranges: Mapping[str, float], policy: Policy) ->
     BeyondError
         If an upload of this run was beyond it.
     """
-    text = json.dumps(ranges, sort_keys=True)
     for name, most in ranges.items():
         policy.check_range(name, most)
     if _RANGE not in context.state:
-        context.state[_RANGE] = ConfigRecord({"ranges": text, "ended": False})
+        context.state[_RANGE] = ConfigRecord({"ranges": "{}", "ended": False})
     kept = cast(ConfigRecord, context.state[_RANGE])
+    known: dict[str, float] = json.loads(str(kept["ranges"]))
     if kept["ended"]:
-        raise BeyondError(_beyond(json.loads(str(kept["ranges"]))))
-    if kept["ranges"] != text:
-        raise RefusedError(
-            f"refused: the range of this run's sums is {kept['ranges']}, not {text}: a run has one"
-        )
+        raise BeyondError(_beyond(known))
+    for name, most in ranges.items():
+        if known.setdefault(name, most) != most:
+            raise RefusedError(
+                f"refused: the range of {name!r} is {known[name]:g} in this run, not {most:g}: a "
+                "run has one"
+            )
+    kept["ranges"] = json.dumps(known)
     return kept
 
 

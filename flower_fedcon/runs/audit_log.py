@@ -1,7 +1,7 @@
 """The audit log: a line of JSON for each exchange of a run, in its directory.
 
     {"event": "start", "run": ..., "incarnation": 1, "round": 0, "algorithm": ..., "clients":
-     {"0": {"examples": 20, "data": digest, "version": "0.1.0"}, ...}}
+     {"0": {"examples": 20, "weight": 0.25, "data": digest, "version": "0.1.0"}, ...}}
     {"event": "exchange", "round": 1, "phase": "train", "attempt": 1, "asked": ["0", "1", "2"],
      "used": {"0": bytes}, "dropped": {"1": reason}, "lost": [], "silent": {"2": why}}
     {"event": "applied", "round": 1, "used": ["0"], "uplink_bytes": ..., "downlink_bytes": ...}
@@ -15,6 +15,7 @@ rounds after the checkpoint are in it twice. At 64 MiB the file becomes ``audit.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.core.audit import Audit
 from flower_fedcon.core.gate import column_bytes
-from flower_fedcon.core.protocol import Reply, Request, entry
+from flower_fedcon.core.protocol import UNIFORM, Reply, Request, Setup, entry
 from flower_fedcon.core.summed import Summed
 from flower_fedcon.errors import printable
 from flower_fedcon.wire.whole_files import storage
@@ -65,9 +66,11 @@ class AuditLog(Audit):
             self._file = path.open("a+b")
             if self._file.tell() and _last_byte(self._file) != b"\n":
                 self._file.write(b"\n")  # what a killed process has left of a line
+        weights = _weights(server.setup)
         clients = {
             client.name: {
                 "examples": client.num_examples,
+                "weight": weights[j],
                 "data": digests[min(j, len(digests) - 1)] if digests else "",  # or one of all
                 "version": client.version,
             }
@@ -186,6 +189,16 @@ def _bytes_of(column: Any, i: int) -> int:
 
 def _now_utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _weights(setup: Setup) -> list[float]:
+    """Return each client's part of a mean over all, by what they say of their examples."""
+    if setup.factors is not None:
+        return [factor / setup.num_clients for factor in setup.factors]
+    if setup.weighting == UNIFORM:
+        return [1 / setup.num_clients] * setup.num_clients
+    claims = [float(client.num_examples) for client in setup.clients]
+    return [claim / (math.fsum(claims) or 1.0) for claim in claims]
 
 
 def _last_byte(file: Any) -> bytes:

@@ -34,7 +34,12 @@ def test_each_exchange_is_a_line(tmp_path):
     assert start["event"] == "start"
     assert (start["algorithm"], start["incarnation"], start["round"]) == ("fedavg", 1, 0)
     assert len(start["run"]) == 32
-    told = {"examples": 1, "data": digest(q6_objectives()[4]), "version": __version__}
+    told = {
+        "examples": 1,
+        "weight": 1 / 6,
+        "data": digest(q6_objectives()[4]),
+        "version": __version__,
+    }
     assert start["clients"]["4"] == told
     assert [line["event"] for line in rounds] == ["exchange", "applied"] * 3
     for asked, applied in zip(rounds[::2], rounds[1::2], strict=True):
@@ -83,7 +88,7 @@ def test_what_is_not_used_says_why(tmp_path):
                    timeout=0.2)  # fmt: skip
     start, *rounds, _ = lines(tmp_path)
     assert start["clients"]["3"] == {
-        "examples": 1, "data": digest(q6_objectives()[3]), "version": __version__,
+        "examples": 1, "weight": 1 / 6, "data": digest(q6_objectives()[3]), "version": __version__,
     }  # fmt: skip
     first, _, second, again, _ = rounds
     assert first["silent"].keys() == {"5"}

@@ -103,3 +103,28 @@ def test_what_weights_cannot_be(monkeypatch):
     with pytest.raises(ConfigError, match=r"Scaffold with .* before round 1, and client 0"):
         started(Scaffold(), 1, weighting="examples")
     assert np.isfinite(started(FedAvg(), 1, weighting="examples")).all()
+
+
+class Boasting(FakeGrid):
+    """The last client claims so many examples."""
+
+    claims = 10**18
+
+    def replies_to(self, message):
+        found = super().replies_to(message)
+        for reply in found:
+            config = reply.content.config_records.get("fitres.metrics")
+            if message.metadata.dst_node_id == 1000 and config and "num-examples" in config:
+                config["num-examples"] = self.claims
+        return found
+
+
+@on_grid
+def test_no_client_owns_the_model_by_a_claim_of_examples(log):
+    strategy = FedAvg(client_lr=0.1, local_steps=1)
+    with pytest.raises(ConfigError, match=r"client .* has 1e\+18 examples, and with weighting="):
+        strategy.start(Boasting(objectives()), num_rounds=1, weighting="examples")
+    grid = Boasting(objectives())
+    grid.claims = 10**9
+    strategy.start(grid, num_rounds=1, weighting="examples")
+    assert "of the model, by the number of examples that it says it has" in log.text
