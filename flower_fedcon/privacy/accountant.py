@@ -147,7 +147,7 @@ class Accountant:
     Examples
     --------
     >>> round(Accountant(4.0, 1e-5, Sampling("full", 100, 100)).epsilon(10), 3)
-    3.329
+    3.341
     """
 
     def __init__(
