@@ -355,9 +355,9 @@ class FedConClient(FlowerClient, Generic[State]):
         mean = getattr(self, "constraints", "mean") == "mean"  # others are not weighed
         objective = for_steps(self._own_objective, run.factor, constraint=mean)
         self.objective = as_seen(objective, run.layout)
-        if is_private(self._own_objective) and (reason := self._why_not_private(run.settings)):
+        if is_private(self._own_objective) and (more := self._why_not_private(run.settings)):
             raise RefusedError(
-                f"refused: this client's examples are private (ExampleDP), and {reason}: use a "
+                f"refused: this client's examples are private (ExampleDP), and {more}: use a "
                 "method of local gradient steps (FedAvg, Scaffold, ...), or "
                 "local_solver=GradientDescent(steps=..., lr=...)"
             )
