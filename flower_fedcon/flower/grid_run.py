@@ -159,6 +159,9 @@ class GridRun:
             for kind, given in (("train", self._train_config), ("evaluate", self._evaluate_config)):
                 _log.info("\t├── ConfigRecord (%s): %s", kind, given or "(empty!)")
         self._strategy.summary()
+        bound, coming = self._server.strategy, self._server.round + 1
+        named = [*bound.queries, *bound.expects(self._server.state)]
+        _log.info("A client uploads %s in round %d", ", ".join(named) or "nothing", coming)
 
     def open(self, initial: ArrayRecord | Any | None, plan: Plan) -> None:
         """Meet the clients, and agree on the start."""

@@ -29,7 +29,7 @@ from flower_fedcon.core.evaluation import usable
 from flower_fedcon.core.protocol import ClientInfo, Reply
 from flower_fedcon.core.round import Round
 from flower_fedcon.core.server import Server
-from flower_fedcon.errors import ConfigError, FedConError
+from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.flower import codec, incoming
 from flower_fedcon.flower.app_side import AppSide
 from flower_fedcon.flower.forms import agree_on_start
@@ -41,6 +41,7 @@ from flower_fedcon.strategies.base import FedConStrategy
 from flower_fedcon.validation import Array, count
 
 _log = logging.getLogger("flwr")
+_VAIN = 3  # of Flower's rounds in a row, in which nobody gives a usable reply
 
 
 def as_legacy_strategy(
@@ -145,6 +146,7 @@ class _Legacy(Strategy):
         self._on_round, self._configs = on_round, configs
         self._names: dict[str, str] = {}
         self._round: Round | None = None
+        self._vain = 0
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters | None:
         """Wait for the clients, ask each for its description, and return the start."""
@@ -238,8 +240,10 @@ class _Legacy(Strategy):
             return None, {}
         self._round.take([self._reply(proxy, result) for proxy, result in results])
         if not self._round.is_complete():
+            self._check_anybody(failures)
             _log.warning("round %d is not complete: asking again", self._server.round)
             return None, {}
+        self._vain = 0
         self._round.finish()
         metrics: dict[str, Scalar] = {"replies": self._server.replies, **self._server.spent()}
         if self._app is not None:
@@ -250,6 +254,28 @@ class _Legacy(Strategy):
             x = self._server.setup.layout.unpack(self._server.x.copy())
             self._on_round(self._server.round, x)
         return self._parameters(), metrics
+
+    def _check_anybody(self, failures: Sequence[Any]) -> None:
+        """Raise where nobody has answered the first time, or three times in a row.
+
+        Flower goes on with its rounds whatever comes of them, and calls the run finished.
+
+        Raises
+        ------
+        RoundError
+        """
+        round_ = self._round
+        if round_ is None or len(round_.missing()) < len(round_.cohort):
+            return
+        self._vain += 1
+        if self._vain < _VAIN and self._server.acknowledgements.rounds.any():
+            return
+        missing = {j: why for j, why in round_.missing().items() if why != "no reply"}
+        reasons = [*self._server.in_words(missing), *(incoming.readable(f) for f in failures)]
+        raise RoundError(
+            f"round {self._server.round}: no client has given a usable reply "
+            f"({'; '.join(reasons[:3]) or 'none has answered'}): see the nodes' own logs"
+        )
 
     def _reply(self, proxy: ClientProxy, result: FitRes) -> Reply:
         client = self._index.get(self._names.get(proxy.cid, ""), -1)

@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from flower_fedcon.errors import RoundError
+from flower_fedcon.errors import RoundError, printable
 from flower_fedcon.flower.incoming import Fault, readable
 
 _log = logging.getLogger("flwr")
@@ -19,6 +19,9 @@ _Answer = TypeVar("_Answer")
 POLL = 0.05, 0.5  # seconds between polls for replies: at first, and at most
 OUTAGE = 1.0, 30.0  # seconds between attempts to reach the SuperLink: at first, and at most
 _WATCH = 5.0  # seconds between checks of which nodes are still online
+_REFUSED = 401, 403  # HTTP: a token that is no longer valid; a run that may do nothing
+_NOT_RUNNING = "RunNotRunningException"  # what Flower makes of the second
+_NAME = 200  # characters of a node's name
 _OUTAGE = 3  # replies that cannot be read, and no other: it is not the nodes
 
 
@@ -67,11 +70,26 @@ class Waiting:
     poll: tuple[float, float] | None = None
 
 
+class Known(NamedTuple):
+    """What a SuperLink knows of a node.
+
+    Attributes
+    ----------
+    name : str
+        As it was registered (``flwr supernode register KEY --name NAME``); "" without one.
+    key : bytes
+        Its public key; b"" without one.
+    """
+
+    name: str
+    key: bytes
+
+
 class Post:
     """Sends messages over a grid and collects what comes back.
 
     A SuperLink that is away, because it restarts, say, ends nothing: what was to be done is done
-    once it is back.
+    once it is back. One that no longer knows the run ends it at once.
 
     Parameters
     ----------
@@ -87,9 +105,10 @@ class Post:
         """Return the nodes that are online."""
         return self._patiently(lambda: set(self._grid.get_node_ids()))
 
-    def node_keys(self) -> dict[int, bytes]:
-        """Return the public keys of the nodes that are online."""
-        return self._patiently(lambda: {n.node_id: n.public_key for n in self._grid.get_nodes()})
+    def known_nodes(self) -> dict[int, Known]:
+        """Return what the SuperLink knows of the nodes that are online."""
+        nodes = self._patiently(lambda: list(self._grid.get_nodes()))
+        return {n.node_id: Known(printable(n.name, _NAME), n.public_key) for n in nodes}
 
     def _push(self, messages: Sequence[Message]) -> list[str]:
         """Send messages, and return the ids of those sent; Flower sends none of them twice."""
@@ -101,12 +120,14 @@ class Post:
         Raises
         ------
         RoundError
-            If it has not answered by the deadline.
+            If it has not answered by the deadline, or knows the run no longer.
         """
         began, failures = time.monotonic(), 0
         while True:
             try:
-                answer = ask()
+                answer = _answered(ask)
+            except RoundError:
+                raise
             except Exception as error:  # a grid may raise anything here, and each grid its own
                 reason = readable(repr(error))
                 away = time.monotonic() - began
@@ -161,7 +182,9 @@ class Post:
     def _pull(self, waiting: dict[str, int]) -> list[Message | tuple[str, Fault]]:
         """Return what has come; in place of a reply that Flower cannot read, its fault."""
         try:
-            return list(self._grid.pull_messages(list(waiting))) if waiting else []
+            return [*self._read(list(waiting))] if waiting else []
+        except RoundError:
+            raise
         except Exception as error:  # of one reply, or of the whole grid: ask for each by itself
             _log.warning("replies cannot be read: %s", readable(repr(error)))
         found: list[Message | tuple[str, Fault]] = []
@@ -174,12 +197,18 @@ class Post:
                 break
         return found if heard else []  # else it is the grid: perhaps it comes back
 
+    def _read(self, keys: list[str]) -> list[Message]:
+        """Return the replies to these messages that have come, and can be read."""
+        return _answered(lambda: list(self._grid.pull_messages(keys)))
+
     def _pull_one(self, key: str) -> list[Message] | Fault:
         """Return what has come for one message; a fault if twice it is not to be had."""
         for _ in range(2):
             self.node_ids()  # of the SuperLink: until it is back
             try:
-                return list(self._grid.pull_messages([key]))
+                return self._read([key])
+            except RoundError:
+                raise
             except Exception as error:
                 fault = Fault(f"its reply cannot be read: {readable(repr(error))}")
         return fault
@@ -215,6 +244,28 @@ class Post:
             delay = min(2 * delay, longest)
         late = Fault(f"no reply in {now - began:.3g} s", silent=True)
         return arrivals + [Arrival(node, late) for node in waiting.values()]
+
+
+def _answered(ask: Callable[[], _Answer]) -> _Answer:
+    """Return what the SuperLink answers.
+
+    Raises
+    ------
+    RoundError
+        If it takes no more requests of this run: that is all that a ServerApp hears of `flwr stop`,
+        and of a SuperLink that has forgotten the run.
+    """
+    try:
+        return ask()
+    except BaseException as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status not in _REFUSED and type(error).__name__ != _NOT_RUNNING:
+            raise
+        raise RoundError(
+            "the SuperLink takes no more requests of this run: it was stopped (`flwr stop`), or "
+            "the SuperLink has forgotten it. What its run directory holds goes on by the same "
+            "`flwr run` with resume=true in the --run-config; in Python by start(resume=True)"
+        ) from error
 
 
 def pause(failures: int, first: float, longest: float) -> float:

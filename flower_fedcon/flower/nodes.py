@@ -8,14 +8,15 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from hmac import compare_digest
 
 from flower_fedcon.core.protocol import ClientInfo, RunInfo
 from flower_fedcon.errors import ConfigError, FedConError, first_few
 from flower_fedcon.flower import codec, incoming, mail, messages
 from flower_fedcon.flower.incoming import Description, Fault
-from flower_fedcon.flower.mail import Arrival, Post
+from flower_fedcon.flower.mail import Arrival, Known, Post
 from flower_fedcon.flower.refusals import explained_mod
 from flower_fedcon.layout import Layout
 
@@ -65,6 +66,10 @@ class Nodes:
     New nodes are asked who they are, and nobody waits for the answer: a node that is silent, fails
     or sends something else is left out, named, and asked again, ever more rarely.
 
+    A client is called as its node was registered with the SuperLink (``flwr supernode register KEY
+    --name NAME``), else as it says itself (the node's "name", or its partition-id), else after its
+    key where nodes are authenticated, else after the node's id, which does not outlive the node.
+
     A client's name belongs to the node that was first to claim it, for as long as the SuperLink
     lists that node; with `authenticated`, to the node's key, for the whole run. Another node that
     claims it is refused and counted. A client that keeps state on its disk is given a pass: with
@@ -93,7 +98,7 @@ class Nodes:
         self._asked: dict[str, int] = {}
         self._holders: dict[str, int] = {}
         self._keys: dict[str, bytes] = {}  # of the holders
-        self._key_of: dict[int, bytes] = {}
+        self._known: dict[int, Known] = {}
         self._passes: dict[str, str] = {}
         self._members: frozenset[str] | None = None
         self._layout: Layout | None = None
@@ -103,9 +108,11 @@ class Nodes:
 
     def online(self) -> dict[str, int]:
         """Return the node of each client that is online; ask new nodes who they are."""
-        if self._authenticated:
-            self._key_of = self._post.node_keys()
-        ids = set(self._key_of) if self._authenticated else self._post.node_ids()
+        ids = self._post.node_ids()
+        if new := ids - self._nodes.keys():
+            found = self._post.known_nodes()
+            ids -= new - found.keys()  # gone meanwhile
+            self._known |= {node: found[node] for node in new & ids}
         self._nodes = {node: self._nodes.get(node) or _Node() for node in sorted(ids)}
         self._asked = {key: node for key, node in self._asked.items() if node in ids}
         self._ask()
@@ -144,8 +151,15 @@ class Nodes:
             found = arrival.content
         else:
             reply = arrival.content
-            found = incoming.description(lambda: messages.reply_parts(reply, messages.TRAIN), node)
+            key = self._key(node)
+            found = incoming.description(
+                lambda: messages.reply_parts(reply, messages.TRAIN),
+                sha256(key).hexdigest()[:12] if key else node,
+            )
         if isinstance(found, Description):
+            registered = self._known[node].name
+            if registered:
+                found = replace(found, info=replace(found.info, name=registered))
             about.says = about.says or found
             return
         about.failures += 1
@@ -193,7 +207,7 @@ class Nodes:
 
     def _key(self, node: int) -> bytes:
         """Return what a node proves itself by; nothing where nodes are not authenticated."""
-        return self._key_of.get(node, b"")
+        return self._known[node].key if self._authenticated and node in self._known else b""
 
     # --- the start -----------------------------------------------------------------------------
 
@@ -282,7 +296,9 @@ class Nodes:
 
     def _reasons(self) -> str:
         """Return why nodes that are online cannot take part."""
-        wrong = [f"node {n}: {about.wrong}" for n, about in self._nodes.items() if about.wrong]
+        wrong = [
+            f"node {n}: {explained(about.wrong)}" for n, about in self._nodes.items() if about.wrong
+        ]
         more = [f"and {len(wrong) - 3} more"] if len(wrong) > 3 else []
         return "".join(f"; {reason}" for reason in wrong[:3] + more)
 

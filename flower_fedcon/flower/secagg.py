@@ -24,7 +24,7 @@ from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 
 from flower_fedcon.core.protocol import Reply
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RoundError
 from flower_fedcon.flower import incoming, messages
 from flower_fedcon.flower.codec import Config
 from flower_fedcon.flower.incoming import Fault, guarded, readable
@@ -110,6 +110,8 @@ def attempt(
         workflow(cast(Any, grid), context)
     except _AbandonedError as abandoned:
         outcome.again = abandoned.again
+    except RoundError:  # of the SuperLink, and of no node
+        raise
     except Exception as error:  # of shares that fit no key, say: whose, nobody can tell
         fault = Fault(f"Flower's secure aggregation failed: {readable(repr(error))}")
         outcome.faults = dict.fromkeys(asks, fault)

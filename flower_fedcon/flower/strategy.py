@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from flwr.serverapp.strategy import Strategy
 
@@ -180,6 +180,21 @@ class FlowerStrategy(Strategy):
 
         metrics = self._current().evaluation(replies)
         return MetricRecord({**metrics}) if metrics else None
+
+    def initialize_parameters(self, client_manager: object) -> NoReturn:
+        """Refuse Flower's older server, which calls this before round 1.
+
+        Raises
+        ------
+        ConfigError
+            With what to give it.
+        """
+        name = type(self).__name__
+        raise ConfigError(
+            f"{name} was given to Flower's older server (ServerAppComponents): write "
+            f"strategy=as_legacy_strategy({name}(...)), from flower_fedcon, or call "
+            f"{name}(...).start(grid, ...) in the function under @app.main()"
+        )
 
     def _check_hooks(self) -> None:
         """Refuse a subclass whose own form of Flower's loop would not be called.

@@ -12,6 +12,7 @@ from flwr.app import Context, Message
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, flat_metrics
+from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.layout import renamed
 from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.training.loop_client import own_loop
@@ -86,6 +87,7 @@ def train_step(
 
     @wraps(function)
     def serve(*arguments: Any) -> Any:
+        check_callers()  # here, where an error is Flower's to report, before a mod sees a reply
         if isinstance(arguments[0], Message):
             message, context = arguments
             arrays, config = messages.read_instruction(message, messages.TRAIN)

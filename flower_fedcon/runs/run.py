@@ -83,6 +83,7 @@ class Run:
             rule = strategy.participation.for_clients(setup.clients)
             check_rule(rule, setup.names, rng, weighed=strategy.weighs(rule))
         self._directory = None if plan.run_dir is None else RunDirectory(plan.run_dir)
+        self._whole: dict[str, Any] | None = None  # while a round is asked for: what it began with
         try:
             self._found = self._checkpoint_to_resume(strategy, setup, x0)
             snapshot = {} if self._found is None else self._found["server"]
@@ -132,6 +133,8 @@ class Run:
                     self._rounds(history, interrupted, after_round)
             except BaseException as error:
                 with suppress(StorageError):  # the first error says more
+                    if self._whole is not None:
+                        self._write(self._whole)
                     self._save_model(history)
                     self.server.audit.ended(str(error) or type(error).__name__)
                 if self._directory is None or not isinstance(error, StorageError):
@@ -204,6 +207,8 @@ class Run:
             if server.round >= stop_at:
                 stop_at = plan.next_stop(server.round)
             if not self._engine.advance(server, stop_at - server.round):
+                if self._engine.clients_keep_states and self._directory is not None:
+                    self._whole = self._content(history)
                 try:
                     round_ = self.play_round()
                 finally:
@@ -246,6 +251,7 @@ class Run:
         round_ = Round.begin(self.server) if begun is None else begun
         while (request := round_.next_request()) is not None:
             round_.take(self._engine.answer(request))
+        self._whole = None  # mirrors change in place
         round_.finish()
         self._engine.observe(round_)
         return round_
@@ -293,23 +299,28 @@ class Run:
             return server_round % self.plan.checkpoint_every == 0
         return time.monotonic() - self._saved > _CHECKPOINT_SECONDS
 
+    def _content(self, history: History) -> dict[str, Any]:
+        """Return what the server's checkpoint holds."""
+        return {
+            "fingerprint": self._fingerprint,
+            "server": self.server.snapshot(),
+            "rows": len(history.rows),
+            "seconds": self._seconds,
+        }
+
+    def _write(self, content: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+        assert self._directory is not None  # noqa: S101  (the callers' case)
+        self._directory.sync()
+        self.server.audit.sync()
+        states = {"clients": self._engine.save(), "versions": versions()}
+        checkpoint.save(self._directory.path, content | states)
+
     def _checkpoint(self, history: History) -> None:
         """Write all that a later start needs; from then on clients keep these versions."""
         if self._directory is None:
             return
-        self._directory.sync()
-        self.server.audit.sync()
-        checkpoint.save(
-            self._directory.path,
-            {
-                "fingerprint": self._fingerprint,
-                "server": self.server.snapshot(),
-                "clients": self._engine.save(),
-                "rows": len(history.rows),
-                "seconds": self._seconds,
-                "versions": versions(),
-            },
-        )
+        self._write(self._content(history))
         self.server.acknowledgements.keep()
         self._saved = time.monotonic()  # the next is due so long after the end of this one
 

@@ -107,8 +107,20 @@ class LocalTraining:
         model = self.layout.unpack(packed)
         return model if isinstance(model, list) else [model]
 
-    def packed(self, layers: Sequence[Array]) -> Array:
-        """Return layers as one array."""
+    def packed(self, layers: Sequence[Array], what: str = "model") -> Array:
+        """Return layers as one array.
+
+        Raises
+        ------
+        ConfigError
+            If a value is not finite; `what` says of what.
+        """
+        for place, layer in enumerate(layers):
+            if not np.isfinite(layer).all():
+                raise ConfigError(
+                    f"the {what} of the train loop is not finite (its array {place}): take smaller "
+                    "steps (a lower learning rate), or clip the gradients"
+                )
         return self.layout.pack(list(layers) if self.layout.layered else layers[0], "a model")
 
     @contextmanager
@@ -175,7 +187,7 @@ class LocalTraining:
         """Take the method's own step with these gradients at the point; return the next one."""
         added = self._added
         z = added.start if self._z is None else self._z
-        self._z = added.moved(z, self._w, added.add_to(self.packed(gradients), self._w))
+        self._z = added.moved(z, self._w, added.add_to(self.packed(gradients, "gradient"), self._w))
         self.steps += 1
         self._w = added.at(self._z, self.steps)
         return self.layers(self._w)
@@ -195,7 +207,7 @@ class LocalTraining:
         if correction is not None:
             self.steps += correction.steps
             if self.keeps_gradient and correction.steps:
-                gradient = self.packed(correction.mean_gradient())
+                gradient = self.packed(correction.mean_gradient(), "gradient")
         if not self.steps and (added.is_the_method or added.corrects):
             self._refuse(
                 "the train function has taken no step with it: call "

@@ -301,3 +301,22 @@ def test_the_log_is_in_the_form_of_flower_s(caplog):
     ]
     assert "\t│\t└── proximal: 0.25" in lines
     assert "\tClientApp-side train metrics, round 2: {'loss': 0.5" in caplog.text
+
+
+def test_a_model_that_is_not_finite_has_advice_that_fits_a_train_loop():
+    """It is no table, whose rows one could impute."""
+
+    def body(model, method):
+        correction = method.begin(model)
+        return correction, torch.optim.SGD(model.parameters(), lr=1e30)
+
+    words = r"usable .*the (model|gradient) of the train loop is not finite \(.*lower learning rate"
+    with pytest.raises(FedConError, match=words):
+        start(FedProx(proximal=0.1), Small, body=body, max_retries=1)
+
+
+@pytest.mark.parametrize(("strategy", "sent"), [(Scaffold(), "delta, dc"), (FedAvg(), "delta")])
+def test_the_log_says_what_a_client_uploads_in_this_run(strategy, sent, log):
+    """Scaffold's variates too: a server cannot derive them where it does not know the steps."""
+    start(strategy, Small)
+    assert f"A client uploads {sent} in round 1" in log.messages

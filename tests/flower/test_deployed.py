@@ -1,9 +1,10 @@
 """One deployment on loopback serves three apps, and what befalls it changes no number.
 
 A SuperLink and three SuperNodes that keep their clients' state. A node hangs and is killed in the
-middle of a round of sums, and comes back; then a ServerApp is killed, and its run is resumed. Every
-run ends as the undisturbed one. What takes longer is nightly: more methods (test_engines.py), the
-other quickstarts (test_quickstart_deployed.py), deaths at any moment (test_killed_nodes.py).
+middle of a round of sums, and comes back; then a ServerApp is killed, and its run is resumed, and
+stopped by `flwr stop`, and resumed. Every run ends as the undisturbed one. What takes longer is
+nightly: more methods (test_engines.py), the other quickstarts (test_quickstart_deployed.py), deaths
+at any moment (test_killed_nodes.py).
 """
 
 from __future__ import annotations
@@ -65,10 +66,16 @@ def deployed(tmp_path_factory):
         outputs.append(secure.wait(600).output)
         deployment.kill_server_apps()
         assert wait_until(lambda: not held.alive(), 120), held.output
+        vertices["resume"] = True
+        held = deployment.submit(APP, vertices)
+        assert wait_until(lambda: f"[ROUND 2/{ROUNDS}] objective" in held.output, 600), held.output
+        deployment.stop_run(held)
         hold.unlink()
-        outputs.append(deployment.submit(APP, vertices | {"resume": True}).wait(600).output)
+        ended = wait_until(lambda: not deployment.server_apps(), 60)
+        outputs.append(deployment.submit(APP, vertices).wait(600).output)
     names = ("quickstart", "sums", "fedfw")
-    return SimpleNamespace(root=root, outputs=dict(zip(names, outputs, strict=True)))
+    outputs = dict(zip(names, outputs, strict=True))
+    return SimpleNamespace(root=root, outputs=outputs, ended=ended)
 
 
 def test_a_round_of_sums_in_which_a_node_dies_is_asked_again(deployed):
@@ -99,8 +106,18 @@ def test_a_killed_server_resumes_and_nodes_find_the_local_iterates(deployed):
     lines = [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()]
     applied = [line["round"] for line in lines if line["event"] == "applied"]
     assert applied == [1, 2, 2, 3, 4]  # it was killed before the checkpoint of round 2
+    assert "[ROUND 2/" not in deployed.outputs["fedfw"]  # and stopped after it
     assert len({client["data"] for client in lines[0]["clients"].values()} - {""}) == CLIENTS
     assert {client["version"] for client in lines[0]["clients"].values()} == {__version__}
+
+
+def test_flwr_stop_ends_the_server_app_which_says_how_to_go_on(deployed):
+    """In its audit log: a SuperLink that refuses its token takes no line of its log either."""
+    assert deployed.ended
+    lines = (deployed.root / "fedfw" / "run" / "audit.jsonl").read_text().splitlines()
+    (told,) = [line["error"] for line in map(json.loads, lines) if line.get("error")]
+    assert "takes no more requests of this run: it was stopped (`flwr stop`)" in told
+    assert "with resume=true" in told
 
 
 def test_a_training_loop_with_state_finds_the_model_of_this_process(deployed, identity, tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import numpy as np
 import pytest
-from fake_grid import FakeGrid, asked, on_grid
+from fake_grid import FakeGrid, asked, on_grid, open_app
 from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from problems import avg, q6, q6_objectives
@@ -12,6 +14,8 @@ from strangers import STRANGER, says, silence, with_stranger
 
 from flower_fedcon import Policy, simulate
 from flower_fedcon.core.protocol import RunInfo
+from flower_fedcon.engines.grid import GridEngine
+from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower import nodes
 from flower_fedcon.flower.stores import FileStore
 from flower_fedcon.layout import Layout
@@ -102,6 +106,30 @@ def test_a_client_that_comes_back_with_other_data_is_refused(said, told, tmp_pat
     assert history["replies"].tolist() == ([6, 5, 5] if said else [6, 6, 6])
     line = f"client 2 came back with other data than this run began with{told}"
     assert any(line in message for message in log.messages) == bool(said)
+
+
+class Registered(FakeGrid):
+    """Node 1000 has a name with the SuperLink, 999 one of its own, 998 a partition-id."""
+
+    def get_nodes(self):
+        return [
+            NodeInfo(node_id=n, name="lyon" if n == 1000 else None, public_key=b"%d" % n)
+            for n in self.get_node_ids()
+        ]
+
+
+@on_grid
+@pytest.mark.parametrize("authenticated", [False, True])
+def test_a_client_is_called_as_registered_else_as_it_says_else_after_its_key(authenticated):
+    objectives = q6_objectives()[:4]
+    grid = Registered(objectives, make=lambda _: open_app(lambda c: objectives[1000 - c.node_id]))
+    said = {1000: {"partition-id": 0}, 999: {"name": "oslo"}, 998: {"partition-id": 2}, 997: {}}
+    for node, config in said.items():
+        grid.nodes[node].node_config = config
+    patience = Patience(num_clients=4, authenticated=authenticated)
+    names = {info.name for info in GridEngine(avg(), grid, patience).describe()}
+    key = sha256(b"997").hexdigest()[:12]
+    assert names == {"lyon", "oslo", "2", f"node-{key if authenticated else 997}"}
 
 
 @on_grid

@@ -6,13 +6,14 @@ import pytest
 from fake_grid import FakeGrid, on_grid
 from flwr.app import ConfigRecord
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server import Server
 from flwr.server.client_manager import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from problems import avg, q6, q6_objectives
 
 from flower_fedcon import as_legacy_strategy, simulate
 from flower_fedcon.clients import FedAvgClient
-from flower_fedcon.errors import FedConError
+from flower_fedcon.errors import ConfigError, FedConError, RoundError
 from flower_fedcon.flower import legacy
 from flower_fedcon.privacy import GaussianDP
 
@@ -93,6 +94,47 @@ def test_a_malformed_reply_is_dropped_and_asked_again_in_the_next_round(manager,
     found = rounds(as_legacy_strategy(avg(min_replies=6), num_clients=6), manager, 3)
     assert found.tobytes() == simulate(avg(), q6(), 2).x.tobytes()  # one of three rounds was void
     assert "dropped the reply of client 1: its round is inf, expected a whole number" in caplog.text
+
+
+def broken_from(first):
+    """Return what lets a node fail in every round from one on, as its own code does."""
+
+    def change(answer):
+        if answer.metrics.get("round", 0) >= first:
+            answer.metrics["error"] = "the client failed: KeyError('lr')"
+        return answer
+
+    return change
+
+
+@pytest.mark.parametrize(("first", "vain"), [(1, 1), (2, 3)])
+def test_a_run_in_which_every_client_fails_does_not_finish(first, vain, manager):
+    """Flower's server plays all its rounds, and says nothing in the end."""
+    manager = SimpleClientManager()
+    for j in range(3):
+        manager.register(Proxy(str(j), j, broken_from(first)))
+    strategy = as_legacy_strategy(avg(), num_clients=3)
+    words = rf"round {first}: no client has given a usable reply \(clients 0, 1, 2: the client fail"
+    with pytest.raises(RoundError, match=words):
+        Server(client_manager=manager, strategy=strategy).fit(num_rounds=8, timeout=None)
+    assert strategy._vain == vain
+
+
+def test_nodes_that_fail_in_flowers_hands_are_told_too(manager):
+    def crash(answer):
+        return fail(answer) if "round" in answer.metrics else answer
+
+    manager = SimpleClientManager()
+    for j in range(3):
+        manager.register(Proxy(str(j), j, crash))
+    strategy = as_legacy_strategy(avg(), num_clients=3)
+    with pytest.raises(RoundError, match=r"no client has .*no file data\.npz"):
+        Server(client_manager=manager, strategy=strategy).fit(num_rounds=3, timeout=None)
+
+
+def test_a_strategy_that_is_not_wrapped_is_refused_with_the_line_to_write(manager):
+    with pytest.raises(ConfigError, match=r"strategy=as_legacy_strategy\(FedAvg\(\.\.\.\)\)"):
+        Server(client_manager=manager, strategy=avg()).fit(num_rounds=1, timeout=None)
 
 
 def test_too_few_that_can_take_part(manager):

@@ -11,11 +11,11 @@ import flwr.serverapp.strategy as strategies
 import numpy as np
 import pytest
 from fake_grid import FakeGrid, on_grid
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.server.client_manager import SimpleClientManager
 
-from flower_fedcon import as_legacy_strategy, client_app, server_app
+from flower_fedcon import as_legacy_strategy, client_app, server_app, train_step
 from flower_fedcon.clients.fedavg import FedAvgClient
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.messages import to_record
@@ -64,27 +64,50 @@ def test_every_mod_is_known():
     assert client_app(load, mods=[lambda message, context, call_next: call_next(message, context)])
 
 
+def own_loop(load):
+    """Return an app with a train function of its own."""
+    app = ClientApp()
+
+    @app.train()
+    @train_step
+    def train(message, context, method):
+        model = message.content["arrays"].to_numpy_ndarrays()
+        method.begin(model).apply_gradients(model, model)
+        content = {"a": to_record(model), "m": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(
+            RecordDict({"m": MetricRecord({"num-examples": 1, "loss": 0.0})}), reply_to=message
+        )
+
+    return app
+
+
 @on_grid
+@pytest.mark.parametrize("app", [client_app, own_loop], ids=["client_app", "train_step"])
 @pytest.mark.parametrize(("module", "name"), BOTH)
-def test_a_node_with_such_a_mod_is_named_before_round_1(module, name, caplog):
-    """In an app of the node's own, around one of this package's clients."""
+def test_a_node_with_such_a_mod_is_named_before_round_1(module, name, app, caplog):
+    """In an app of the node's own, around one of this package's clients; and in the last error."""
 
     def make(load):
-        inner, mod = client_app(load), made(module, name)
+        inner, mod = app(load), made(module, name)
         return lambda message, context: mod(message, context, inner)
 
     grid = FakeGrid([load(None), load(None)], make=make)
     strategy = FedAvg(client_lr=0.5, local_steps=1)
     if name in HARMLESS:
-        assert len(strategy.start(grid, num_rounds=2).history["round"]) == 1
+        result = strategy.start(grid, to_record([np.zeros(2)]), num_rounds=2)
+        assert len(result.history["round"]) == 1
         return
-    with pytest.raises(FedConError, match="are online"):
-        strategy.start(grid, num_rounds=2, timeout=0.3)
-    assert "the node runs " in caplog.text
     told = {"secagg_mod": "secaggplus_mod"}
     if module is older:  # which say less
         told["adaptiveclipping_mod"] = "fixedclipping_mod"
-    assert f"the node runs {told.get(name, name)}, which " in caplog.text
+    words = f"the node runs {told.get(name, name)}, which "
+    with pytest.raises(FedConError, match=f"are online .*node 999: .*{words}"):
+        strategy.start(grid, to_record([np.zeros(2)]), num_rounds=2, timeout=0.3)
+    assert words in caplog.text
     assert {m.content["fitins.config"]["action"] for m in grid.pushed} == {"describe"}
 
 

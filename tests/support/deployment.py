@@ -161,12 +161,25 @@ class Flower:
         """Kill the SuperLink with its SuperExec and the ServerApps it runs."""
         self.superlink.kill()
 
-    def kill_server_apps(self) -> None:
-        """Kill the ServerApps that run."""
+    def server_apps(self) -> list[int]:
+        """Return the processes of the ServerApps that run."""
+        found = []
         for pid in processes_of(self.superlink.home):
             with suppress(OSError):
                 if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
+                    found.append(pid)
+        return found
+
+    def kill_server_apps(self) -> None:
+        """Kill the ServerApps that run."""
+        for pid in self.server_apps():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop_run(self, run: Run) -> None:
+        """Stop a run by ``flwr stop``."""
+        assert run.run_id is not None
+        self.flwr("stop", run.run_id, CONNECTION)
 
     def restart_superlink(self) -> None:
         """Start the SuperLink again, on the same port; only a ``--database`` kept its state."""
