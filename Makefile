@@ -2,7 +2,7 @@
 BIN = .venv/bin
 CASES = 100000
 
-.PHONY: help setup lint test quick durations nightly fuzz algorithm table docs
+.PHONY: help setup lint test quick flower durations nightly fuzz algorithm table docs
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,12 @@ test:  ## all tests but the nightly ones
 
 quick:  ## the fast tests: no case of them takes longer than 0.1 s
 	$(BIN)/pytest -n 2 -m "not slow"
+
+flower:  ## what speaks Flower, on another version of it: make flower FLWR=1.41
+	@test -n "$(FLWR)" || { echo "which one? make flower FLWR=1.41" >&2; exit 2; }
+	python3 -m venv .venv-flwr
+	.venv-flwr/bin/pip install --quiet -e ".[dev]" "flwr[simulation]==$(FLWR).*"
+	.venv-flwr/bin/pytest -n 2 tests/flower
 
 durations:  ## measure anew which tests are fast, on a quiet machine
 	$(BIN)/pytest -n 2 --measure

@@ -113,6 +113,33 @@ def test_one_room_imports_jax():
     assert [p for p in found if not str(p.relative_to(PACKAGE)).startswith(rooms)] == []
 
 
+PUBLIC = {"app", "clientapp", "serverapp"}
+OLDER = {  # what Flower keeps for older apps, or calls deprecated: the end of each costs its file
+    "flwr.client": "client.py",
+    "flwr.client.mod": "secagg_node.py",
+    "flwr.common": "legacy.py secagg.py",
+    "flwr.server": "secagg.py",
+    "flwr.server.client_manager": "legacy.py",
+    "flwr.server.client_proxy": "legacy.py",
+    "flwr.server.strategy": "legacy.py",
+    "flwr.server.workflow": "secagg.py",
+    "flwr.simulation": "virtual_nodes.py",
+}
+
+
+def test_of_flower_public_modules_are_used_and_older_ones_each_in_its_file():
+    found: dict[str, set[str]] = {}
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "sims").glob("*.py")]:
+        for module in re.findall(
+            r"^ *(?:from|import) (flwr[.\w]*)", path.read_text(), re.MULTILINE
+        ):
+            if module.split(".")[1:2] and module.split(".")[1] in PUBLIC:
+                assert module.removeprefix("flwr.") in {*PUBLIC, "serverapp.strategy"}, path
+            elif not module.startswith("flwr_datasets"):
+                found.setdefault(module, set()).add(path.name)
+    assert {module: " ".join(sorted(files)) for module, files in found.items()} == OLDER
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from flower_fedcon import __version__
 from flower_fedcon.core import evaluation
 from flower_fedcon.core.engine import Engine
 from flower_fedcon.core.method import Method
@@ -75,6 +76,15 @@ class GridEngine(Engine):
         timeout = patience.start_timeout or patience.timeout
         infos = self._nodes.wait(patience.num_clients, patience.min_clients_to_start, timeout)
         infos = alike(infos, patience.min_clients_to_start)
+        others = {i.name: i.version for i in infos if i.version not in ("", __version__)}
+        if others:
+            _log.warning(
+                "this server runs flower-fedcon %s, others %s: numbers may differ in their last "
+                "digits, and what a version does not know it answers with an error; install one "
+                "version on all",
+                __version__,
+                in_words({name: f"version {version}" for name, version in others.items()}),
+            )
         self._digests = [info.digest for info in infos]
         self._names = [info.name for info in infos]
         self._index = {name: j for j, name in enumerate(self._names)}

@@ -6,14 +6,12 @@ import math
 import os
 import pickle
 import sys
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 from flower_fedcon.compiled.threads import VARIABLE, chosen
 from flower_fedcon.engines import ray_data
@@ -24,6 +22,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower.apps import client_app
 from flower_fedcon.flower.grid_run import GridRun
 from flower_fedcon.flower.policy import Policy
+from flower_fedcon.flower.virtual_nodes import BACKEND, run_on_virtual_nodes
 from flower_fedcon.objectives.private_objective import is_private
 from flower_fedcon.registry import client_class
 from flower_fedcon.runs.history import History
@@ -33,17 +32,6 @@ from flower_fedcon.strategies.base import FedConStrategy
 if TYPE_CHECKING:
     from flower_fedcon.problems.federated import FederatedProblem
 
-BACKEND: dict[str, Any] = {
-    # By default two processors per worker, and one that dies is not replaced. Its message is tried
-    # once more: what did not come back has moved no state.
-    "client_resources": {
-        "num_cpus": 1.0,
-        "num_gpus": 0.0,
-        "max_restarts": -1,
-        "max_task_retries": 1,
-    },
-    "init_args": {"include_dashboard": False, "log_to_driver": False},
-}
 _HOUR, _FOREVER = 3600.0, 1e12
 _BLOCKS = 2  # for each worker: one that is done early takes another
 
@@ -101,14 +89,7 @@ def simulate(
         def main(grid: Grid, context: Context) -> None:
             histories.append(GridRun(strategy, engine(grid)).play(problem.x0, plan).history)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            run_simulation(
-                server_app=server,
-                client_app=app,
-                num_supernodes=nodes,
-                backend_config=BACKEND,
-            )
+        run_on_virtual_nodes(server, app, nodes)
     if not histories:
         raise FedConError("Flower's simulation ended without a result: see its log above")
     return histories[0]

@@ -11,6 +11,7 @@ from flower_fedcon import FederatedProblem, Policy, Sample, client_app, simulate
 from flower_fedcon.engines.grid import GridEngine
 from flower_fedcon.engines.patience import Patience
 from flower_fedcon.flower.grid_run import GridRun
+from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1
 from flower_fedcon.runs.plan import Plan
@@ -55,12 +56,7 @@ def found():
             run = GridRun(strategy, engine).play(problem.x0, Plan(ROUNDS, seed=4))
             histories[name] = run.history
 
-    run_simulation(
-        server_app=server,
-        client_app=client_app(load_objective, policy=Policy.open()),
-        num_supernodes=6,
-        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}},
-    )
+    run_on_virtual_nodes(server, client_app(load_objective, policy=Policy.open()), 6)
     return histories
 
 

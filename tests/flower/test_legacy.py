@@ -11,6 +11,7 @@ from problems import l1ls
 from flower_fedcon import Sample, as_legacy_strategy, simulate
 from flower_fedcon.clients import FedFWClient
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 from flower_fedcon.registry import strategy_class
 from flower_fedcon.strategies import FedFW
 
@@ -38,12 +39,7 @@ def test_legacy_apps_find_the_local_iterates():
         )
         return ServerAppComponents(strategy=legacy, config=ServerConfig(num_rounds=ROUNDS))
 
-    run_simulation(
-        server_app=ServerApp(server_fn=server_fn),
-        client_app=ClientApp(client_fn=client_fn),
-        num_supernodes=4,
-        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}},
-    )
+    run_on_virtual_nodes(ServerApp(server_fn=server_fn), ClientApp(client_fn=client_fn), 4)
     assert sorted(models) == list(range(1, ROUNDS + 1))
     for number, x in models.items():
         assert x.tobytes() == simulate(strategy, problem, number).x.tobytes()

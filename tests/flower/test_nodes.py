@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from problems import avg, q6, q6_objectives
 from strangers import error, garbage, says, silence, with_stranger
 
-from flower_fedcon import FederatedProblem, simulate
+from flower_fedcon import FederatedProblem, __version__, simulate
 from flower_fedcon.engines import grid as grids
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import mail, nodes
@@ -56,6 +56,21 @@ def test_malformed_descriptions_are_faults_of_their_node():
             history = avg().start(grid, num_rounds=1, **SIX).history
             assert history["refused"][-1] == 1, (field, value)
             assert history.rows[-1]["cohort"] == 6
+
+
+@on_grid
+def test_a_node_with_another_version_takes_part_and_is_named_before_round_1(log):
+    class Older(FakeGrid):
+        def replies_to(self, message):
+            (reply,) = super().replies_to(message)
+            if asked(message)["action"] == "describe" and message.metadata.dst_node_id == 998:
+                reply.content["fitres.metrics"]["version"] = "0.0.9"
+            return [reply]
+
+    history = avg().start(Older(q6_objectives()), num_rounds=2).history
+    assert history.x.tobytes() == simulate(avg(), q6(), 2).x.tobytes()
+    told = f"this server runs flower-fedcon {__version__}, others client 2 (version 0.0.9): "
+    assert sum(message.startswith(told) for message in log.messages) == 1
 
 
 @on_grid

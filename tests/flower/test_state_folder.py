@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from fake_grid import FakeGrid, on_grid
+from fake_grid import FakeGrid, asked, on_grid
 from harness import OpenRun
 from problems import q6, q6_objectives
 from test_resume import StopError, stop_at
@@ -98,6 +98,26 @@ def test_one_message_at_a_time(tmp_path, monkeypatch):
     assert "is in use by another process" in answers[1]["error"]
     answer()
     assert "error" not in answers[2]
+
+
+@on_grid
+def test_a_node_that_cannot_write_its_state_is_named_and_the_others_go_on(log):
+    """Its folder is read-only, whoever writes: the run ends as one in which it is silent."""
+    grid = FakeGrid(q6_objectives())
+    grid.nodes[998].node_config["state-dir"] = "/proc/fedcon"
+    strategy = Scaffold(client_lr=0.01, local_steps=2)
+    history = strategy.start(grid, num_rounds=3, evaluate_every=1).history
+    assert history["replies"].tolist() == [5, 5, 5]
+    told = "round 1: dropped the reply of client 2: cannot keep state in /proc/fedcon"
+    assert any(message.startswith(told) for message in log.messages)
+
+
+@on_grid
+def test_a_run_directory_that_cannot_be_written_is_told_before_anybody_trains():
+    grid = FakeGrid(q6_objectives())
+    with pytest.raises(StorageError, match=r"cannot make the run directory /proc/fedcon"):
+        scaffold().start(grid, num_rounds=3, run_dir="/proc/fedcon")
+    assert {asked(message)["action"] for message in grid.pushed} == {"describe"}
 
 
 @on_grid

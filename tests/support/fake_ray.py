@@ -8,6 +8,7 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower_fedcon.engines import grid, ray
+from flower_fedcon.flower import virtual_nodes
 
 
 class FakeRay:
@@ -46,7 +47,7 @@ def fake_ray(monkeypatch):
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     fake = FakeRay()
-    monkeypatch.setattr(ray, "run_simulation", fake)
+    monkeypatch.setattr(virtual_nodes, "run_simulation", fake)
     monkeypatch.setattr(ray, "_workers", lambda: (2, 1))
     monkeypatch.setattr(grid, "PAUSE", (0.0, 0.0))
     return fake

@@ -124,9 +124,8 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
     from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-    from flwr.simulation import run_simulation
 
-    from flower_fedcon.engines.ray import BACKEND
+    from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
 
     class Strategy(_Clock, FlowerFedAvg):
         aggregate = None  # type: ignore[assignment]
@@ -158,10 +157,5 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
         strategy.start(grid, ArrayRecord([problem.start]), num_rounds=rounds)
         found.extend(strategy.gaps())
 
-    run_simulation(
-        server_app=server,
-        client_app=client,
-        num_supernodes=problem.num_clients,
-        backend_config=BACKEND,
-    )
+    run_on_virtual_nodes(server, client, problem.num_clients)
     return found
