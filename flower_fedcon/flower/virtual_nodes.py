@@ -1,8 +1,8 @@
 """Flower's simulation, started from Python: the one file that uses `flwr.simulation`.
 
-Flower 1.42 calls `run_simulation` deprecated and names `flwr run` in its place, which takes an app's
-folder, and no problem, callback or client of this process. docs/flower_versions.md says what becomes
-of `engine="ray"` when it goes.
+Flower 1.42 calls `run_simulation` deprecated and names `flwr run` in its place, which takes an
+app's folder, and no problem, callback or client of this process. The page on versions of Flower
+says what becomes of `engine="ray"` when it goes.
 """
 
 from __future__ import annotations

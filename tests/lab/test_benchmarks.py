@@ -17,7 +17,7 @@ from flower_fedcon.problems import digits, lasso
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedFW, Scaffold
 
-THROUGH_RAY = {"flower", "ray"}
+THROUGH_RAY = {"flower", "load", "ray"}
 LONG = {"bandwidth", "compiled", "curves", "device", "networks", "solves"}
 SHORT = BENCHMARKS.keys() - THROUGH_RAY - LONG
 

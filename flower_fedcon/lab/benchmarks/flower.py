@@ -85,7 +85,7 @@ def flower(quick: bool = False) -> Iterator[Result]:
     for d in (400, 1_000_000)[: 1 if quick else 2]:
         clients, rounds = (2, 4) if quick else (10, 25)
         problem = FederatedProblem(small_clients(clients, d).objectives)  # no constraint
-        ours = _ClockedFedAvg(client_lr=1e-9, local_steps=1)
+        ours = ClockedFedAvg(client_lr=1e-9, local_steps=1)
         middle = statistics.median(_bare_flower(problem, rounds))
         simulate(ours, problem, rounds, engine="ray", evaluate_every=0)
         own = ours.gaps()
@@ -114,8 +114,23 @@ class _Clocked(_Clock, FedFW):
     pass
 
 
-class _ClockedFedAvg(_Clock, FedAvg):
-    pass
+class ClockedFedAvg(_Clock, FedAvg):
+    """FedAvg of this package, which records when its rounds end."""
+
+
+def flowers_fedavg(nodes: int) -> Any:
+    """Return Flower's FedAvg of so many nodes, which records when its rounds end."""
+    from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+    class Strategy(_Clock, FlowerFedAvg):
+        aggregate = None  # type: ignore[assignment]
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            found = super().aggregate_train(server_round, replies)
+            self.ends.append(time.perf_counter())
+            return found
+
+    return Strategy(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
 
 
 def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
@@ -123,16 +138,8 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
     from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
-    from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
     from flower_fedcon.flower.virtual_nodes import run_on_virtual_nodes
-
-    class Strategy(_Clock, FlowerFedAvg):
-        aggregate = None  # type: ignore[assignment]
-
-        def aggregate_train(self, server_round: int, replies: Any) -> Any:
-            self.ends.append(time.perf_counter())
-            return super().aggregate_train(server_round, replies)
 
     objectives, found = problem.objectives, []
     client, server = ClientApp(), ServerApp()
@@ -152,8 +159,7 @@ def _bare_flower(problem: FederatedProblem, rounds: int) -> list[float]:
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        nodes = problem.num_clients
-        strategy = Strategy(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+        strategy = flowers_fedavg(problem.num_clients)
         strategy.start(grid, ArrayRecord([problem.start]), num_rounds=rounds)
         found.extend(strategy.gaps())
 

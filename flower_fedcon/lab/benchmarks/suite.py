@@ -23,6 +23,7 @@ from flower_fedcon.lab.benchmarks import (
     device,
     flower,
     in_process,
+    load,
     million,
     networks,
     pooled_path,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Result]]] = {
     "curves": step_costs.curves,
     "ray": flower.ray,
     "flower": flower.flower,
+    "load": load.load,
 }
 ON_REQUEST = (
     "completion",
@@ -64,6 +66,7 @@ ON_REQUEST = (
     "curves",
     "ray",
     "flower",
+    "load",
     "path",
     "compiled",
     "bandwidth",

@@ -1,0 +1,35 @@
+"""A run with many rounds of a large model stays flat: memory, open files, threads."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from flower_fedcon.lab.benchmarks import load
+
+MODEL = 4.0  # MB
+
+
+def check_flat(rows, models):
+    """Compare the last third of the rounds with the third before it; `models` is how many fit."""
+    third = len(rows) // 3
+    for name, most in (("server", models * MODEL), ("nodes", models * MODEL), ("files", 2)):
+        early, late = (
+            statistics.median(row[name] for row in part)
+            for part in (rows[third : 2 * third], rows[2 * third :])
+        )
+        assert late - early <= most, (name, [round(row[name], 1) for row in rows])
+
+
+@pytest.mark.nightly
+@pytest.mark.ray
+def test_a_long_run_in_the_simulation_is_flat():
+    """What is left of each of twenty rounds would be eighty models."""
+    check_flat(load.in_simulation(True, 4, 60, MODEL), models=4)
+
+
+@pytest.mark.nightly
+@pytest.mark.deployment
+def test_a_long_run_on_nodes_is_flat():
+    check_flat(load.on_loopback(True, 2, 12, MODEL), models=3)
