@@ -42,7 +42,6 @@ def load_objective(context):
 @pytest.fixture(scope="module")
 def found():
     """The histories of all algorithms, from one simulation."""
-    from flwr.simulation import run_simulation  # which takes a second, also where no test uses it
 
     histories = {}
     server = ServerApp()

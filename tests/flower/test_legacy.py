@@ -27,7 +27,6 @@ def client_fn(context):
 @pytest.mark.nightly
 @pytest.mark.ray
 def test_legacy_apps_find_the_local_iterates():
-    from flwr.simulation import run_simulation  # which takes a second, also where no test uses it
 
     problem, models = l1ls(4), {}
     strategy = FedFW(problem.constraint, penalty=0.1, participation=Sample(count=2))
