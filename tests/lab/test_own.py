@@ -98,5 +98,6 @@ def test_what_a_file_cannot_state_is_named_in_it(tmp_path: Path) -> None:
     made = FedMiD(free.regularizer, client_lr=0.1, local_steps=1, participation=Bernoulli(0.5))
     simulate(made, free, 1, run_dir=tmp_path, on_mismatch="warn")
     text = (tmp_path / "config.toml").read_text()
-    assert "\n# regularizer: Foreign(" in text
+    assert "\n# regularizer: <" in text
+    assert "a file cannot state it: define Own at the top level of a module\n" in text
     assert tomllib.loads(text)["algorithm"]["participation"] == {"bernoulli": 0.5}
