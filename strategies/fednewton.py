@@ -220,6 +220,16 @@ class FedNewton(FedConStrategy[FedNewtonState]):
             return np.empty(0, dtype=np.int64)
         return runaway(unpack(first, size).H, unpack(state.m, size), state.w)
 
+    def hessian(self, state: FedNewtonState) -> Array | None:
+        """Return the mean of the clients' Hessians at the start, or with cohorts their last ones.
+
+        None before round 1, of models side by side, and of more than 1000 entries.
+        """
+        size = state.x.size
+        if state.t == 1 or isinstance(self.regularizer, Each) or size > _LOOKED_AT:
+            return None
+        return unpack(state.m if state.first is None else state.first, size).H
+
     def _blocks(self, m: Array, x: Array) -> list[tuple[QuadraticModel, Regularizer, Array]]:
         """Return m, psi and x; of each model, where several are side by side."""
         psi = self.regularizer

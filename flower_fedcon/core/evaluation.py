@@ -22,7 +22,7 @@ Record: TypeAlias = dict[str, float]
 COLUMNS = frozenset(
     ["round", "objective", "residual", "violation", "uplink_bytes", "downlink_bytes", "seconds",
      "simulated_seconds", "late", "cohort", "replies", "dropped", "retries", "lost", "refused",
-     "kkt", "fw_gap", "consensus", "epsilon", "clip"]
+     "unheard", "kkt", "fw_gap", "consensus", "epsilon", "clip"]
 )  # fmt: skip
 """The columns that a run itself may write."""
 WEIGHT = "weight."
@@ -151,9 +151,12 @@ def spread_of(objective: Any, x: Array) -> dict[str, Array]:
 
 
 def pooled(
-    answers: Sequence[Mapping[str, Any]], names: Sequence[str], *, each: bool = False
+    answers: Sequence[Mapping[str, Any] | None], names: Sequence[str], *, each: bool = False
 ) -> dict[str, float]:
     """Return what all clients have measured, pooled, in client order.
+
+    Where one has not answered, which is None here, the others' own values are known and nothing
+    else: what some have in common is another number than what all have.
 
     A number that all have is averaged, all clients alike. Of pairs (value, weight) the mean by
     weight is taken, of the clients that have one with a weight above 0, and each client's own value
@@ -166,10 +169,14 @@ def pooled(
     {'mae': 1.0, 'mae/b': 1.0}
     >>> pooled([{"constraint": -1.0}, {"constraint": 2.0}, {}], ["a", "b", "c"], each=True)
     {'constraint': 2.0}
+    >>> pooled([{"mae": (0.5, 1.0), "objective": 1.0}, None], ["a", "b"])
+    {'mae/a': 0.5}
     """
     found: dict[str, float] = {}
-    for name in dict.fromkeys(name for answer in answers for name in answer):
-        values = [answer.get(name) for answer in answers]
+    heard = [answer for answer in answers if answer is not None]
+    whole = len(heard) == len(answers)
+    for name in dict.fromkeys(name for answer in heard for name in answer):
+        values = [None if answer is None else answer.get(name) for answer in answers]
         if not any(isinstance(value, tuple) for value in values):
             if None not in values:
                 found[name] = math.fsum(map(float, values)) / len(values)  # type: ignore[arg-type]
@@ -177,11 +184,12 @@ def pooled(
         none = (0.0, 0.0)
         pairs = [none if v is None else v if isinstance(v, tuple) else (v, 1.0) for v in values]
         total = math.fsum(weight for _, weight in pairs)
-        if total:
+        if total and whole:
             found[name] = math.fsum(value * weight for value, weight in pairs) / total
         if len(names) <= _EACH:
             own = zip(names, pairs, strict=True)
             found |= {f"{name}/{client}": float(v) for client, (v, weight) in own if weight}
-    if each and (bound := [answer["constraint"] for answer in answers if "constraint" in answer]):
+    bound = [answer["constraint"] for answer in heard if "constraint" in answer]
+    if each and whole and bound:
         found["constraint"] = float(max(bound))
     return found

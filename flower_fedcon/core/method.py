@@ -146,6 +146,10 @@ class Method(ABC, Generic[State]):
         """
         return np.empty(0, dtype=np.int64)
 
+    def hessian(self, state: State) -> Array | None:
+        """Return a mean of the clients' Hessians, of the flattened model, that the server has."""
+        return None
+
     def doubts(
         self, state: State, record: Mapping[str, float], unheard: Sequence[str]
     ) -> list[str]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("flwr")
 PAUSE = 1.0, 60.0  # seconds before a round is asked again: at first, and at most
+_OFFLINE = "its node is not online"
 _RETURN = 60.0  # seconds that a retry then waits for a node to come back
 
 
@@ -210,7 +211,7 @@ class GridEngine(Engine):
                 continue
             node = online.get(self._names[client])
             if node is None:
-                silent[client] = "its node is not online"
+                silent[client] = _OFFLINE
                 continue
             self._at[client], self._asked[node] = node, client
             arrays, config = self._encoder.encode(request, place)
@@ -306,14 +307,19 @@ class GridEngine(Engine):
         return self._mean(self._arrivals(received), x)
 
     def _mean(self, arrivals: Iterable[Arrival], x: Array) -> Record:
-        """Return the mean of the clients' objectives (with psi) and of their metrics."""
+        """Return the mean of the clients' objectives (with psi) and of their metrics.
+
+        Without one of them the mean is another function: then there is what each has measured.
+        """
         constraint = self._strategy.constraint
         violation = 0.0 if constraint is None else constraint.violation(x)
         if self._app is not None:
-            measured = self._app.read([(self._asked[a.node], a.content) for a in arrivals])
-            return {**measured, "violation": violation}
+            contents = [(self._asked[a.node], a.content) for a in arrivals]
+            away = set(range(len(self._names))) - set(self._asked.values())
+            contents += [(client, Fault(_OFFLINE, silent=True)) for client in sorted(away)]
+            return {**self._app.read(contents), "violation": violation}
         answers: dict[int, dict[str, Any]] = {}
-        missing = dict.fromkeys(self._names, "its node is not online")
+        missing = dict.fromkeys(self._names, _OFFLINE)
         diverged = 0
         for arrival in arrivals:
             client = self._asked[arrival.node]
@@ -327,13 +333,13 @@ class GridEngine(Engine):
                 del missing[self._names[client]]
         if diverged == len(self._names):  # no client alone is to blame
             return {"objective": math.nan}
-        if missing:  # the mean over some clients is another function: better no value
-            _log.warning("no objective in this record, without %s", in_words(missing))
-            return {}
-        own = [answers[j] for j in sorted(answers)]
+        own = [answers.get(j) for j in range(len(self._names))]
         record = evaluation.pooled(own, self._names, each=self._strategy.constraints == "each")
+        if missing:
+            _log.warning("no objective in this record, without %s", in_words(missing))
+            record["unheard"] = len(missing)
         psi = self._strategy.regularizer
-        if psi is not None and not isinstance(psi, Indicator):
+        if "objective" in record and psi is not None and not isinstance(psi, Indicator):
             record["objective"] += psi.value(x)
         return {**record, "violation": violation}
 

@@ -193,11 +193,12 @@ class AppSide:
             _log.warning("no evaluation from %s", in_words(failed))
         self._evaluated = self._mean(answers)
         both = self.trained.keys() & self.evaluated.keys()
-        return {
+        record = {
             f"{kind}_{name}" if name in both else name: value
-            for kind, found in (("train", self.trained), ("evaluate", self.evaluated))
-            for name, value in found.items()
+            for kind, measured in (("train", self.trained), ("evaluate", self.evaluated))
+            for name, value in measured.items()
         }
+        return {**record, "unheard": len(failed)} if failed else record
 
     def _usable(self, client: int, read: Reader) -> tuple[float, dict[str, float]]:
         """Return a client's examples and the metrics that can be used; name the others once."""

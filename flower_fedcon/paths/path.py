@@ -19,9 +19,9 @@ from flower_fedcon.objectives.cohorts import unscaled
 from flower_fedcon.optimizers import Momentum
 from flower_fedcon.paths.weights import largest_weight, penalised, weights
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.regularizers import Regularizer, Zero, as_regularizer
+from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero, as_regularizer
 from flower_fedcon.runs.certificates import certify, pooled_gradient
-from flower_fedcon.runs.convergence import separated_by, separating
+from flower_fedcon.runs.convergence import falling, separated_by, separating
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.run import Run
 from flower_fedcon.simulation import hold
@@ -40,6 +40,9 @@ _ROUNDING = 1e-9
 _NOTHING = 1000.0  # machine epsilons: a gradient that is rounding
 _DIGIT = 4.0  # machine epsilons of a model's terms: the last digit of their gradient
 _REACH = 4.0  # such digits: its rounding
+_CONSTANT = (
+    "the null model leaves nothing to explain, as of a constant target: no weight selects anything"
+)
 _TRIES = 5  # at a weight that leaves nothing
 _SPARSER = 0.2  # share of a point's rounds that may pass until its residual is seen again
 
@@ -231,12 +234,14 @@ class Walk:
         self._layout = problem.layout
         self._prepared = problem.preparation
         self._separable = all(getattr(unscaled(f)[0], "separable", False) for f in problem.clients)
+        self._bounded = all(getattr(f, "smoothness", None) is not None for f in problem.clients)
         self._engine = hold(engine, None, self._strategy, problem)
         rule = self._strategy.participation
         setup = Setup.of(self._engine.describe(), max_rounds, problem.layout, rule, seed)
         self._run = Run(Plan(max_rounds), self._with(self.psi), setup, problem.start, self._engine)
         self._gradients, self._up, self._down = 0, 0, 0
         self._least = 0.0  # a residual that is rounding
+        self._begin = self._run.server.x
         self._start, self._curvatures = self._gradient(units=True)
         self._take_units(self.psi)
 
@@ -274,23 +279,29 @@ class Walk:
         start, x = self._start, self._run.server.x
         found = largest_weight(self.psi, x, start)
         if bool(np.all(penalised(self.psi, start + 1.0))):
+            if not found:
+                _log.warning("%s", _CONSTANT)
             return found
         # Something is free: the null model is the solution for a far larger weight.
         weight = 1e3 * (found or self._units.length(start) or 1.0)
         for _ in range(_TRIES):
-            self._turn(self.psi.scaled(weight))
+            psi = self.psi.scaled(weight)
+            self._take_units(psi)
+            self._turn(psi)
             self._solve()
             self._play(1)  # to rounding, since the first point is to be the null model
             x = self._run.server.x
             if not (x[penalised(self.psi, x)] != 0).any():
                 break
             weight *= 1e6
+        self._take_units(self.psi)
         # From here on, what the null model leaves is what gradients are compared with.
         self._start, _ = self._gradient()
         size = self._units.length(start) + self._units.reach(x)
         noise = _NOTHING * float(np.finfo(x.dtype).eps) * size
         found = largest_weight(self.psi, x, self._start)
         if self._units.length(self._start) <= noise:
+            _log.warning("%s", _CONSTANT)
             self._least = noise
             known = self._units.psi.entrywise(x.shape)
             if known is not None:
@@ -372,11 +383,21 @@ class Walk:
         if newton is not None:
             columns["apart"] = newton.apart(server.state)
         if self._separable:
-            columns["runaway"] = runaway = server.strategy.runaway(server.state)
+            runaway = server.strategy.runaway(server.state)
+            if not runaway.size and not grid[-1] and self._bounded:
+                start, rows = (
+                    self._begin,
+                    self._layout.shape[0] - isinstance(self.psi, WithIntercept),
+                )
+                units = units_of(Zero(), self._curvatures, start.shape)
+                runaway = falling(server, self._engine, start, self._start, units, rows)
+            columns["runaway"] = runaway
             columns["converged"][-1] &= bool(grid[-1]) or not runaway.size
         path = RegularizationPath(values=grid, **columns)
         if path.runaway.size:
             names = () if self._prepared is None else self._prepared.names
+            if self._prepared is None and isinstance(self.psi, WithIntercept):
+                names = tuple(map(str, range(self._layout.shape[0] - 1)))
             entries = separating(path.runaway, self._layout.shape, names)
             held = bool(grid[-1])
             _log.warning(

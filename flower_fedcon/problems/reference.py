@@ -9,7 +9,8 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from flower_fedcon.objectives.set_aside import is_ours, owner_of
 from flower_fedcon.problems.coordinate_descent import coordinate_descent
 from flower_fedcon.problems.proximal_newton import excess, interchangeable, newton
 from flower_fedcon.regularizers import Indicator, Regularizer
+from flower_fedcon.sets import ConstraintSet
+from flower_fedcon.solvers.quadratic_models import definite
 from flower_fedcon.solvers.units import Units, mean_curvatures, units_of
 from flower_fedcon.validation import Array, count, float_array, positive
 
@@ -36,6 +39,7 @@ _log = logging.getLogger("flwr")
 _DENSE = 1000  # entries of a model, up to which second derivatives are looked at
 _DOUBTS = 500  # and up to which their eigenvalues are
 _FAR = 1e-6  # of F's usual size: a doubt that is told
+_CURVED = 1e-8  # of curvatures that are about 1
 _EPS = float(np.finfo(np.float64).eps)
 _LOOKS = 100
 
@@ -60,7 +64,8 @@ class Reference:
     gap : float
         How far F(x) + psi(x) is above the minimum at most, on a set with a linear minimization
         oracle and where F is quadratic with l1 and l2 weights; with another F of at most 500
-        entries that is twice differentiable, about how far; NaN where nothing is known.
+        entries that is twice differentiable, about how far; NaN where nothing is known. It is found
+        when it is asked for first.
     """
 
     x: Array
@@ -68,7 +73,12 @@ class Reference:
     residual: float
     method: str
     units: Array | None = None
-    gap: float = math.nan
+    _excess: Callable[[], float] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def gap(self) -> float:
+        """How far the value is above the minimum, at most or about."""
+        return math.nan if self._excess is None else self._excess()
 
     def length(self, move: Array) -> float:
         """Return the norm of a move from x in the units of `residual`."""
@@ -154,7 +164,7 @@ def solve(
             x, residual = steps.fista(x, target, limit)
             method = f"{method}+fista".lstrip("+")
     seen = weights if x.size <= _DOUBTS and smooth.twice(x.size) else None
-    gap = math.nan if seen is None else excess(smooth, seen, x)
+    above = None if seen is None else partial(excess, smooth, seen, x)
     if not residual <= target + _rounding(x, weights):
         why = "" if seen is None else interchangeable(smooth, seen, x)
         raise FedConError(
@@ -162,14 +172,24 @@ def solve(
             f"({method}, at most {limit} iterations): "
             + (why or "pass a larger tolerance or max_iterations, or add l2")
         )
-    if seen is not None and gap > _FAR * size * size and (why := interchangeable(smooth, seen, x)):
-        _log.warning("F* may be %.2g too high: %s", gap, why)
+    if seen is not None and above is not None:
+        # Where F is curved along all directions, a short subgradient says that F* is near.
+        far, short = _FAR * size * size, math.inf if "fista" in method else residual
+        curved = short * short <= 2 * _CURVED * far and definite(
+            smooth.hessian(x) + np.diag(seen[1].reshape(-1)), _CURVED
+        )
+        if not curved and above() > far and (why := interchangeable(smooth, seen, x)):
+            _log.warning("F* may be %.2g too high: %s", above(), why)
     x = x * units.sizes
     if isinstance(regularizer, Indicator) and not regularizer.constraint.without_oracle:
-        slope = own.gradient(x)
-        gap = float(np.vdot(slope, x - regularizer.constraint.lmo(slope).dense()))
+        above = partial(_frank_wolfe_gap, own, regularizer.constraint, x)
     value = own.value(x) + regularizer.value(x)
-    return Reference(x, value, residual, method or "fista", units.sizes, gap)
+    return Reference(x, value, residual, method or "fista", units.sizes, above)
+
+
+def _frank_wolfe_gap(smooth: _Mean, constraint: ConstraintSet, x: Array) -> float:
+    slope = smooth.gradient(x)
+    return float(np.vdot(slope, x - constraint.lmo(slope).dense()))
 
 
 def _away(smooth: _Mean, psi: Regularizer, x: Array) -> float:

@@ -19,7 +19,9 @@ from flower_fedcon.sets.shapes import ByValue
 from flower_fedcon.validation import Array, nonnegative
 
 
-def rescaled(psi: Regularizer, sizes: Array) -> tuple[Array, Regularizer]:
+def rescaled(
+    psi: Regularizer, sizes: Array, weights: tuple[Array, Array] | None = None
+) -> tuple[Array, Regularizer]:
     """Return sizes of units, and psi in them: z -> psi(sizes * z).
 
     Where psi acts entry by entry the units are those asked for. A norm of groups bears one unit a
@@ -30,6 +32,8 @@ def rescaled(psi: Regularizer, sizes: Array) -> tuple[Array, Regularizer]:
     psi : Regularizer
     sizes : array of the model's shape
         > 0.
+    weights : pair of arrays, optional
+        `psi.entrywise(sizes.shape)`, where that is known.
 
     Returns
     -------
@@ -49,7 +53,8 @@ def rescaled(psi: Regularizer, sizes: Array) -> tuple[Array, Regularizer]:
     """
     if isinstance(psi, Zero | Nonnegative):
         return sizes, psi
-    if (weights := psi.entrywise(sizes.shape)) is not None:
+    weights = psi.entrywise(sizes.shape) if weights is None else weights
+    if weights is not None:
         l1, l2 = weights
         return sizes, Entrywise(l1 * sizes, l2 * sizes * sizes)
     if isinstance(psi, WithIntercept):

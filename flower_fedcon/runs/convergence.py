@@ -15,15 +15,27 @@ from flower_fedcon.errors import FedConError, first_few
 from flower_fedcon.regularizers import Regularizer, WithIntercept, Zero
 from flower_fedcon.runs.certificates import certify, pooled_gradient
 from flower_fedcon.runs.history import Record
-from flower_fedcon.solvers.units import units_of
+from flower_fedcon.solvers.units import Units, units_of
 from flower_fedcon.tables.preparation import INTERCEPT
 from flower_fedcon.validation import Array
 
 _SEPARABLE = ("logistic", "multinomial", "poisson", "cox")
 """The losses of schemas of which there may be no best model."""
+_LINEAR = ("logistic", "multinomial", "cox")
+"""Those whose gradients stay bounded however far out they are asked for."""
+_BEYOND = 20.0  # from the start, in units in which the objective is 1 curved: odds of e^40
+_NEAR = 0.01  # of these units
+_STRAIGHT = 1e-12  # curvature that is rounding
+_NAMED = 0.1  # of the largest entry
 _log = logging.getLogger("flwr")
 _OF_PENALTY = 1e-6
 _NEWTON = 1000  # entries of a model, up to which Hessians are quickly exchanged
+_ROUNDING = 1024.0  # machine epsilons of a gradient's terms
+_NOTHING = 1 / 64  # of that: what a constant outcome leaves at the start
+_FAR_OFF = (
+    "the outcome's values, or columns', are so far from 0 that their digits are lost: subtract a "
+    "constant from them at all clients"
+)
 _OF_START = 1e-8  # the estimators' default tolerance
 
 
@@ -41,8 +53,10 @@ class Convergence:
     unit : float
         By how much the penalty counts in the units of the residual: see `runs.certificates`.
     start : float
-        The norm of the gradient at the start in those units, at most 1e-8 of which will do as well;
-        0 where nobody asked for it.
+        The norm of the gradient at the start in those units, but for the intercept's, at most 1e-8
+        of which will do as well; 0 where nobody asked for it.
+    rounding : float
+        How large a residual may be that is rounding. So is that of a model with nothing to fit.
     why : str
         Why the residual is not known.
     remedy : str
@@ -55,6 +69,7 @@ class Convergence:
     penalty: float = 0.0
     unit: float = 1.0
     start: float = 0.0
+    rounding: float = 0.0
     why: str = ""
     remedy: str = ""
     separated: str = ""
@@ -69,7 +84,9 @@ class Convergence:
             return False
         if math.isnan(self.kkt):
             return None
-        return self.kkt <= max(_OF_PENALTY * self.unit * self.penalty, _OF_START * self.start)
+        nothing = self.rounding if self.start <= _NOTHING * self.rounding else 0.0
+        least = max(_OF_PENALTY * self.unit * self.penalty, _OF_START * self.start, nothing)
+        return self.kkt <= least
 
     @property
     def text(self) -> str:
@@ -97,9 +114,12 @@ class Convergence:
             most = f"{_OF_START:.0e} of it"
         if self.converged:
             return f"KKT residual: {self.kkt:.3g}: converged ({share}){held}"
+        why = f"the coefficients still move: {self.remedy}"
+        if self.kkt <= self.rounding:
+            why = f"rounding is the limit: {_FAR_OFF}"
         return (
             f"KKT residual: {self.kkt:.3g}: NOT CONVERGED ({share}, expected at most {most}): "
-            f"the coefficients still move: {self.remedy}{held}"
+            f"{why}{held}"
         )
 
 
@@ -146,6 +166,7 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
     if server.strategy.privacy is not None:
         return Convergence(math.nan, why="noise covers the gradients of a private run")
     weight, separated = _weight(psi, shape), _separated(server)
+    prepared = server.setup.preparation
     unknown = Convergence(math.nan, weight, separated=separated)
     if not asked and engine.clients_keep_states:
         return replace(
@@ -159,13 +180,74 @@ def convergence(server: Server, engine: Engine, start: Array, record: Record) ->
             gradient, curvatures = at_start
             units = units_of(Zero() if psi is None else psi, curvatures, shape)
             counts = _weight(units.psi, shape) / weight if weight else 1.0
-            found = replace(found, unit=counts or 1.0, start=units.length(gradient))
+            columns = len(prepared.names) if prepared is not None else len(gradient)
+            if not weight and not separated and prepared is not None and prepared.loss in _LINEAR:
+                entries = falling(server, engine, start, gradient, units, columns)
+                separated = separating(entries, shape, prepared.names)
+            gradient[columns:] = 0.0  # of the intercept
+            found = replace(
+                found,
+                separated=separated,
+                unit=counts or 1.0,
+                start=units.length(gradient),
+                rounding=_ROUNDING * float(np.finfo(gradient.dtype).eps) * units.reach(server.x),
+            )
     except FedConError as error:  # it must not end a run that is done
         _log.warning("no certificate: %s", error)
         return replace(unknown, why=str(error))
     if math.isnan(found.kkt):
         return replace(unknown, why="not every client answered")
     return found
+
+
+def falling(
+    server: Server, engine: Engine, start: Array, gradient: Array, units: Units, columns: int
+) -> Array:
+    """Return the entries along which the clients' mean objective still falls far out, flattened.
+
+    Two gradients of theirs tell it, on the way from the start to the model: one nearby how far that
+    is curved, and one as far out as no outcome's model leads. Where the slope is below 0 there,
+    columns separate the outcome, or all but. It does not matter how near a method has come, as
+    long as that way is right.
+
+    Parameters
+    ----------
+    server : Server
+    engine : Engine
+    start : array
+        A model.
+    gradient : array
+        There.
+    units : Units
+    columns : int
+        What follows so many rows of the model is its intercept.
+
+    Returns
+    -------
+    array of int
+        First the largest entries of the move alone are tried, then all; empty where neither falls.
+    """
+    move = (server.x - start) / units.sizes
+    own = np.abs(move[:columns])
+
+    def slope(at: float, way: Array) -> float:
+        there, _ = pooled_gradient(server, engine, start + at * units.sizes * way)
+        return math.nan if there is None else float(np.vdot(units.sizes * there[0], way))
+
+    for least in (_NAMED, 0.0):
+        kept = np.ones(move.shape, dtype=bool)
+        kept[:columns] = own >= max(least * own.max(initial=0.0), np.finfo(float).tiny)
+        if not kept[:columns].any():
+            break
+        way = np.where(kept, move, 0.0)
+        way /= float(np.linalg.norm(way))
+        first = float(np.vdot(units.sizes * gradient, way))
+        curved = (slope(_NEAR, way) - first) / _NEAR if first < 0 else 0.0
+        # Entries that cancel lead less far than they are long.
+        if curved > _STRAIGHT and slope(_BEYOND / math.sqrt(curved), way) < 0:
+            found: Array = np.flatnonzero(kept)
+            return found
+    return np.empty(0, dtype=np.int64)
 
 
 def _separated(server: Server) -> str:

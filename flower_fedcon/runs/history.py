@@ -59,6 +59,8 @@ class History:
         dropped, retries, lost : replies refused, attempts repeated, and clients that came back
             without their state, so far
         refused : on nodes, how many could not take part as what they said they are
+        unheard : on nodes, how many have not answered where the model was evaluated: then there is
+            no objective, nor a mean of what is pooled, but what each of the others has measured
         local_iterations, local_evaluations : what local solvers have spent so far, if any
         gradients : gradients of clients' objectives and constraints so far, over all clients, each
             full or of a minibatch; of local solvers, too, but not of evaluation

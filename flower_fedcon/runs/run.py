@@ -160,6 +160,8 @@ class Run:
         reached = None if history.report is None else history.report.reached
         if reached is not None and (reached.separated or not reached.converged):
             _strategies_log.warning("%s", reached.text)
+        for text in () if history.report is None else history.report.doubts:
+            _strategies_log.warning("%s", text)
 
     def _save_model(self, history: History, *, ended: bool = False) -> None:
         """Give the history what the completed rounds reached, and write it; after an error too."""

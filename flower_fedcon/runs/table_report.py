@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,8 @@ from flower_fedcon.regularizers import WithIntercept
 from flower_fedcon.runs.convergence import Convergence
 from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
-from flower_fedcon.tables.preparation import INTERCEPT, left_out_in_words
+from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
+from flower_fedcon.tables.survey import dependent
 from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ NAME, COEFFICIENTS = "report.txt", "coefficients.csv"
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """What the exponential of a coefficient is, by loss; of others it is nothing. Of a multinomial
 model only differences between two classes have one."""
+_OF_ALL_ROWS = ("squared", "logistic", "multinomial", "poisson")
+"""The losses whose Hessians at the start weigh each row."""
+_DIGITS = 1e-6  # what sums of squares tell of a length of 1
 _SHOWN = 100  # columns, of which the text has a row; the file has all
 
 
@@ -44,6 +48,8 @@ class Report:
         What the exponential is: the odds ratio of one unit more, say; "" where it is nothing.
     lines : list of str
         Everything else, a line each.
+    doubts : tuple of str
+        What the clients' Hessians show of the columns: which are combinations of others.
     reached : Convergence, optional
         Whether the run has converged, `reached.converged`; None of one that was interrupted.
     standardized : bool
@@ -55,6 +61,7 @@ class Report:
     ratio: str = ""
     reached: Convergence | None = None
     standardized: bool = True
+    doubts: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -78,8 +85,9 @@ class Report:
                 zero = at_mean - math.fsum((own * preparation.centers).tolist())
                 rows.append((names[columns, k], at_mean, zero, math.nan))
         ratio = RATIOS.get(preparation.loss, "")
-        lines = _lines(server, record, reached)
-        return cls(rows, lines, ratio, reached, preparation.standardized)
+        doubts = tuple(_collinear(server, preparation))
+        lines = [*_lines(server, record, reached), *doubts]
+        return cls(rows, lines, ratio, reached, preparation.standardized, doubts)
 
     @property
     def text(self) -> str:
@@ -130,6 +138,11 @@ def _lines(server: Server, record: Record, reached: Convergence | None) -> list[
         lines.append(f"objective: {record['objective']:.12g}")
     if reached is not None:
         lines.append(reached.text)
+    if unheard := record.get("unheard"):
+        lines.append(
+            f"not evaluated by {unheard:.0f} of {setup.num_clients} clients, who are named in the "
+            "log: so there is no objective, and nothing is pooled"
+        )
     if record:
         lines += [_metric(name, record, setup.names) for name in preparation.held_out]
     up, down = (server.uplink_bytes / 1e6, server.downlink_bytes / 1e6)
@@ -143,6 +156,22 @@ def _lines(server: Server, record: Record, reached: Convergence | None) -> list[
     if preparation.left_out:
         lines.append(f"left out: {left_out_in_words(preparation.left_out)}")
     return lines
+
+
+def _collinear(server: Server, preparation: Preparation) -> Iterator[str]:
+    """Yield which columns are combinations of others, as far as a Hessian's digits tell."""
+    H, columns = server.strategy.hessian(server.state), len(preparation.names)
+    if H is None or preparation.loss not in _OF_ALL_ROWS or columns >= sum(preparation.rows):
+        return
+    H = H[:: server.x.size // len(server.x), :: server.x.size // len(server.x)]  # of one class
+    products, more = H[:columns, :columns], H[:columns, columns:]
+    if more.any():  # about the means, which the intercept makes good
+        products = products - more @ more.T / H[columns, columns]
+    sizes = np.sqrt(np.maximum(np.diag(products), 0.0))
+    used = np.flatnonzero(sizes > 0)
+    values, vectors = np.linalg.eigh(products[np.ix_(used, used)] / sizes[used] / sizes[used, None])
+    triangle = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    yield from dependent([preparation.names[j] for j in used], triangle, _DIGITS)
 
 
 def _metric(name: str, record: Record, clients: Sequence[str]) -> str:

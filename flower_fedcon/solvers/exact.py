@@ -7,12 +7,22 @@ from functools import partial
 
 import numpy as np
 
-from flower_fedcon.arrays import keep, larger, length, no, nobody, over, pick, some
+from flower_fedcon.arrays import keep, known, larger, length, no, nobody, over, pick, some
+from flower_fedcon.errors import FedConError
 from flower_fedcon.solvers.descent import TIGHT, Rules, descend, finish
 from flower_fedcon.solvers.factors import Inverses, inverses
+from flower_fedcon.solvers.local_units import AlikeProblem, units_apart
 from flower_fedcon.solvers.loop import put
 from flower_fedcon.solvers.newton import newton
-from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop, target
+from flower_fedcon.solvers.problem import (
+    ClientsError,
+    LocalProblem,
+    LocalSolver,
+    Solution,
+    Stop,
+    target,
+)
+from flower_fedcon.validation import Array
 
 RULES = Rules(max_iterations=100_000)
 REFINEMENTS = 4
@@ -27,7 +37,8 @@ class Exact(LocalSolver):
     change. Objectives with `hessian_products` (logistic and softmax regression) are minimised by
     Newton's method with conjugate gradients, all others by `AOGM` (FISTA with a regularizer),
     until the gradient's norm is at most 1e-12 of that at the start, or of a usual one if that is
-    larger (`LocalProblem.usual`), or steps no longer change x.
+    larger (`LocalProblem.usual`), or steps no longer change x. Where units of entries are far apart
+    all this is in units in which they are alike.
 
     Examples
     --------
@@ -50,9 +61,54 @@ class Exact(LocalSolver):
                 return _refined(problem, inverse)
             if inverse is not None and problem.many:
                 return _apart(problem, inverse, stop)
-            if problem.has_hessian:
-                return _by_products(problem, stop)
-        return descend(problem, RULES, stop)
+        apart = {} if stop is not None else _units_apart(problem)
+        if not problem.many:
+            return _alike(problem, apart[0]) if apart else _steps(problem, stop)
+        return _each_alike(problem, apart) if apart else _steps(problem, stop)
+
+
+def _steps(problem: LocalProblem, stop: Stop | None) -> Solution:
+    """Solve a problem by Newton's steps, or by gradient steps."""
+    if problem.regularizer is None and problem.has_hessian:
+        return _by_products(problem, stop)
+    return descend(problem, RULES, stop)
+
+
+def _units_apart(problem: LocalProblem) -> dict[int, Array]:
+    """Return the sizes of units of the clients whose entries are not of one size, by place."""
+    if not known(problem.start):
+        return {}
+    shape = problem.start.shape[problem.many :]
+    objectives = problem.objective.objectives if problem.many else [problem.objective]
+    shifts = np.broadcast_to(problem.shift, len(objectives)).tolist()
+    found = (units_apart(f, shift, shape) for f, shift in zip(objectives, shifts, strict=True))
+    return {place: sizes for place, sizes in enumerate(found) if sizes is not None}
+
+
+def _alike(problem: LocalProblem, sizes: Array) -> Solution:
+    """Solve one client's problem in units in which its entries are alike."""
+    own = AlikeProblem(problem, sizes)
+    found = _steps(own, None)
+    return found._replace(x=(own.sizes * found.x).astype(problem.start.dtype, copy=False))
+
+
+def _each_alike(problem: LocalProblem, apart: dict[int, Array]) -> Solution:
+    """Solve those of a cohort one by one whose entries are in units far apart."""
+    found = Solution.begun(problem)
+    others = np.array([j for j in range(len(problem.start)) if j not in apart], dtype=int)
+    if others.size:
+        found = over(partial(put, others), found, _steps(problem.only(others), None))
+    errors = {}
+    for place, sizes in apart.items():
+        try:
+            one = over(lambda value: np.asarray(value)[None], _alike(problem.one(place), sizes))
+        except FedConError as error:
+            errors[place] = error
+            continue
+        found = over(partial(put, np.array([place])), found, one)
+    if errors:
+        raise ClientsError(errors)
+    return found
 
 
 def _inverse_hessian(problem: LocalProblem) -> Inverses | None:

@@ -302,11 +302,9 @@ def _densely(problem: LocalProblem, s: Newton, found: Directions) -> Array:
 
 def _by_factor(problem: LocalProblem, objective: Any, x: Array, g: Array) -> Array | None:
     """Return one client's direction by the Cholesky factor of its Hessian, if there is one."""
-    hessian = getattr(objective, "hessian", None)
-    if hessian is None or x.size > _DENSE:
+    if getattr(objective, "hessian", None) is None or x.size > _DENSE:
         return None
-    matrix = hessian(x) + problem.shift * np.eye(x.size)
-    inverse, definite = inverse_factors(matrix)
+    inverse, definite = inverse_factors(problem.hessian_of(objective, x))
     if not definite:
         return None
     direction: Array = -(inverse.T @ (inverse @ g.reshape(-1))).reshape(x.shape)

@@ -131,6 +131,11 @@ class LocalProblem:
             return product
         return lambda v: product(v) + self.shift * v
 
+    def hessian_of(self, objective: Any, x: Array) -> Array:
+        """Return the Hessian of h at x, of one client's objective with `hessian`."""
+        found: Array = objective.hessian(x) + self.shift * np.eye(x.size)
+        return found
+
     @property
     def has_hessian(self) -> bool:
         """Whether `hessian_products` returns a map."""
@@ -181,6 +186,19 @@ class LocalProblem:
         other.added = self.added.only(places)
         other._both = other.objective.value_and_gradient
         return other
+
+    def one(self, place: int) -> LocalProblem:
+        """Return the problem of one client of a cohort, as a client alone has it."""
+        part = self.only(slice(place, place + 1))
+        _, linear, shift, center, *_ = part.added
+        own = (a if a is None or a.ndim < part.start.ndim else a[0] for a in (linear, center))
+        return LocalProblem(
+            self.objective.objectives[place],
+            part.start[0],
+            shift=float(np.ravel(shift)[0]),
+            regularizer=self.regularizer,
+            **dict(zip(("linear", "center"), own, strict=True)),
+        )
 
     def each(self, number: Any) -> Any:
         """Return the same number for each client."""

@@ -116,7 +116,7 @@ def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
     pull = max(_STEADY, len(b) * float(np.finfo(np.float64).eps))
     l1, l2 = (None, np.zeros(1)) if weights is None else (each.reshape(-1) for each in weights)
     H[diagonal] += l2
-    regular = _is_definite(H, pull)
+    regular = definite(H, pull)
     if not regular:
         H[diagonal] += pull
     for _ in range(1 if regular else _PULLS):
@@ -130,6 +130,19 @@ def minimizer(model: QuadraticModel, psi: Regularizer, start: Array) -> Array:
         if np.abs(moved).max() <= _NEAR * np.abs(z).max():
             break
     return (sizes * z).reshape(start.shape).astype(start.dtype, copy=False)
+
+
+def definite(H: Array, least: float) -> bool:
+    """Return whether all eigenvalues of a symmetric matrix are larger than `least`.
+
+    >>> definite(np.eye(2), 0.5), definite(np.ones((2, 2)), 0.5)
+    (True, False)
+    """
+    try:
+        np.linalg.cholesky(H - least * np.eye(len(H)))
+    except np.linalg.LinAlgError:
+        return False
+    return True
 
 
 def apart(H: Array, weights: tuple[Array, Array], x: Array) -> Array:
@@ -183,15 +196,6 @@ def hardly_apart(shares: Array | None, names: Sequence[str] = ()) -> str:
         f"rounding is the limit: of {listed} all but {least:.0e} is a combination of the others, "
         f"which leaves about {digits} digits: center columns, leave some out, or take a penalty"
     )
-
-
-def _is_definite(H: Array, least: float) -> bool:
-    """Return whether all eigenvalues are larger than `least`."""
-    try:
-        np.linalg.cholesky(H - least * np.eye(len(H)))
-    except np.linalg.LinAlgError:
-        return False
-    return True
 
 
 def _by_support(H: Array, b: Array, l1: Array, x: Array) -> Array | None:

@@ -88,8 +88,10 @@ def units_of(
     if not known.any():
         return Units(np.ones(shape), psi)
     logs = -0.5 * np.log2(np.where(known, total, 1.0))
-    logs = np.where(known, logs, logs[known].mean())
-    return Units(*rescaled(psi, np.exp2(np.round(logs) if exact else logs)))
+    if not known.all():
+        logs = np.where(known, logs, logs[known].mean())
+    units = Units(np.exp2(np.round(logs) if exact else logs), psi)
+    return units if units.plain else Units(*rescaled(psi, units.sizes, weights))
 
 
 def mean_curvatures(objectives: Sequence[Any]) -> Array | None:

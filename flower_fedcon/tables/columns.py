@@ -66,7 +66,7 @@ class Columns:
         self._path, self._rows = cells.path, cells.rows
         self._names, self._cells = cells.names, cells.columns
         self.misfits: list[Misfit] = []
-        self.notes: list[str] = []
+        self.notes: list[str] = [*cells.notes]
         self.counts: dict[str, dict[str, int]] = {}
         self.numbers: dict[str, Array] = {}
 

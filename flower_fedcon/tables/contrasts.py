@@ -100,6 +100,8 @@ def contrasts(
         squares = np.array([own["squares"][j] for own in spread])
         found += _missing(feature.name, names, observed)
         found += scales(feature, names, observed, sums, squares, float(first.means[j]))
+        if feature.transform == "none":
+            found += _years(feature.name, names, observed, sums)
     place = 0
     listed_own = [categories_of(own["categories"], schema) for own in told]
     for feature in schema.categorical:
@@ -130,6 +132,24 @@ def _missing(column: str, names: Sequence[str], observed: Array) -> list[str]:
         return []
     return [
         f"column {column!r}: no value is told by {first_few(where)}: the others' mean stands in"
+    ]
+
+
+def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> list[str]:
+    """Say where years have two digits, and at others four, by their means.
+
+    >>> _years("born", ["a", "b", "c"], np.array([2, 1, 0]), np.array([3970.0, 85.0, 0.0]))
+    ["column 'born': years of two digits at b (mean 85), and of four elsewhere (mean 1985)?"]
+    """
+    means = {name: s / n for name, n, s in zip(names, observed, sums, strict=True) if n}
+    short = {name: mean for name, mean in means.items() if 0 <= mean < 100}
+    full = {name: mean for name, mean in means.items() if 1850 <= mean <= 2100}
+    if not short or not full or len(short) + len(full) < len(means):
+        return []
+    own, others = (float(np.median(list(group.values()))) for group in (short, full))
+    return [
+        f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and of "
+        f"four elsewhere (mean {others:.4g})?"
     ]
 
 

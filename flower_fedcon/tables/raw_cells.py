@@ -12,7 +12,7 @@ import gzip
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,9 +28,10 @@ _NO_HEADER = re.compile(r"#|//|sep=", re.IGNORECASE)
 _WHOLE = re.compile(r"[+-]?\d+")
 _FEWER = "a cell is lost: write an empty cell for a missing value"
 _MORE = (
-    "quote a text with a comma, write decimals with a point, and give a column of row names a name "
-    "(R: write.csv(..., row.names = FALSE))"
+    "write decimals with a point, and give a column of row names a name (R: write.csv(..., "
+    "row.names = FALSE))"
 )
+_BETWEEN = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +48,18 @@ class Cells:
         where the file has nothing, and whatever else a Parquet file may hold).
     rows : array of int, shape (m,)
         The number of each row in the file, from 1, the first below the header.
+    delimiter : str
+        What stands between the cells of a file of text.
+    notes : tuple of str
+        What is worth saying of how they were read.
     """
 
     path: Path
     names: tuple[str, ...]
     columns: dict[str, Any]
     rows: Any
+    delimiter: str = ","
+    notes: tuple[str, ...] = ()
 
     def of_rows(self, places: Any) -> Cells:
         """Return some of the rows, by their place."""
@@ -115,7 +122,7 @@ def opened(path: Path, read: Callable[[], Any]) -> Any:
         text = " ".join(str(error).split())
         raise DataError(
             f"{path}: it cannot be read ({text}): check that it is what its name says, in UTF-8, "
-            "with one header line, as many cells in each row, commas between them, decimal points"
+            "with one header line, and as many cells in each row"
         ) from None
 
 
@@ -146,29 +153,22 @@ def _numbered(path: Path, names: Sequence[str], columns: dict[str, Any], rows: i
 def _csv(path: Path, wanted: Sequence[str]) -> Cells:
     """Return the cells of a file of text."""
     open_: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    tabs = suffix_of(path) == ".tsv"
     with open_(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        lines = _without_nul(path, stream)
+        first = list(_up_to_text(lines))
+        delimiter = _delimiter(path, first)
         reader = csv.reader(
-            _without_nul(path, stream),
-            delimiter="\t" if tabs else ",",
-            skipinitialspace=True,
-            strict=True,
+            chain(first, lines), delimiter=delimiter, skipinitialspace=True, strict=True
         )
         try:
             header = next((row for row in reader if not _is_blank(row)), None)
             if header is None:
                 raise DataError(f"{path}: it cannot be read: it is empty, without a header line")
-            if len(header) == 1 and not tabs and (";" in header[0] or "\t" in header[0]):
-                found = "semicolons" if ";" in header[0] else "tabs"
-                raise DataError(
-                    f"{path}: found {found} between its columns, expected commas: save it with "
-                    "commas, and with a point in decimal numbers"
-                )
             names = [name.strip() for name in header]
             places = _places(path, names, wanted)
             if not places:
                 second = next((row for row in reader if not _is_blank(row)), [])
-                shown = ("\t" if tabs else ",").join(header)
+                shown = delimiter.join(header)
                 if _NO_HEADER.match(shown) or {*wanted} <= {name.strip() for name in second}:
                     raise DataError(
                         f"{path}: line 1 is not the header: found {printable(shown, 60)!r}, "
@@ -189,13 +189,37 @@ def _csv(path: Path, wanted: Sequence[str]) -> Cells:
                 "and write a quote within a quoted text twice"
             ) from None
     if misshapen:
-        raise _misshapen(path, header, misshapen)
+        raise _misshapen(path, header, misshapen, delimiter)
     columns = {}
     for name, cells in zip(places, zip(*picked, strict=True) if picked else [], strict=False):
         columns[name] = _objects(cells)
     if not picked:
         columns = {name: _objects(()) for name in places}
-    return _numbered(path, names, columns, len(picked))
+    found = _numbered(path, names, columns, len(picked))
+    return replace(found, delimiter=delimiter)
+
+
+def _delimiter(path: Path, first: Sequence[str]) -> str:
+    """Return what stands between the cells, as the first line of a file shows.
+
+    That is a tab in `.tsv` files. Else it is the comma, unless there is none in that line, outside
+    of quotes, but semicolons, as Excel writes them in Europe, or tabs.
+
+    >>> [_delimiter(Path("a.csv"), [line]) for line in ("a,b;c", "a;b", '"a;b"', "a")]
+    [',', ';', ',', ',']
+    """
+    if suffix_of(path) == ".tsv":
+        return "\t"
+    outside = "".join("".join(first).split('"')[::2])
+    return next((mark for mark in _BETWEEN if mark in outside), ",")
+
+
+def _up_to_text(lines: Iterator[str]) -> Iterator[str]:
+    """Yield blank lines and the first other one."""
+    for line in lines:
+        yield line
+        if line.strip():
+            return
 
 
 def _without_nul(path: Path, stream: TextIO) -> Iterator[str]:
@@ -214,15 +238,18 @@ def _is_blank(row: list[str]) -> bool:
 
 
 def _misshapen(
-    path: Path, header: list[str], misshapen: list[tuple[int, int, list[str]]]
+    path: Path, header: list[str], misshapen: list[tuple[int, int, list[str]]], delimiter: str
 ) -> DataError:
     """Return what is said of rows with more or fewer cells than the header."""
     number, line, row = misshapen[0]
     also = f" (and {len(misshapen) - 1} more rows like that)" if len(misshapen) > 1 else ""
     remedy = _FEWER
     if len(row) > len(header):
-        halves = any(_WHOLE.fullmatch(a.strip()) and b.strip().isdigit() for a, b in pairwise(row))
-        remedy = "is there a decimal comma? " * halves + _MORE
+        halves = delimiter == "," and any(
+            _WHOLE.fullmatch(a.strip()) and b.strip().isdigit() for a, b in pairwise(row)
+        )
+        remedy = "is there a decimal comma? " * halves
+        remedy += f"quote a text with {_BETWEEN[delimiter]}, {_MORE}"
     return DataError(
         f"{path}: it cannot be read: row {number} (line {line}): found {len(row)} cells{also}, "
         f"expected {len(header)} as in the header: {remedy}"

@@ -12,6 +12,7 @@ import numpy as np
 
 from flower_fedcon.errors import FedConError, nearest
 from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.decimals import with_points
 from flower_fedcon.tables.marks import canonical, folded, text_of, unfit_mark
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.raw_cells import SPARSE, Cells, opened, read_cells, suffix_of
@@ -168,7 +169,7 @@ def _dense(path: Path, schema: Schema, also: tuple[str, ...]) -> Cells:
             f'{path}: features = "all" is for SVMlight files ({", ".join(SPARSE)}): name the '
             "columns in [features]"
         )
-    return read_cells(path, [*schema.columns, *also])
+    return with_points(read_cells(path, [*schema.columns, *also]), schema)
 
 
 def _sparse(path: Path, schema: Schema) -> Columns:

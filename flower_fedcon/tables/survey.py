@@ -308,7 +308,12 @@ def collinear(
     names = preparation.names
     if _unsought(tables, preparation, work):
         return
-    for column, others in combinations(names, _triangle(tables, preparation)):
+    yield from dependent(names, _triangle(tables, preparation))
+
+
+def dependent(names: Sequence[str], triangle: Array, rounding: float = 1e-10) -> Iterator[str]:
+    """Yield what is said of columns that are combinations of others; see `combinations`."""
+    for column, others in combinations(names, triangle, rounding):
         if len(others) == 1:
             yield f"columns {column!r} and {others[0]!r} are exactly collinear: leave one out"
         else:
@@ -343,7 +348,9 @@ def _triangle(tables: Sequence[Table], preparation: Preparation) -> Array:
     return found
 
 
-def combinations(names: Sequence[str], triangle: Array) -> Iterator[tuple[str, list[str]]]:
+def combinations(
+    names: Sequence[str], triangle: Array, rounding: float = 1e-10
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the columns that are combinations of others, and of which.
 
     Parameters
@@ -351,6 +358,8 @@ def combinations(names: Sequence[str], triangle: Array) -> Iterator[tuple[str, l
     names : sequence of str
     triangle : array, shape (rows, columns)
         A matrix whose columns have the scalar products of the data's.
+    rounding : float
+        How long, of a column of length 1, what is no combination may be.
 
     Examples
     --------
@@ -364,7 +373,7 @@ def combinations(names: Sequence[str], triangle: Array) -> Iterator[tuple[str, l
     scaled = triangle / np.where(lengths > 0, lengths, 1.0)
     upper, order = qr(scaled, mode="r", pivoting=True)
     sizes = np.abs(np.diag(upper))
-    rank = int((sizes > 1e-10 * math.sqrt(len(names)) * max(1.0, sizes[0])).sum())
+    rank = int((sizes > rounding * math.sqrt(len(names)) * max(1.0, sizes[0])).sum())
     weights = solve_triangular(upper[:rank, :rank], upper[:rank, rank:])
     for j, own in zip(order[rank:], weights.T, strict=True):
-        yield names[j], [names[order[i]] for i in np.flatnonzero(np.abs(own) > 1e-8)]
+        yield names[j], [names[order[i]] for i in np.flatnonzero(np.abs(own) > 100 * rounding)]

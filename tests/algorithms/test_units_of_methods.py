@@ -11,7 +11,11 @@ from scales import LOSSES, PARTS, ROWS, SCORE, TARGETS, factors, problem, units
 
 from flower_fedcon import FederatedProblem, Sample, simulate
 from flower_fedcon.objectives import LeastSquares, LossBound
+from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import L1, L2Squared
+from flower_fedcon.regularizers.rescaled import Entrywise
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.problem import LocalProblem
 from flower_fedcon.strategies import DualFL, FedDR, FedNewton
 
 COUNTS = [2, nightly(60)]
@@ -51,6 +55,50 @@ def test_dualfl_and_feddr_with_all_columns_in_another_unit(kind, engine, example
             )
 
     in_units()
+
+
+@pytest.mark.parametrize("examples", [8, nightly(200)])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_exact_local_solves_with_each_column_in_another_unit(kind, examples):
+    """Against the independent solver on columns of one size, the proximal term carried along."""
+    shape = (3, 3) if kind == "softmax" else (3,)
+    everyone = np.arange(len(ROWS))
+
+    @settings(max_examples=examples)
+    @given(st.lists(st.floats(-9, 9), min_size=3, max_size=3), st.floats(-9, 9), st.booleans())
+    def in_units(exponents, shift, sparse):
+        u, shift = 10.0 ** np.array(exponents), 10.0**shift
+        each = np.broadcast_to(u if len(shape) == 1 else u[:, None], shape)
+        psi = L1(1e-3 * u.min()) if sparse else None
+        local = LocalProblem(
+            LOSSES[kind](u * ROWS, everyone, 1.0), np.zeros(shape), shift=shift, regularizer=psi
+        )
+        weights = Entrywise(np.full(shape, 1e-3 * u.min() * sparse) / each, shift / each**2)
+        exact = solve([LOSSES[kind](ROWS, everyone, 1.0)], weights, np.zeros(shape)).x
+        found = Exact().solve(local).x * each
+        if kind == "softmax":  # what is common to all classes next to nothing holds
+            found, exact = (x - x.mean(axis=1, keepdims=True) for x in (found, exact))
+        np.testing.assert_allclose(
+            found, exact, rtol=0, atol=1e-7 * np.abs(exact).max(initial=1e-30)
+        )
+
+    in_units()
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "huber"])
+def test_columns_in_units_of_their_own_slow_a_method_and_certificates_say_so(kind):
+    """FedDR's steps are in one metric; its local solves, and every engine's, are right in it."""
+    u = np.array([1e7, 1.0, 1e-6])
+    clients = [LOSSES[kind](u * ROWS[r], r, 1.0) for r in PARTS]
+    runs = []
+    for engine in ("local", "stacked"):
+        split = FedDR(L1(0.01), step_size=1.0, relaxation=1.0)
+        problem = FederatedProblem(clients, regularizer=split.regularizer)
+        runs.append(simulate(split, problem, 6, engine=engine, certificates=True))
+    np.testing.assert_allclose(runs[0].x * u, runs[1].x * u, rtol=0, atol=1e-12)
+    gap = runs[0]["objective"][-1] - problem.optimum.value
+    assert gap > 1e-4
+    assert runs[0]["kkt"][-1] ** 2 > gap / 10
 
 
 @pytest.mark.parametrize("examples", [5, nightly(200)])

@@ -209,6 +209,17 @@ def test_bytes_and_exchanges_are_counted():
     assert f"{exchanges} exchanges" in repr(path)
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e3])
+def test_the_null_model_takes_a_few_exchanges_in_any_units(unit):
+    """Its gradients may be larger than psi's own weight, as they are of a target in large units."""
+    A = np.random.default_rng(0).standard_normal((60, 4))
+    b = unit * (A @ [3.0, 1.0, 0.0, 0.0] + 5.0)
+    clients = [LeastSquares(A[k::3], b[k::3], intercept=True) for k in range(3)]
+    path = regularization_path(FederatedProblem(clients), FREE, num=3)
+    assert path.exchanges.max() <= 10
+    assert path.converged.all()
+
+
 def test_a_point_that_does_not_converge_says_so(caplog):
     path = regularization_path(small("logistic"), FREE, values=[0.1, 0.01], max_rounds=1)
     assert not path.converged.any()

@@ -181,6 +181,20 @@ def test_a_metric_that_cannot_be_averaged_costs_that_metric_alone(caplog):
     assert caplog.text.count("its metric gone is left out") == 3  # once for each client
 
 
+def test_clients_that_fail_to_evaluate_are_counted(caplog):
+    """The mean is over the others, and the record says how many they are not."""
+
+    def fails_at_the_first(place):
+        if place == 0:
+            raise ValueError("no test data here")
+        return {"accuracy": float(place)}
+
+    result, _, _ = start(FedAvg(), Small, evaluated=fails_at_the_first, evaluate_every=1)
+    assert result.history["unheard"].tolist() == [1, 1]
+    assert result.history["accuracy"].tolist() == [1.5, 1.5]
+    assert "no evaluation from client 0" in caplog.text
+
+
 def test_metrics_of_one_name_are_kept_apart():
     result, _, _ = start(
         FedAvg(),

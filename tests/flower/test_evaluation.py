@@ -13,7 +13,9 @@ from problems import avg, q6, q6_limited, q6_objectives
 from flower_fedcon import EarlyStopping, FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.objectives import Quadratic
-from flower_fedcon.strategies import FedSGM
+from flower_fedcon.regularizers import Indicator
+from flower_fedcon.sets import Box
+from flower_fedcon.strategies import FedMiD, FedSGM
 
 
 class Telling(Quadratic):
@@ -50,6 +52,31 @@ def test_a_loss_that_is_no_number_costs_one_value(loss, caplog):
     assert np.isnan(history["objective"]).tolist() == [False, True, False]
     told = f"no objective in this record, without client 1, 4 (its objective is {loss!r})"
     assert told in caplog.text
+
+
+@on_grid
+def test_a_client_that_fails_to_evaluate_leaves_what_the_others_have_measured(caplog):
+    """Their own values, the violation, and how many are missing; nothing that is pooled."""
+
+    class Weighed(Telling):
+        def metrics(self, x):
+            return {"mae": (self.told, 2.0), "size": self.told}
+
+    objectives = [Weighed(o, None, float(j)) for j, o in enumerate(q6_objectives())]
+    objectives[1].losses = [0.5, math.nan, 0.5]
+    strategy = FedMiD(Indicator(Box(-1.0, 1.0)), client_lr=0.01, local_steps=1)
+    rows = strategy.start(FakeGrid(objectives), num_rounds=3, evaluate_every=1).history.rows
+    each = {f"mae/{j}": float(j) for j in range(6)}
+    pooled = {"objective", "mae", "size", "mae/1"}
+    assert {name: rows[0][name] for name in each} == each
+    assert rows[0]["mae"] == rows[0]["size"] == 2.5
+    assert rows[0].keys() - rows[1].keys() == pooled
+    assert rows[1].keys() - rows[0].keys() == {"unheard"}
+    assert rows[1]["unheard"] == 1
+    assert rows[1]["violation"] == 0.0
+    assert rows[1]["mae/2"] == 2.0
+    assert rows[2].keys() == rows[0].keys()
+    assert "no objective in this record, without client 1 (its objective is nan" in caplog.text
 
 
 @on_grid

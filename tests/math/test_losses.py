@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from losses import COUNTS, EVENTS, LOSSES, RNG, SURVIVAL, TIMES, A, B, M, W
+from scipy.optimize import root
 
 from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators import FederatedCoxRegression
 from flower_fedcon.objectives import (
     CoxRegression,
     HuberRegression,
@@ -23,7 +27,7 @@ from flower_fedcon.regularizers import L1, Each, ElasticNet, GroupLasso, Separab
 from flower_fedcon.sets import L2Ball
 from flower_fedcon.solvers.exact import Exact
 from flower_fedcon.solvers.problem import LocalProblem
-from flower_fedcon.strategies import CompositeFL
+from flower_fedcon.strategies import CompositeFL, FedNewton
 
 MAKE = LOSSES | SURVIVAL
 ALL = np.arange(M)
@@ -205,18 +209,58 @@ def test_stratified_cox_against_lifelines(weighted):
     rows, site = rng.normal(size=(n, d)), rng.integers(0, 4, n)
     time = np.ceil(rng.exponential(np.exp(-rows @ [0.5, -0.7, 0.0])) * (4 + 3 * site))  # ties
     event = (rng.random(n) < 0.7).astype(int)
-    weight = rng.integers(1, 4, n).astype(float) if weighted else np.ones(n)
+    weight = rng.uniform(0.1, 5.0, n) if weighted else np.ones(n)
     table = pd.DataFrame(rows, columns=list("abc"))
     table = table.assign(time=time, event=event, site=site, weight=weight)
     fitter = lifelines.CoxPHFitter()
-    fitter.fit(table, "time", "event", strata=["site"], weights_col="weight", robust=weighted,
-               fit_options={"precision": 1e-10})  # fmt: skip
+    with warnings.catch_warnings():  # of the standard errors
+        warnings.simplefilter("ignore")
+        fitter.fit(table, "time", "event", strata=["site"], weights_col="weight", robust=False,
+                   fit_options={"precision": 1e-14})  # fmt: skip
     clients = [
         CoxRegression(rows[s], time[s], event[s], ties="efron", sample_weight=weight[s])
         for s in (site == k for k in range(4))
     ]
     problem = FederatedProblem(clients, weights=[f.total_weight for f in clients])
-    np.testing.assert_allclose(problem.optimum.x, fitter.params_.to_numpy(), atol=1e-6)
+    np.testing.assert_allclose(problem.optimum.x, fitter.params_.to_numpy(), atol=1e-8)
+    ours = FederatedCoxRegression(0.0, ties="efron")
+    ours.fit(rows, np.stack([time, event], axis=1), groups=site, sample_weight=weight)
+    np.testing.assert_allclose(ours.coef_, fitter.params_.to_numpy(), atol=1e-8)
+
+
+def test_weighted_breslow_and_huber_against_roots_of_their_gradients():
+    """Found by SciPy, of sums that are written out."""
+    rng = np.random.default_rng(3)
+    rows, site, weight = rng.normal(size=(120, 3)), np.arange(120) % 3, rng.uniform(0.1, 5.0, 120)
+    time, event = np.ceil(rng.exponential(4.0 + site)), rng.random(120) < 0.7
+    targets = rows @ [1.0, -2.0, 0.0] + rng.standard_t(2, 120)
+
+    def breslow(x):
+        risks, total = weight * np.exp(rows @ x), np.zeros(3)
+        for i in np.flatnonzero(event):
+            at_risk = (site == site[i]) & (time >= time[i])
+            mean = risks[at_risk] @ rows[at_risk] / risks[at_risk].sum()
+            total += weight[i] * (mean - rows[i])
+        return total
+
+    ours = FederatedCoxRegression(0.0)
+    ours.fit(rows, np.stack([time, event], axis=1), groups=site, sample_weight=weight)
+    np.testing.assert_allclose(ours.coef_, root(breslow, np.zeros(3), tol=1e-14).x, atol=1e-8)
+
+    free = np.c_[rows, np.ones(120)]
+
+    def huber(x):
+        return free.T @ (weight * np.clip(free @ x - targets, -0.8, 0.8))
+
+    clients = [
+        HuberRegression(rows[s], targets[s], 0.8, sample_weight=weight[s], intercept=True)
+        for s in (site == k for k in range(3))
+    ]
+    problem = FederatedProblem(clients, weights=[f.total_weight for f in clients])
+    exact = root(huber, np.linalg.lstsq(free, targets, rcond=None)[0], tol=1e-14).x
+    np.testing.assert_allclose(problem.optimum.x, exact, atol=1e-8)
+    history = simulate(FedNewton(None), problem, 30)
+    np.testing.assert_allclose(history.x, exact, atol=1e-8)
 
 
 @pytest.mark.parametrize(

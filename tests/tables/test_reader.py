@@ -49,16 +49,17 @@ NAMES = st.lists(
 def files(draw):
     """A table's names and rows, and its bytes in some dialect."""
     names = draw(NAMES)
+    mark = draw(st.sampled_from(",;\t"))
     row = st.lists(CELLS, min_size=len(names), max_size=len(names))
     rows = draw(st.lists(row, min_size=1, max_size=6))
     suffix = draw(st.sampled_from([".csv", ".tsv", ".CSV", ".csv.gz"]))
     options = {
-        "delimiter": "\t" if suffix == ".tsv" else ",",
+        "delimiter": "\t" if suffix == ".tsv" else mark,
         "quoting": draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])),
         "lineterminator": draw(st.sampled_from(["\n", "\r\n", "\r"])),
     }
-    if any("\r" in cell or "\n" in cell for row in rows for cell in row):
-        options["quoting"] = csv.QUOTE_ALL  # a writer quotes its own line ends alone
+    if mark != "," or any("\r" in cell or "\n" in cell for row in rows for cell in row):
+        options["quoting"] = csv.QUOTE_ALL  # a writer quotes its own line ends and marks alone
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, **options)
         for line in [names, *rows]:
@@ -119,8 +120,18 @@ REFUSED = {
     "the last one": ("y,x,c\n1,2,a\n2,3,b,\n", "row 2 .line 3.: found 4 cells, expected 3"),
     "too few": ("y,x,c\n1,2,a\n2,3\n", "row 2 .*found 2 cells, expected 3"),
     "in quotes": ('y,x,c\n1,"2,5",a\n', "column 'x': found '2,5', .*write decimals with a point"),
-    "semicolons": ("y;x;c\n1;2,5;a\n", "found semicolons between its columns, expected commas"),
-    "tabs": ("y\tx\tc\n1\t2\ta\n", "found tabs between its columns, expected commas"),
+    "thousands, or not": (
+        "y;x;c\n1;2;a\n2;1,234;a\n",
+        "row 2, column 'x': found '1,234', expected 1234, or beside it numbers that show what ','",
+    ),
+    "thousands with points, or not": (
+        "y;x;c\n1;1.234;a\n",
+        "column 'x': found '1.234', expected 1234",
+    ),
+    "thousands with tabs": ("y\tx\tc\n1\t1,234\ta\n", "column 'x': found '1,234', expected 1234"),
+    "both marks": ("y;x;c\n1;1.234;a\n2;2,5;a\n", "found '1.234', expected a decimal comma as in"),
+    "both marks in one": ("y;x;c\n1;1.234,5;a\n", "column 'x': found '1.234,5', expected a finite"),
+    "a semicolon too many": ("y;x;c\n1;2;a;\n", "found 4 cells, expected 3 .*text with a semicol"),
     "twice": ("y,x,c,x\n1,2,a,3\n", r"column 'x': found 2 columns of this name .numbers 2, 4 of"),
     "with blanks": ("y,x,c, x \n1,2,a,3\n", "column 'x': found 2 columns of this name"),
     "the target": ("y,x,c,y\n1,2,a,3\n", "column 'y': found 2 columns of this name"),
@@ -141,6 +152,41 @@ REFUSED = {
     "infinity": ("y,x,c\n1,inf,a\n", "column 'x': found 'inf', expected a finite number"),
     "true and 2": ("y,x,c\n1,true,a\n1,2,a\n", "column 'x': found 'true', expected a finite num"),
 }
+
+
+@pytest.mark.fuzz
+@given(
+    st.lists(st.decimals(-9999, 9999, places=2), min_size=1, max_size=5),
+    st.lists(st.decimals(-9999, 9999, places=3), max_size=5),
+    st.sampled_from(";\t"),
+    st.sampled_from(".,"),
+)
+def test_decimal_commas_are_read_where_a_file_shows_that_they_are(few, more, between, mark):
+    """A number of two decimals shows it; whatever else is in the file is read so, too."""
+    numbers = [str(number).replace(".", mark) for number in [*more, *few]]
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [f"y{between}x{between}c", *(f"0{between}{n}{between}1{mark}0" for n in numbers)]
+        path = write(folder, "t.csv", "\n".join(lines))
+        table = read_table(path, LINEAR)
+        assert [*table.numeric[:, 0]] == [*map(float, [*more, *few])]
+        assert set(table.categories[:, 0]) == {"1"}
+        said = f"numbers are read with a decimal comma: {numbers[0]!r} in column 'x', say"
+        assert (said in table.notes()) == (mark == ",")
+        three = [*map(float, more)]
+        if not any("," in text for text in numbers) or not three:
+            return
+        path = write(folder, "t.csv", "\n".join(lines[: len(more) + 1]))
+        with contextlib.suppress(DataError):  # thousands, or not
+            assert [*read_table(path, LINEAR).numeric[:, 0]] == three
+
+
+def test_marks_of_missing_values_are_as_the_schema_writes_them(tmp_path):
+    schema = Schema("y", {"x": {"type": "numeric", "missing": ["-99,9"]}, "c": "categorical"})
+    path = write(tmp_path, "t.csv", 'y;x;c\n1,5;-99,9;"a;b"\n2;0,125;a,b\n')
+    table = read_table(path, schema)
+    assert table.targets.tolist() == [1.5, 2.0]
+    np.testing.assert_array_equal(table.numeric, [[np.nan], [0.125]])
+    assert table.categories.tolist() == [["a;b"], ["a,b"]]
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -6,8 +6,9 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
 
@@ -20,6 +21,7 @@ from flower_fedcon.estimators import (
 )
 from flower_fedcon.objectives import CoxRegression, LogisticRegression
 from flower_fedcon.paths import regularization_path
+from flower_fedcon.paths.path import default_strategy
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.regularizers import L1
 from flower_fedcon.strategies import FedNewton
@@ -72,6 +74,55 @@ def test_a_column_that_separates_is_named(tmp_path, loss, rounds, caplog):
     words = "NOT CONVERGED: the outcome is separated by column b: there is no best model: take l1 >"
     assert words in report.text
     assert words in caplog.text
+
+
+@pytest.mark.parametrize("rounds", [8, 30])
+def test_a_column_that_orders_survival_times_is_named(tmp_path, rounds):
+    """Pairs of rows that are next to each other keep their curvature for long."""
+    rng = np.random.default_rng(0)
+    x, a = rng.normal(size=(2, N))
+    times = np.argsort(np.argsort(-x)) + 1
+    for j in range(2):
+        rows = [f"{t},1,{u},{v}" for t, u, v in zip(times, x, a, strict=True)][j::2]
+        (tmp_path / f"s{j}.csv").write_text("\n".join(["t,e,x,a", *rows]) + "\n")
+    schema = {"target": "t", "event": "e", "features": {"x": "numeric", "a": "numeric"}}
+    problem = tables(data=str(tmp_path / "s*.csv"), schema=schema)
+    report = simulate(FedNewton(problem.regularizer), problem, rounds).report
+    assert "NOT CONVERGED: the outcome is separated by column x: there is no best" in report.text
+    model = FederatedCoxRegression(0.0, max_iter=rounds)
+    with pytest.warns(ConvergenceWarning, match="separated by column 0: there is no best model"):
+        model.fit(np.stack([x, a], axis=1), np.stack([times, np.ones(N)], axis=1))
+
+
+def test_any_method_names_what_separates_a_large_model(tmp_path):
+    """By gradient steps, on more columns than FedNewton looks at."""
+    A = np.random.default_rng(0).normal(size=(200, 1010))
+    columns = [f"v{j}" for j in range(1010)]
+    for j in range(2):
+        rows = [[f"{row[0] > 0:d}", *(f"{v:.3f}" for v in row)] for row in A[j::2]]
+        text = "\n".join(map(",".join, [["y", *columns], *rows]))
+        (tmp_path / f"s{j}.csv").write_text(text + "\n")
+    features = dict.fromkeys(columns, "numeric")
+    schema = {"target": "y", "positive": ["1"], "negative": ["0"], "features": features}
+    problem = tables(data=str(tmp_path / "s*.csv"), schema=schema)
+    report = simulate(default_strategy(problem), problem, 30, evaluate_every=0).report
+    assert "NOT CONVERGED: the outcome is separated by columns v0, " in report.text
+
+
+@given(seed=st.integers(0, 10**6), share=st.floats(1.2, 6.0), size=st.integers(1, 12))
+@settings(max_examples=20, deadline=None)
+def test_outcomes_are_separated_exactly_where_a_linear_program_says_so(seed, share, size):
+    rng = np.random.default_rng(seed)
+    A = np.c_[rng.normal(size=(int(size * share) + 3, size)), np.ones(int(size * share) + 3)]
+    y = np.where(A[:, 0] * rng.uniform(0, 4) + rng.logistic(size=len(A)) > 0, 1.0, -1.0)
+    assume(len(np.unique(y)) == 2)
+    signed = y[:, None] * A  # no row goes against the direction, and some along it
+    bounds = np.repeat([0.0, 1.0], len(A))
+    most = linprog(-signed.sum(axis=0), np.r_[-signed, signed], bounds, bounds=(None, None))
+    clients = [LogisticRegression(A[j::2], y[j::2]) for j in range(2)]
+    path = regularization_path(FederatedProblem(clients), L1(1.0), values=[0.0], max_rounds=30)
+    assert (path.runaway.size > 0) == (-most.fun > 1e-7)
+    assert path.converged.all() == (path.runaway.size == 0)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -13,6 +13,7 @@ from flower_fedcon import simulate
 from flower_fedcon.cli import main
 from flower_fedcon.core.evaluation import pooled
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.paths import regularization_path
 from flower_fedcon.problems.tables import tables
 from flower_fedcon.strategies import FedNewton
 from flower_fedcon.tables import Schema, read_table
@@ -47,6 +48,44 @@ def sites(folder, *rows, loss="logistic", **schema):
 
 def played(problem, rounds=6, **settings):
     return simulate(FedNewton(problem.regularizer), problem, rounds, **settings)
+
+
+# --- columns that are combinations of others -----------------------------------------------------
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial", "poisson"])
+def test_collinear_columns_are_named_by_the_hessians_that_are_sent(
+    tmp_path, loss, standardize, caplog
+):
+    """Over all clients, in any units; columns that differ in their tenth digit are not."""
+    rng = np.random.default_rng(0)
+    for j in range(2):
+        a, b, c, noise = rng.normal(size=(4, 40))
+        y = (a + noise > 0).astype(int)
+        columns = [y, a, b, c, 1000 * a + 5, a - 10 * b, c + 1e-5 * noise]
+        rows = [",".join(map(repr, map(float, row))) for row in zip(*columns, strict=True)]
+        (tmp_path / f"s{j}.csv").write_text("\n".join(["y,a,b,c,twice,sum,near", *rows]) + "\n")
+    names = ["a", "b", "c", "twice", "sum", "near"]
+    schema = {"target": "y", "features": dict.fromkeys(names, "numeric"), **LOSSES[loss]}
+    schema["standardize"] = standardize
+    problem = tables(data=str(tmp_path / "s*.csv"), schema=schema, l1=0.01)
+    report = played(problem, 2).report
+    assert len(report.doubts) == 2
+    one, other = sorted(report.doubts)
+    assert one.startswith("column '")
+    assert {name for name in names if repr(name) in one} in (
+        {"sum", "a", "b"}, {"sum", "twice", "b"}
+    )  # fmt: skip
+    assert {name for name in names if repr(name) in other} == {"a", "twice"}
+    assert other.endswith("are exactly collinear: leave one out")
+    assert all(text in report.text and text in caplog.text for text in report.doubts)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_columns_that_are_none_raise_no_alarm(tmp_path, loss):
+    problem = sites(tmp_path, 30, 12, 25, loss=loss)
+    assert played(problem).report.doubts == ()
 
 
 # --- rows held out -------------------------------------------------------------------------------
@@ -170,6 +209,37 @@ def test_a_ratio_is_of_a_column(tmp_path):
     assert ratio == pytest.approx(np.exp(unit))
     assert np.isnan(none)
     assert len(report.text.splitlines()[2].split()) == 3
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e7, 1e11, 1e13])
+def test_an_outcome_so_far_from_0_that_digits_are_lost_has_not_converged(tmp_path, offset):
+    """By the gradient at the start, which the offset makes as large, it had."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=40)
+    for j in range(2):
+        rows = [f"{offset + 2 * v!r},{v!r}" for v in x[j::2].tolist()]
+        (tmp_path / f"s{j}.csv").write_text("\n".join(["y,x", *rows]) + "\n")
+    schema = {"target": "y", "features": {"x": "numeric"}}
+    for l1 in (0.0, 0.01):
+        problem = tables(data=str(tmp_path / "s*.csv"), schema=schema, l1=l1)
+        report = played(problem).report
+        assert report.reached.converged == (offset < 1e9)
+        words = "rounding is the limit: the outcome's values, or columns', are so far from 0"
+        assert (words in report.text) == (offset > 1e9)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, 1e9])
+def test_a_constant_outcome_converges_at_once_and_selects_nothing(tmp_path, value, caplog):
+    for j in range(2):
+        rows = [f"{value!r},{v!r}" for v in np.random.default_rng(j).normal(size=20).tolist()]
+        (tmp_path / f"s{j}.csv").write_text("\n".join(["y,x", *rows]) + "\n")
+    schema = {"target": "y", "features": {"x": "numeric"}}
+    problem = tables(data=str(tmp_path / "s*.csv"), schema=schema, l1=1.0)
+    assert played(problem).report.reached.converged
+    path = regularization_path(problem, num=3)
+    assert [entries.tolist() for entries in path.active] == [[], [], []]
+    assert path.converged.all()
+    assert "the null model leaves nothing to explain, as of a constant target" in caplog.text
 
 
 def test_the_weights_of_a_path_are_lambda(tmp_path, capsys):

@@ -13,6 +13,8 @@ from flower_fedcon.objectives.many import representatives
 from flower_fedcon.objectives.noisy import noise_of
 from flower_fedcon.registry import client_class
 from flower_fedcon.server.schedules import Schedule
+from flower_fedcon.solvers.exact import Exact
+from flower_fedcon.solvers.local_units import units_apart
 from flower_fedcon.solvers.stochastic import SGD
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ def why_not_traceable(strategy: FedConStrategy[Any], problem: FederatedProblem) 
         core, _ = unscaled(other)
         if isinstance(core, Stackable) and core.why_not_traced is not None:
             return f"an objective {core.why_not_traced}"
+    if type(solver) is Exact and any(
+        units_apart(other, 0.0, problem.layout.shape) is not None for other in standing
+    ):
+        return "an objective's columns are in units far apart, which exact solves take one by one"
     kinds = len(alike(standing, pad=strategy.rows_each is None))
     if kinds > 1 and not strategy.participation.is_full(len(standing)):
         return "the clients' objectives differ in type or shape, and each round samples others"

@@ -19,7 +19,7 @@ POINTS = 60_000
 """The most points of all curves together."""
 _EACH = 30  # the most clients whose own metrics are drawn
 _FIRST = ("residual", "objective", "kkt", "fw_gap", "violation", "constraint", "consensus")
-_TAKING_PART = ("cohort", "replies", "dropped", "retries", "lost", "refused")
+_TAKING_PART = ("cohort", "replies", "dropped", "retries", "lost", "refused", "unheard")
 _TRAFFIC = ("uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", *COUNTS)
 TITLES = {
     "progress": "Progress",

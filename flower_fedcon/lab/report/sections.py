@@ -23,7 +23,7 @@ _SHOWN = {
 _COUNTED = (
     "round", "uplink_bytes", "downlink_bytes", "seconds", "simulated_seconds", "late", "cohort",
     "replies", "dropped",
-    "retries", "lost", "refused",
+    "retries", "lost", "refused", "unheard",
 )  # fmt: skip
 _METRICS, _ROWS = 6, 50
 

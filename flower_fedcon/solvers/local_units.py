@@ -1,0 +1,132 @@
+"""Local problems whose entries are in units far apart, solved in units in which they are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.objectives.curvatures import InUnits, entry_curvatures, in_units, usual_sizes
+from flower_fedcon.regularizers import Regularizer, Zero
+from flower_fedcon.regularizers.rescaled import rescaled
+from flower_fedcon.solvers.problem import LocalProblem
+from flower_fedcon.validation import Array
+
+_APART = 1e3  # the ratio of units from which on a gradient's norm says little of its entries
+
+
+def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array | None:
+    """Return sizes in which an objective with a shift is about 1 curved; None if 1 will do.
+
+    Parameters
+    ----------
+    objective : object
+        One client's.
+    shift : float
+        The curvature that is added to it.
+    shape : tuple of int
+        The model's.
+
+    Examples
+    --------
+    >>> from flower_fedcon.objectives import LogisticRegression
+    >>> f = LogisticRegression(np.array([[1.0, 2e6], [1.0, -2e6]]), np.array([1.0, -1.0]))
+    >>> units_apart(f, 0.0, (2,)) * [1.0, 2e6], units_apart(f, 1e12, (2,))
+    (array([2.        , 1.90734863]), None)
+    """
+    found = entry_curvatures(objective)
+    if found is None or found.shape != shape:
+        return None
+    total = np.abs(found) + shift
+    known = np.isfinite(total) & (total > 0)
+    if not known.any():
+        return None
+    logs = np.where(known, -0.5 * np.log2(np.where(known, total, 1.0)), 0.0)
+    logs = np.round(np.where(known, logs, logs[known].mean()))
+    return np.exp2(logs) if np.ptp(logs) > np.log2(_APART) else None
+
+
+class AlikeProblem(LocalProblem):
+    """One client's problem in z = x / sizes.
+
+    Parameters
+    ----------
+    given : LocalProblem
+        Of one client.
+    sizes : array of the model's shape
+        > 0; with psi their means, where it bears no others.
+    """
+
+    __slots__ = ("_given", "sizes")
+
+    def __init__(self, given: LocalProblem, sizes: Array) -> None:
+        psi: Regularizer = Zero() if given.regularizer is None else given.regularizer
+        self.sizes, own = rescaled(psi, sizes)
+        super().__init__(
+            InUnits(given.objective, self.sizes), given.start / self.sizes, regularizer=own
+        )
+        self._given = given
+
+    def value(self, x: Array) -> Any:
+        """Return h, without psi."""
+        return self._given.value(self.sizes * x)
+
+    def gradient(self, x: Array) -> Array:
+        """Return the gradient of h in z."""
+        found: Array = self.sizes * self._given.gradient(self.sizes * x)
+        return found
+
+    def evaluate(self, x: Array) -> tuple[Any, Array, Any]:
+        """Return h, its gradient in z, and the sizes of its terms."""
+        value, gradient, size = self._given.evaluate(self.sizes * x)
+        return value, self.sizes * gradient, size
+
+    def hessian_products(self, x: Array) -> Callable[[Array], Array] | None:
+        """Return the map v -> (Hessian of h in z) v; None where f has none."""
+        product = self._given.hessian_products(self.sizes * x)
+        return product and (lambda v: self.sizes * product(self.sizes * v))
+
+    def hessian_of(self, objective: Any, x: Array) -> Array:
+        """Return the Hessian of h in z."""
+        flat = (self.sizes * self.sizes).reshape(-1)
+        return super().hessian_of(objective, x) + np.diag(self._given.shift * flat)
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether `hessian_products` returns a map."""
+        return self._given.has_hessian
+
+    @property
+    def usual(self) -> tuple[Any, Any]:
+        """The size of a usual gradient of f in z, and of its curvature, which is 1."""
+        return usual_sizes(self._in_units())[0], 1.0
+
+    @property
+    def smoothness(self) -> Any:
+        """L_h in z; None if unknown."""
+        own = getattr(self._in_units(), "smoothness", None)
+        return (
+            None if own is None else float(own) + self._given.shift * float(self.sizes.max()) ** 2
+        )
+
+    @property
+    def strong_convexity(self) -> Any:
+        """Mu_h in z, from below; None if unknown."""
+        own = getattr(self._in_units(), "strong_convexity", None)
+        return (
+            None if own is None else float(own) + self._given.shift * float(self.sizes.min()) ** 2
+        )
+
+    def rounding(self, x: Array) -> Any:
+        """Return the norm below which a gradient of h in z is rounding error of its terms."""
+        _, linear, shift, center, *_ = self._given.added
+        terms = 0.0 if linear is None else np.abs(linear)
+        if shift:
+            terms = terms + shift * (
+                np.abs(self.sizes * x) + np.abs(0.0 if center is None else center)
+            )
+        return 100 * self.eps * float(np.linalg.norm((self.sizes * terms).reshape(-1)))
+
+    def _in_units(self) -> Any:
+        return in_units(self._given.objective, self.sizes)
