@@ -13,7 +13,7 @@ from flower_fedcon.regularizers.elementwise import Nonnegative, Zero
 from flower_fedcon.regularizers.group_norms import _GroupPenalty
 from flower_fedcon.regularizers.intercept import WithIntercept
 from flower_fedcon.regularizers.wrap import Indicator, Separable
-from flower_fedcon.sets import Box
+from flower_fedcon.sets import Box, L1Ball
 from flower_fedcon.sets.product import split
 from flower_fedcon.sets.shapes import ByValue
 from flower_fedcon.validation import Array, nonnegative
@@ -24,8 +24,8 @@ def rescaled(
 ) -> tuple[Array, Regularizer]:
     """Return sizes of units, and psi in them: z -> psi(sizes * z).
 
-    Where psi acts entry by entry the units are those asked for. A norm of groups bears one unit a
-    group, and others, such as the nuclear norm, one for all entries.
+    Where psi acts entry by entry, or is an l1 ball's, the units are those asked for. A norm of
+    groups bears one unit a group, and others, such as the nuclear norm, one for all entries.
 
     Parameters
     ----------
@@ -75,6 +75,8 @@ def rescaled(
     if isinstance(psi, Indicator) and isinstance(psi.constraint, Box):
         box = psi.constraint
         return sizes, Indicator(Box(box.lower / sizes, box.upper / sizes))
+    if isinstance(psi, Indicator) and type(psi.constraint) is L1Ball:
+        return sizes, L1BallInUnits(sizes, psi.constraint.radius)
     if isinstance(psi, _GroupPenalty):
         return _groups(psi, sizes)
     one = float(_mean_size(sizes))
@@ -176,6 +178,49 @@ class GroupsInUnits(_GroupPenalty):
         """Return factor * psi."""
         factor = nonnegative("factor", factor)
         return replace(self, weight=factor * self.weight, l1=factor * self.l1)
+
+
+@dataclass(frozen=True, eq=False)
+class L1BallInUnits(ByValue, Regularizer):
+    """0 where sum_i sizes_i |z_i| <= radius, infinity elsewhere.
+
+    Parameters
+    ----------
+    sizes : array of the model's shape
+        > 0.
+    radius : float
+        > 0.
+
+    Examples
+    --------
+    >>> psi = L1BallInUnits(np.array([1.0, 10.0]), 12.0)
+    >>> psi.prox(np.array([4.0, 2.0]), 1.0).round(9), psi.prox(np.array([2.0, 1.0]), 1.0)
+    (array([3.88118812, 0.81188119]), array([2., 1.]))
+    """
+
+    sizes: Array
+    radius: float
+
+    def value(self, x: Array) -> float:
+        """Return 0 inside the set, to 1e-9 of its radius, infinity outside."""
+        inside = float((self.sizes * np.abs(x)).sum()) <= self.radius * (1.0 + 1e-9)
+        return 0.0 if inside else math.inf
+
+    def prox(self, v: Array, step: float, *, batch: int = 0) -> Array:
+        """Return the projection: each entry shrinks by its size times one number."""
+        check_prox(self, v, step)
+        flat, sizes = v.reshape(*v.shape[:batch], -1), self.sizes.reshape(-1)
+        least = np.argsort(-np.abs(flat) / sizes, axis=-1)
+        weighed = np.take_along_axis(sizes * np.abs(flat), least, axis=-1)
+        levels = (np.cumsum(weighed, axis=-1) - self.radius) / np.cumsum(sizes[least] ** 2, axis=-1)
+        level = np.maximum(levels.max(axis=-1, keepdims=True), 0.0)
+        found: Array = soft(flat, (level * sizes).astype(v.dtype, copy=False)).reshape(v.shape)
+        return found
+
+    def scaled(self, factor: float) -> L1BallInUnits:
+        """Return the same function."""
+        nonnegative("factor", factor)
+        return self
 
 
 @dataclass(frozen=True, eq=False)

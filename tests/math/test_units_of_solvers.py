@@ -7,16 +7,17 @@ from functools import cache
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from nightly import nightly
-from scales import LOSSES, ROWS, SCORE, back, factors, problem, units
+from scales import LOSSES, PARTS, ROWS, SCORE, back, factors, problem, units
 
-from flower_fedcon import simulate
+from flower_fedcon import FederatedProblem, simulate
 from flower_fedcon.errors import FedConError
 from flower_fedcon.objectives import LeastSquares, LogisticRegression, Quadratic
 from flower_fedcon.problems.reference import solve
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Indicator, L2Norm, Zero
-from flower_fedcon.regularizers.rescaled import rescaled
+from flower_fedcon.regularizers.rescaled import Entrywise, rescaled
 from flower_fedcon.sets import Box, L1Ball, Simplex
 from flower_fedcon.solvers.quadratic_models import QuadraticModel, apart, minimizer
 from flower_fedcon.solvers.units import units_of
@@ -95,6 +96,31 @@ def test_all_columns_in_one_unit_under_penalties_that_bear_one(psi):
         assert found.value == pytest.approx(base.value, rel=1e-12)
         np.testing.assert_allclose(u * found.x, base.x, atol=1e-7)
         assert 0 <= found.gap + 1e-15 <= 1e-9
+
+
+@pytest.mark.parametrize("examples", [5, nightly(200)])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_optimum_on_an_l1_ball_with_each_column_in_another_unit(kind, examples):
+    """The ball of other columns is weighed: its radius follows from the weight of an l1 norm."""
+    shape = (3, 3) if kind == "softmax" else (3,)
+
+    @settings(max_examples=examples)
+    @given(st.lists(st.floats(-9, 9), min_size=3, max_size=3), st.floats(0.02, 0.3))
+    def in_units(exponents, share):
+        u = 10.0 ** np.array(exponents)
+        each = np.broadcast_to(u if len(shape) == 1 else u[:, None], shape)
+        base = [LOSSES[kind](ROWS[r], r, 1.0) for r in PARTS]
+        steep = np.abs(np.mean([f.gradient(np.zeros(shape)) for f in base], axis=0) * each).max()
+        exact = solve(base, Entrywise(share * steep / each, np.zeros(shape)), np.zeros(shape))
+        assume(exact.x.any())
+        radius = float(np.abs(exact.x / each).sum())
+        clients = [LOSSES[kind](ROWS[r] * u, r, 1.0) for r in PARTS]
+        problem = FederatedProblem(clients, constraint=L1Ball(radius), x0=np.zeros(shape))
+        least = exact.value - share * steep * radius
+        assert problem.optimum.value == pytest.approx(least, rel=1e-9, abs=1e-9)
+        assert np.abs(problem.optimum.x).sum() <= radius * (1 + 1e-9)
+
+    in_units()
 
 
 def test_sparse_rows_weights_and_objectives_of_ones_own_in_other_units():
