@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from flower_fedcon.solvers.problem import LocalProblem
 from flower_fedcon.validation import Array
 
 _APART = 1e3  # the ratio of units from which on a gradient's norm says little of its entries
+_differ: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array | None:
@@ -35,6 +37,8 @@ def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array |
     >>> units_apart(f, 0.0, (2,)) * [1.0, 2e6], units_apart(f, 1e12, (2,))
     (array([2.        , 1.90734863]), None)
     """
+    if not _may_differ(objective):
+        return None
     found = entry_curvatures(objective)
     if found is None or found.shape != shape:
         return None
@@ -45,6 +49,22 @@ def units_apart(objective: Any, shift: float, shape: tuple[int, ...]) -> Array |
     logs = np.where(known, -0.5 * np.log2(np.where(known, total, 1.0)), 0.0)
     logs = np.round(np.where(known, logs, logs[known].mean()))
     return np.exp2(logs) if np.ptp(logs) > np.log2(_APART) else None
+
+
+def _may_differ(objective: Any) -> bool:
+    """Return whether an objective's entries are in units far apart before a shift is added."""
+    try:
+        if objective not in _differ:
+            _differ[objective] = _spread(objective) > 2 * np.log2(_APART)
+        return _differ[objective]
+    except TypeError:  # of an object that bears no weak reference, or no hash
+        return True
+
+
+def _spread(objective: Any) -> float:
+    found = entry_curvatures(objective)
+    known = np.empty(0) if found is None else found[np.isfinite(found) & (found > 0)]
+    return float(np.ptp(np.log2(known))) if known.size else 0.0
 
 
 class AlikeProblem(LocalProblem):
