@@ -205,7 +205,7 @@ BAD = {
     "no target": ("age,ill\n51,\n", "row 1, column 'ill': found '', expected a value in every row"),
     "no header": ("4711,SECRET\n51,1\n", "no columns 'ill', 'age': it has 4711"),
     "a long row": ("age,ill\n51,1\n52,1,SECRET\n", "it cannot be read"),
-    "semicolons": ("age;ill\n51;1\n", "found semicolons between its columns, expected commas"),
+    "thousands": ("age;ill\n4,711;1\n", "row 1, column 'age': found '4,711', expected 4711, or"),
     "no rows": ("age,ill\n", "it has no rows"),
     "nothing": ("", "it cannot be read"),
     "bytes": ("age,ill\n\udcff,1\n", "it cannot be read"),
