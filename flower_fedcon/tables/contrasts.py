@@ -148,8 +148,8 @@ def _years(column: str, names: Sequence[str], observed: Array, sums: Array) -> l
         return []
     own, others = (float(np.median(list(group.values()))) for group in (short, full))
     return [
-        f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and of "
-        f"four elsewhere (mean {others:.4g})?"
+        f"column {column!r}: years of two digits at {first_few(list(short))} (mean {own:.4g}), and "
+        f"of four elsewhere (mean {others:.4g})?"
     ]
 
 
