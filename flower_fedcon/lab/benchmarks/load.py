@@ -161,12 +161,16 @@ class Notes(list[float]):
 
 
 def megabytes_of(pid: int) -> float:
-    """Return the resident memory of a process; 0 if it has ended."""
+    """Return the memory that a process has to itself; 0 if it has ended.
+
+    What it shares, such as the objects in Ray's store, is counted nowhere.
+    """
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0.0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    (own,) = [line.split()[1] for line in lines if line.startswith("RssAnon:")] or ["0"]
+    return int(own) / 1e3
 
 
 def long_lived(folder: str) -> set[int]:
