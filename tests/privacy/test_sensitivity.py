@@ -88,7 +88,7 @@ def hold(one, rng):
 
 
 @pytest.mark.parametrize("case", PRIVATE, ids=shown)
-def test_one_client_moves_the_sum_by_the_clip_and_by_twice_where_it_is_another(case):
+def test_one_client_moves_the_sum_by_the_clip(case):
     one, rng = OneRound(case), np.random.default_rng(0)
     for _ in range(8):
         hold(one, rng)
