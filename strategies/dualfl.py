@@ -27,8 +27,9 @@ Round, for a cohort S, in the paper's form (r = 1) and the block form (r > 1, be
 Start: theta = z = z_j = x0, c_j = e = e_j = 0, t = 1, beta = 0. theta, or z, is mean z_j.
 
 Symbols: nu = strong_convexity in (0, mu], rho = momentum in [0, nu/L], psi = regularizer;
-z_j -> theta* - grad f_j(theta*)/nu. For cohorts of C p = reply_rate C/N and K = N/C, for
-Bernoulli(b) p = reply_rate b/(1 - (1 - b)^N) and K = N/(bN + 1 - b); q = K rho/(K rho + 1 - rho).
+z_j -> theta* - grad f_j(theta*)/nu. With l = 1 - reply_rate, for cohorts of C
+p = (1 - l) C/(N (1 - l^C)) and K = N/C, for Bernoulli(b) p = c/(1 - (1 - c)^N), c = (1 - l) b, and
+K = N/(bN + 1 - b); q = K rho/(K rho + 1 - rho).
 The model is theta, or prox(z + e, 1/nu). rho above nu/L: the paper's form only, nothing is proved;
 nor is it with `local_solver=SGD(...)`, which reaches none of the tolerances that they ask for.
 
@@ -87,8 +88,9 @@ class DualFL(DualProximalGradient[DualFLState]):
         By default the paper's with everyone present, `reply_rate` 1 and no `regularizer`, else the
         accelerated.
     reply_rate : float (default: 1.0)
-        In (0, 1]: the share of its rounds in which a client's reply is used, that of the worst
-        client. A smaller one than the true one is slower; a larger one has no rate proved.
+        In (0, 1]: the probability with which a client that was asked replies, independently of the
+        others; that of the worst client. Rounds without any reply change nothing, and p allows for
+        them. A smaller one than the true one is slower; a larger one has no rate proved.
     local_solver : str or LocalSolver (default: "exact")
         How step 2 is solved.
     stopping : {"solver", "gap"} (default: "solver")

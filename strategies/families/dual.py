@@ -140,11 +140,14 @@ class DualProximalGradient(LocalMinimization[State], Mirrored[State]):
         return found._replace(ratio=block_ratio(setup, self.participation), regularizer=psi)
 
     def _used_rate(self) -> float:
-        """Return the probability with which a client's reply is used in a round."""
-        rate, n = self.setup.rate, self.setup.num_clients
-        if isinstance(self.participation, Bernoulli):
-            rate /= -math.expm1(n * math.log1p(-rate)) if rate < 1 else 1.0
-        return self.reply_rate * rate
+        """Return the probability with which a client's reply is used in a round.
+
+        A round without any reply is void, and none of those in which t moves.
+        """
+        rate, n, answers = self.setup.rate, self.setup.num_clients, self.reply_rate
+        alike = isinstance(self.participation, Bernoulli)
+        each, tries = (rate * answers, n) if alike else (answers, round(rate * n))
+        return answers * rate / (-math.expm1(tries * math.log1p(-each)) if each < 1 else 1.0)
 
 
 def choose_modulus(setup: Setup, given: float | None, regularization: float) -> float:

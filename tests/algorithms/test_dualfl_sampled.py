@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from cases.dualfl import Replay, by_hand, drawn, invariant, pairs
 from harness import OpenRun, values
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from problems import q6, q6_l1, q6_objectives, two_clients
+from scipy.stats import binom
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample
 from flower_fedcon.clients import dualfl
@@ -277,10 +280,10 @@ def test_the_notes_code():
         assert run.play(30).x == pytest.approx(x, abs=1e-12)
     for rule in (3, 1, 0.3):
         found = [
-            [np.sum((x - optimum()) ** 2) for x in note["dualfl"](Q, b, rule, 0.5, 0.025, 40, rng)]
+            [np.sum((x - optimum()) ** 2) for x in note["dualfl"](Q, b, rule, 1.0, 0.05, 40, rng)]
             for rng in map(np.random.default_rng, range(10))
         ]
-        share = np.mean(found, axis=0) / note["bound"](Q, b, rule, 0.5, 0.025, 40)
+        share = np.mean(found, axis=0) / note["bound"](Q, b, rule, 1.0, 0.05, 40)
         assert 1e-6 < share.max() < 1
     assert note["least_weight"](0.3, 0.1, 1000) >= -1e-14
 
@@ -290,9 +293,43 @@ def test_constants_of_the_rules():
     b, n, rho = 0.3, 6, 0.05
     run = OpenRun(DualFL(participation=Bernoulli(b), reply_rate=0.8), q6())
     known = run.server.strategy.constants
-    assert known.p == pytest.approx(0.8 * b / (1 - (1 - b) ** n), rel=1e-14)
+    assert known.p == pytest.approx(0.24 / (1 - (1 - 0.24) ** n), rel=1e-14)
     assert known.ratio == pytest.approx(n / (b * n + 1 - b), rel=1e-14)
     K = known.ratio
     assert known.q == pytest.approx(K * rho / (K * rho + 1 - rho), rel=1e-14)
     known = OpenRun(DualFL(participation=HALF), q6()).server.strategy.constants
     assert (known.p, known.ratio) == (0.5, 2.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    size=st.integers(1, 6),
+    answers=st.floats(0.01, 1.0),
+    alike=st.booleans(),
+)
+def test_p_is_of_the_rounds_that_count(size, answers, alike):
+    """It is the mean share of clients that are used, given that anybody is."""
+    rule = Bernoulli(size / 6) if alike else Sample(count=size)
+    known = OpenRun(DualFL(form="accelerated", participation=rule, reply_rate=answers), q6())
+    replies = binom(6, size / 6 * answers) if alike else binom(size, answers)
+    mean = replies.mean() / replies.sf(0) / 6
+    assert known.server.strategy.constants.p == pytest.approx(mean, rel=1e-9)
+
+
+def test_void_rounds_and_p_go_together():
+    """Rounds to 1e-10, one client asked a round, four of five replies lost."""
+    note = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "dualfl_sampling.py"))
+    Q, b = note["quadratics"]()
+    best = np.linalg.solve(Q.mean(0), b.mean(0))
+
+    def rounds(frozen, p=None):
+        rng, common = np.random.default_rng(0), {"lost": 0.8, "frozen": frozen, "p": p}
+        models = note["dualfl"](Q, b, 1, 1.0, 0.05, 5000, rng, **common)
+        return next(k for k, x in enumerate(models, 1) if np.linalg.norm(x - best) <= 1e-10)
+
+    right = rounds(frozen=True)
+    assert right == pytest.approx(rounds(frozen=False), rel=0.1)
+    assert rounds(frozen=True, p=0.2 / 6) > 1.8 * right
+    run = OpenRun(DualFL(participation=Sample(count=1), reply_rate=0.2), q6())
+    assert run.server.strategy.constants.p == pytest.approx(note["constants"](1, 6, 0.05, 0.8)[0])
+    assert run.server.strategy.constants.p == pytest.approx(1 / 6)
