@@ -26,7 +26,7 @@ def following(t, p, q):
 def constants(rule, N, rho, lost=0.0, frozen=True):
     """Return p, q, K of cohorts of C (an integer) or of Bernoulli(b) (a float).
 
-    A reply is lost with probability `lost`; a round without any is repeated, or counts (not frozen).
+    A reply is lost with probability `lost`; a round without any counts where it is not frozen.
     """
     if isinstance(rule, int):
         p, K, used = (1 - lost) * rule / N, N / rule, 1 - lost**rule
@@ -88,7 +88,7 @@ def dualfl(Q, b, rule, nu, rho, rounds, rng, l1=0.0, lost=0.0, frozen=True, p=No
 
 
 def bound(Q, b, rule, nu, rho, rounds):
-    """Return the theorem's bound on E ||theta_k - theta*||^2 for k = 1, ..., without psi, from 0."""
+    """Return the theorem's bound on E ||theta_k - theta*||^2 from 0 for k = 1, ..., no psi."""
     N = len(b)
     p, q, K = constants(rule, N, rho)
     best = np.linalg.solve(Q.mean(0), b.mean(0))
@@ -140,7 +140,8 @@ def main(runs=60, rounds=200):
             )
             for rng in map(np.random.default_rng, range(5))
         ]
-        print(f"4 of 5 replies lost, {frozen = }, {p = }: {np.median(found):.0f} rounds above 1e-10")
+        rounds_needed = np.median(found)
+        print(f"4 of 5 replies lost, {frozen = }, {p = }: {rounds_needed:.0f} rounds")
     p, q = np.meshgrid(np.geomspace(1e-4, 1, 401), [0, *np.geomspace(1e-9, 0.999999, 400)])
     print(f"least weight, {p.size} pairs (p, q): {least_weight(p, q, 3000).min():.2g}")
 
