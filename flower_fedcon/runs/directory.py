@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 CONFIG, HISTORY, MODEL = "config.toml", "history.csv", "model.npz"
 ENVIRONMENT, FIGURE = "environment.json", "figure.png"
+TUNING = "tuning"
+"""The folder in a study's, beside its runs, of those by which it has tuned its cells."""
 _GLANCE = 0.05  # seconds, so that one who looks whether a run goes on (`in_use`) refuses none
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.runs.directory import CONFIG, HISTORY
+from flower_fedcon.runs.directory import CONFIG, HISTORY, TUNING
 from flower_fedcon.runs.history import History
 from flower_fedcon.runs.toml import read_toml, write_value
 from flower_fedcon.wire.whole_files import storage
@@ -21,7 +21,8 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     Parameters
     ----------
     *folders : path
-        Of runs, comparisons, or anything that holds such folders.
+        Of runs, comparisons, or anything that holds such folders. The runs by which a study has
+        tuned its cells are not among its runs: name its folder "tuning" to read them.
 
     Returns
     -------
@@ -48,7 +49,8 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     frames = []
     for given in map(Path, folders):
         with storage(f"look into {given}"):
-            found = sorted(path.parent for path in given.rglob(HISTORY))
+            holding = (path.parent for path in given.rglob(HISTORY))
+            found = sorted(path for path in holding if not _has_tuned(path, given))
         if not found:
             raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it, nor below")
         for folder in found:
@@ -56,6 +58,13 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
             about = {"folder": str(folder), **_about(folder)}
             frames.append(pd.concat([pd.DataFrame([about] * len(rows)), rows], axis=1))
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _has_tuned(folder: Path, given: Path) -> bool:
+    """Return whether a run chose settings for a study that lies in a given folder."""
+    inside = folder.relative_to(given).parts
+    studies = (given.joinpath(*inside[:i]) for i, name in enumerate(inside) if name == TUNING)
+    return any((at / CONFIG).exists() and "sweep" in read_toml(at / CONFIG) for at in studies)
 
 
 def _about(folder: Path) -> dict[str, Any]:

@@ -10,11 +10,14 @@ import pytest
 from harness import Command, refusal
 from pages import blocks
 
+from flower_fedcon import read_runs
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
+from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.histories import panels_of
 from flower_fedcon.lab.experiments.study import runs_of
 from flower_fedcon.runs.history import History
+from flower_fedcon.runs.toml import write_value
 
 SWEEP = """
 [sweep]
@@ -111,15 +114,20 @@ def test_a_cell_that_fails_says_why(fedcon: Command) -> None:
         assert label in table
 
 
+def with_grid(more: str) -> None:
+    """Write a study whose first algorithm has a grid."""
+    written(more)
+    grid = "penalty = 0.05\ngrid = {penalty = [0.005, 0.05, 0.5]}\n"
+    text = Path("study.toml").read_text()
+    Path("study.toml").write_text(text.replace("penalty = 5.0\n", grid))
+
+
 def test_cells_are_tuned(fedcon: Command) -> None:
-    text = (
-        Path("small.toml")
-        .read_text()
-        .replace("penalty = 5.0\n", "penalty = 0.05\ngrid = {penalty = [0.005, 0.05, 0.5]}\n")
+    with_grid(
+        '[tuning]\nrounds = 4\n[sweep]\ntune = true\nparticipation = [{sample = 1}, "full"]\n'
     )
-    Path("small.toml").write_text(text)
-    written('[tuning]\nrounds = 4\n[sweep]\ntune = true\nparticipation = [{sample = 1}, "full"]\n')
-    assert fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")[0] == 0
+    code, out, _ = fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")
+    assert code == 0
     for slug in ("fedfw-sample-1", "fedfw-full"):
         tried = {
             name: History.read_rows(f"s/tuning/{slug}/penalty={name}/history.csv")[-1]["residual"]
@@ -129,6 +137,50 @@ def test_cells_are_tuned(fedcon: Command) -> None:
         assert f"{chosen:g}" == min(tried, key=lambda name: tried[name])
         assert len(History.read_rows(f"s/{slug}/history.csv")) == 6
     assert not Path("s/tuning/fedfwplus-full").exists()
+    assert "FedFW, full: takes penalty=" in out
+    frame = read_runs("s")  # the study's own runs, each once
+    assert len(frame) == frame.groupby(["label", "seed", "round"]).ngroups == 6 * 6
+    assert len(read_runs("s/tuning")) == 2 * 3 * 4
+    assert len(read_runs("s/tuning/fedfw-full")) == 3 * 4
+
+
+def test_a_swept_setting_is_not_tuned(fedcon: Command) -> None:
+    """A cell is called by the value that it plays, whatever grid the file has for that key."""
+    with_grid(
+        '[sweep]\ntune = true\n"FedFW.penalty" = [0.05, 0.7]\nrun.seed = [0, 1]\n',
+    )
+    code, out, _ = fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")
+    assert (code, "tuning" in out) == (0, False)
+    for value in (0.05, 0.7):
+        slug = f"fedfw-penalty-{value}".replace(".", "-")
+        config = tomllib.loads(Path(f"s/{slug}/seed-1/config.toml").read_text())
+        assert config["algorithm"]["penalty"] == value
+
+
+def test_a_cell_that_cannot_be_tuned_says_why(fedcon: Command) -> None:
+    with_grid(
+        "[clock]\ngradient = 0.1\n[sweep]\ntune = true\nlocal_steps = [1, 2]\n",
+    )
+    code, out, error = fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")
+    assert (code, error) == (1, "")
+    assert "FedFW: failed: every run failed; the first: Clock(gradient)" in out
+    table = out[out.index("Algorithm") :]
+    assert "Mirror, 2 steps, local_steps 1" in table
+    assert not Path("s/fedfw").exists()
+
+
+def test_a_number_for_each_client_is_a_setting_like_others(fedcon: Command) -> None:
+    rules = [{"type": "Markov", "stay": 0.5, "back": list(back)}
+             for back in ((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2, 0.1))]  # fmt: skip
+    written(f"[sweep]\nparticipation = {write_value(rules)}\n", rounds=2)
+    assert fedcon("compare", "study.toml", "--workers", "1", "--run-dir", "s")[0] == 0
+    by = panels_of([Path("s")], "participation")
+    assert {name for _, name in by.values()} == {"FedFW", "FedFWPlus", "Mirror, 2 steps"}
+    assert len({panel for panel, _ in by.values()}) == 2
+    names = [f"FedFW, Weighted weights {[n / 1000 for n in range(200)] + [end]}" for end in (1, 2)]
+    slugs = [label_slug(name, names) for name in names]
+    for slug in slugs:
+        Path(slug).mkdir()  # different ones, that a file system takes
 
 
 def test_the_page_s_block(fedcon: Command) -> None:

@@ -13,6 +13,8 @@ from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.toml import read_toml
 from flower_fedcon.wire.whole_files import storage, write_text
 
+_LONGEST = 200  # letters of a folder's name: file systems take 255, and a number may follow
+
 
 def run_folder(file: Path, run_dir: Path | None, resume: bool) -> Path:
     """Return the folder for an experiment file's runs: the one asked for, or a new one.
@@ -86,7 +88,8 @@ def label_slug(label: str, labels: Sequence[str]) -> str:
     """
     used: list[str] = []
     for other in labels:
-        slug = unused(re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run", used, "-")
+        name = re.sub(r"[^a-z0-9]+", "-", other.lower()).strip("-") or "run"
+        slug = unused(name[:_LONGEST].strip("-"), used, "-")
         if other == label:
             return slug
         used.append(slug)

@@ -65,8 +65,8 @@ def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
         known |= settings.keys()
         value = settings.get(name, "full" if key == "participation" else None)
         text = "other" if value is None else setting_text(key, value)
-        rest = [part for part in label.split(", ") if part != text]
-        found[label] = (text, ", ".join(rest) or label)
+        rest = f", {label}, ".replace(f", {text}, ", ", ").strip(", ")
+        found[label] = (text, rest or label)
     if all(panel == "other" for panel, _ in found.values()):
         raise ConfigError(f"no run has the setting {key!r}: {nearest(name, known)}")
     return found

@@ -5,17 +5,19 @@ participation = [{fraction = 0.1}, {fraction = 0.3}, "full"]
 local_steps = [1, 5]              # any key that `--set` takes, of the algorithms that take it
 "problem.seed" = [0, 1]           # seeds make one row together: mean and range
 "run.seed" = [0, 1, 2, 3, 4]
-tune = true                       # choose from each algorithm's grid in each cell first
+tune = true                       # choose from each algorithm's grid in each cell first; a
+                                  # swept key is no longer in it
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments import tuning
 from flower_fedcon.lab.experiments.comparison import figures_of, show
 from flower_fedcon.lab.experiments.console import brief, clock, say
@@ -24,7 +26,7 @@ from flower_fedcon.lab.experiments.folders import label_slug, write
 from flower_fedcon.lab.experiments.histories import setting_text
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
-from flower_fedcon.runs.directory import CONFIG
+from flower_fedcon.runs.directory import CONFIG, TUNING
 from flower_fedcon.runs.history import Record
 from flower_fedcon.runs.toml import write_value
 
@@ -50,7 +52,8 @@ class CellRun(NamedTuple):
 def runs_of(experiment: Experiment) -> list[CellRun]:
     """Return the runs of a study, those on one problem together.
 
-    A setting that an algorithm does not take makes no further runs of it.
+    A setting that an algorithm does not take makes no further runs of it; one that it does take is
+    what a cell is about, and no value of its grid takes its place.
     """
     lists = {key: values for key, values in experiment.sweep.items() if key != "tune"}
     # The problem's seed first: runs on one problem follow one another, and find its optimum once.
@@ -65,7 +68,8 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
             texts = [setting_text(key, value) for key, value in own.items() if not _is_seed(key)]
             seed = "-".join(str(value) for key, value in own.items() if _is_seed(key))
             name = ", ".join([label, *texts])
-            alone = tried.only(label).changed([f"algorithm.label={write_value(name)}"])
+            changes = [f"algorithm.label={write_value(name)}", *_fixed(label, own, tried)]
+            alone = tried.only(label).changed(changes)
             found.setdefault((name, seed), CellRun(name, seed, alone))
     return list(found.values())
 
@@ -90,16 +94,18 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         run.experiment.strategy()  # raises before the first run
     if experiment.run_options.engine == "stacked":
         _say_unstacked(runs)
-    if experiment.sweep.get("tune"):
-        runs = _tuned(runs, experiment, folder, workers)
+    write(folder / CONFIG, experiment.to_toml())  # first: it says whose runs these are
     labels = list(dict.fromkeys(run.label for run in runs))
+    failed: list[str] = []
+    if experiment.sweep.get("tune"):
+        runs, failed = _tuned(runs, experiment, folder, workers)
     jobs = []
     for run in runs:
         home = folder / label_slug(run.label, labels)
         home = home / f"seed-{run.seed}" if run.seed else home
         jobs.append(Job(str(home), run.experiment.to_toml(0), folder=home.resolve()))
     rows: dict[str, list[Sequence[Record]]] = {label: [] for label in labels}
-    failed, began = [], time.monotonic()
+    began = time.monotonic()
     for done, (number, played) in enumerate(play_jobs(jobs, workers=workers), start=1):
         run = runs[number]
         name = f"{run.label}, seed {run.seed}" if run.seed else run.label
@@ -111,8 +117,6 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         left = (time.monotonic() - began) / done * (len(jobs) - done)
         after = f", {clock(left)} left" if done < len(jobs) else ""
         say(f"{done}/{len(jobs)}: {name}: {state}{', found' if played.found else ''}{after}")
-    if not (folder / CONFIG).exists():
-        write(folder / CONFIG, experiment.to_toml())
     whole = {label: found for label, found in rows.items() if found and all(found)}
     who = {run.label: next(iter(run.experiment.who_takes_part().values())) for run in runs}
     one_problem = len({write_value(run.experiment.problem_arguments) for run in runs}) == 1
@@ -154,9 +158,13 @@ def _is_seed(key: str) -> bool:
 
 def _tuned(
     runs: Sequence[CellRun], experiment: Experiment, folder: Path, workers: int
-) -> list[CellRun]:
-    """Return the runs with the best settings of each cell's grid, found with its first seed."""
-    options, best, found = experiment.tuning, {}, []
+) -> tuple[list[CellRun], list[str]]:
+    """Return the runs with the best settings of each cell's grid, found with its first seed.
+
+    A cell that no value of its grid can play has no runs, and a text that says why.
+    """
+    options, best, found = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
+    labels, failed = list(dict.fromkeys(run.label for run in runs)), []
     for run in runs:
         alone = run.experiment
         if not alone.grid(run.label):
@@ -165,17 +173,43 @@ def _tuned(
         if run.label not in best:
             say(f"{run.label}: tuning")
             rounds = [f"run.rounds={options.rounds}"] if options.rounds is not None else []
-            points, _ = tuning.tune(
-                alone.changed(rounds),
-                tuning.file_grid(alone, run.label),
-                folder / "tuning" / label_slug(run.label, [run.label]),
-                options=options,
-                workers=workers,
-                say=say,
-            )
+            try:
+                points, _ = tuning.tune(
+                    alone.changed(rounds),
+                    tuning.file_grid(alone, run.label),
+                    folder / TUNING / label_slug(run.label, labels),
+                    options=options,
+                    workers=workers,
+                    say=say,
+                )
+            except tuning.NothingPlayedError as error:
+                best[run.label] = None
+                failed.append(f"{run.label}: failed: {error}")
+                continue
             first = tuning.best(points, options)[0]
-            if not first.arrived:
-                say(f"{run.label}: no value of its grid arrived: the nearest is taken")
-            best[run.label] = [f"algorithm.{k}={v}" for k, v in first.settings.items()]
-        found.append(run._replace(experiment=alone.changed(best[run.label])))
-    return found
+            taken = [f"algorithm.{k}={v}" for k, v in first.settings.items()]
+            say(_choice(alone.changed(taken), run.label, first))
+            best[run.label] = taken
+        changes = best[run.label]
+        if changes is not None:
+            found.append(run._replace(experiment=alone.changed(changes)))
+    if not found:
+        raise ConfigError(failed[0])
+    return found, failed
+
+
+def _choice(tuned: Experiment, label: str, chosen: tuning.Point) -> str:
+    """Say which values of its grid a cell has taken, and what there is to say of them."""
+    settings = tuned.settings(label)
+    ends = [k for k, values in tuned.grid(label).items() if settings[k] not in values[1:-1]]
+    doubts = [] if chosen.arrived else ["the nearest, since no value of its grid arrived"]
+    doubts += [f"{', '.join(ends)} at an end of its grid"] if ends else []
+    return "; ".join([f"{label}: takes {tuning.describe(chosen.settings)}", *doubts])
+
+
+def _fixed(label: str, own: Mapping[str, Any], tried: Experiment) -> list[str]:
+    """Return what takes the settings that a cell is about out of its algorithm's grid."""
+    grid, elsewhere = tried.grid(label), ("problem.", "run.", "clock.")
+    keys = {key.rpartition(".")[2] for key in own if not key.startswith(elsewhere)}
+    free = {key: values for key, values in grid.items() if key not in keys}
+    return [f"algorithm.grid={write_value(free)}"] if free != grid else []

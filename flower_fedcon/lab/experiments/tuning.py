@@ -25,6 +25,10 @@ from flower_fedcon.runs.toml import write_value
 from flower_fedcon.validation import count
 
 
+class NothingPlayedError(ConfigError):
+    """Every run of a grid failed."""
+
+
 class Score(NamedTuple):
     """How good a run is, as `TuningOptions` says.
 
@@ -226,7 +230,9 @@ def tune(
     Raises
     ------
     ConfigError
-        If a setting cannot be used, a folder holds another run, or every run failed.
+        If a setting cannot be used, or a folder holds another run.
+    NothingPlayedError
+        If every run failed.
     """
     count("workers", workers)
     base = experiment.to_toml(0)
@@ -253,7 +259,7 @@ def tune(
     results = [Point(*parts) for parts in zip(points, scores, errors, strict=True)]
     if all(score.failed for each in scores for score in each):
         why = results[0].error or f"{options.metric} is not a number"
-        raise ConfigError(f"every run failed; the first: {why}")
+        raise NothingPlayedError(f"every run failed; the first: {why}")
     chosen = best(results, options)[0]
     found = _experiment(base, experiment.source, chosen.settings) if chosen.arrived else None
     return results, found
