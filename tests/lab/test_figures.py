@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,21 @@ def test_the_gap_is_drawn_where_no_optimum_is_known(tmp_path: Path) -> None:
     assert drawn(certified) == drawn(certified, y="fw_gap") != drawn(certified, y="objective")
     known = [row | {"residual": row["fw_gap"] / 2} for row in certified]
     assert drawn(known) == drawn(known, y="residual") != drawn(certified)
+
+
+def test_titles_of_panels_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a column of a journal too, where a setting is longer than its panel is wide."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(figures, "_save", lambda figure, paths: drawn.append(figure))
+    rows = [{"round": float(r), "residual": 0.5**r} for r in range(1, 5)]
+    rules = ("Markov stay 0.8 back 0.05", "Weighted weights examples count 6", f"{[0.25] * 90}")
+    by = {f"A, {rule}": (rule, "A") for rule in rules}
+    for width in (3.3, 6.9, None):
+        plot_histories(dict.fromkeys(by, rows), tmp_path / "f.pdf", by=by, width=width)
+        figure = drawn.pop()
+        figure.draw_without_rendering()
+        boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_visible()]
+        assert len(boxes) == 3
+        for box, other in itertools.combinations(boxes, 2):
+            assert not box.overlaps(other)
+        assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,6 +56,7 @@ _PAPER: dict[Any, Any] = {
     "axes.linewidth": 0.6,
 }
 _NARROWEST = 1.6  # inches that a panel needs in print
+_LETTERS = 98  # of one point, that fit above an inch of panel with its share of the margins
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (9, 3)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
@@ -175,14 +177,16 @@ def plot_histories(
             _dress(axis, panel.x)
             _mark(axis)
             if panel.title:
-                axis.set_title(panel.title)
+                letters = int(_LETTERS * size[0] / wide / axis.title.get_fontsize())
+                lines_of = textwrap.wrap(panel.title, letters, max_lines=3, placeholder=" ...")
+                axis.set_title("\n".join(lines_of))
             if place + wide < len(panels):
                 axis.set_xlabel("")  # the panel below has it
             if panel.column == column and place:
                 axis.sharey(axes[0])
             text = LABELS.get(panel.column, panel.column.replace("_", " "))
             if panel.column == column and place % wide:
-                axis.tick_params(labelleft=False)
+                axis.tick_params(which="both", labelleft=False)
             elif width is None or len(panels) == 1:
                 axis.set_ylabel(text)
             elif not place:
