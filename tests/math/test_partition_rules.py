@@ -178,7 +178,7 @@ def test_who_holds_what_of_any_rows(run_command, tmp_path):
 
 
 def test_synthetic_alpha_and_beta():
-    """Models differ by alpha, data by beta, sizes by a lognormal; the weights are the rows'."""
+    """Data differ by beta, sizes by a lognormal; alpha changes nothing; weights are the rows'."""
     found = synthetic(clients=6, columns=8, classes=4)
     sizes = np.array([f.num_examples for f in found.objectives])
     assert sizes.min() >= 45
@@ -192,6 +192,10 @@ def test_synthetic_alpha_and_beta():
         for b, i in ((1.0, True), (3.0, False))
     )
     assert np.abs(alike).max() < 0.3 < np.ptp([m.mean() for m in apart])
+    v = np.random.default_rng(0).normal(size=(9, 4))
+    same, far = (synthetic(alpha=a, clients=6, columns=8, classes=4) for a in (0.0, 5.0))
+    assert same.objective(v) == far.objective(v)
+    assert "alpha changes no label" in " ".join((synthetic.__doc__ or "").split())
     even = synthetic(rows=20, clients=3, test_share=0.0, weighting="uniform")
     assert [f.num_examples for f in even.objectives] == [20] * 3
     x = simulate(FedAvg(client_lr=0.1, local_steps=2), even, 5, engine="stacked")
