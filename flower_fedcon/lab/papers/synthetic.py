@@ -38,12 +38,11 @@ def synthetic(
     labels are argmax(W_k x + b_k), with entries of W_k and b_k from N(u_k, 1) and
     u_k ~ N(0, alpha^2), which is to say how far the clients' models differ. It does not: u_k adds
     one number to all scores of a row, and so alpha changes no label, here as in the paper. All W_k
-    differ as much at alpha = 0; with `iid` they are one. Inputs x are
-    N(v_k, diag(j^-1.2)), with entries of v_k from N(B_k, 1) and B_k ~ N(0, beta^2): beta says how
-    far the clients' data differ. The paper's sets are (0, 0), (0.5, 0.5) and (1, 1), and `iid`. As in the
-    authors' program alpha and beta are standard deviations, sizes are 50 plus a lognormal(4, 2)
-    number, and a tenth of each client's rows is held out. The model has shape
-    (columns + 1, classes).
+    differ as much at alpha = 0; with `iid` they are one. Inputs x are N(v_k, diag(j^-1.2)), with
+    entries of v_k from N(B_k, 1) and B_k ~ N(0, beta^2): beta says how far the clients' data
+    differ. The paper's sets are (0, 0), (0.5, 0.5) and (1, 1), and `iid`. As in the authors'
+    program alpha and beta are standard deviations, sizes are 50 plus a lognormal(4, 2) number, and
+    a tenth of each client's rows is held out. The model has shape (columns + 1, classes).
 
     Parameters
     ----------
