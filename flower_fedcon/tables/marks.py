@@ -11,7 +11,9 @@ from decimal import Decimal
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)\.0")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 EXACT = 2.0**53  # from here on neighbouring whole numbers are one in a float
+_COMMA = re.compile(r"([+-]?[0-9]+),([0-9]+)")
 _BLANK = re.compile(r"[\s_]+")
+_ROMAN = re.compile(r"x*(ix|iv|v?i*)")
 _BETWEEN = re.compile(r"(?<=[^\W\d])[.,;:'\"/-]+(?=[^\W\d])")
 _NINES = re.compile(r"-9+|-8+|9{3,}")
 _MISSING = {
@@ -88,36 +90,46 @@ def unfit_mark(cell: object) -> str:
 
 
 def folded(mark: str) -> str:
-    """Return a mark without what is easily overlooked: case, accents, blanks, signs in words.
+    r"""Return a mark without what is easily overlooked: case, accents, blanks, signs in words.
 
-    Signs that mean something stay: "A+" is not "A-", and "<5" not ">5".
+    Signs that cannot be seen do not count, a quote before a mark, by which spreadsheets tell texts
+    from numbers, neither, and a decimal comma is a point. Signs that mean something stay: "A+" is
+    not "A-", and "<5" not ">5".
 
     >>> folded("North-East "), folded("Zürich"), folded("A+"), folded("A-"), folded("01")
     ('northeast', 'zurich', 'a+', 'a-', '1.0')
+    >>> folded("dead\u200b"), folded("'7"), folded("1,5"), folded("1,5,2")
+    ('dead', '7.0', '1.5', '1,5,2')
     >>> folded("12345678901234567") == folded("12345678901234568")
     False
     """
-    number = number_in(mark.strip())
+    seen = "".join(sign for sign in mark if unicodedata.category(sign) != "Cf").strip()
+    mark = _COMMA.sub(r"\1.\2", seen) if _COMMA.fullmatch(seen) else seen
+    if mark[:1] == "'" and number_in(mark[1:]) is not None:
+        mark = mark[1:]
+    number = number_in(mark)
     if number is not None and math.isfinite(number):
         if abs(number) < EXACT:
             return repr(number)
-        whole, _, rest = f"{Decimal(mark.strip()):f}".partition(".")
+        whole, _, rest = f"{Decimal(mark):f}".partition(".")
         return f"{whole}.{rest.rstrip('0') or '0'}"
     plain = unicodedata.normalize("NFKD", mark.casefold())
     plain = "".join(sign for sign in plain if not unicodedata.combining(sign))
-    return _BETWEEN.sub("", _BLANK.sub("", plain)).rstrip(".") or mark.strip()
+    return _BETWEEN.sub("", _BLANK.sub("", plain)).rstrip(".") or mark
 
 
 def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
     """Return the groups of marks that may well mean one thing.
 
     They differ in what `folded` leaves out, or one is the first letter of the only other word that
-    begins with it, or all marks are spellings of true and false.
+    begins with it (Roman numerals are no words), or all marks are spellings of true and false.
 
     >>> near_duplicates(["M", "m", "male", "f", "female", "01", "1.00"])
     [['M', 'm', 'male'], ['f', 'female'], ['01', '1.00']]
     >>> near_duplicates(["yes", "N", "0"]), near_duplicates(["A+", "A-", "AB"])
     ([['N', '0']], [])
+    >>> near_duplicates(["I", "II", "III"]), near_duplicates(["1.5", "1,5", "2"])
+    ([], [['1.5', '1,5']])
     """
     groups: dict[str, list[str]] = {}
     for mark in marks:
@@ -130,7 +142,7 @@ def near_duplicates(marks: Iterable[str]) -> list[list[str]]:
         return [group for group in joined.values() if len(group) > 1]
     words: dict[str, list[str]] = {}
     for key in groups:
-        if len(key) > 2 and key.isalpha():
+        if len(key) > 2 and key.isalpha() and not _ROMAN.fullmatch(key):
             words.setdefault(key[0], []).append(key)
     for letter, found in words.items():
         if letter in groups and len(found) == 1:

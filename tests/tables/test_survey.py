@@ -154,6 +154,50 @@ def test_many_lines_are_cut(tmp_path, caplog):
     assert "tables: 5 more things stand out, see `fedcon data check`" in caplog.text
 
 
+# --- rows that are counted twice, units, marks that look alike -----------------------------------
+
+SCHEMA = {"target": "y", "features": {"x": "numeric", "grade": "categorical"}}
+
+
+def two_sites(folder, rng, change_x=lambda x: x, change_grade=lambda grade: grade, rows=40):
+    """Write a.csv, and b.csv, whose columns are changed; return the lines of each."""
+    lines = {}
+    for site in "ab":
+        x = rng.normal(40, 9, rows).round(2)
+        grades = [str(rng.choice(["1.5", "2", "III"])) for _ in range(rows)]
+        if site == "b":
+            x, grades = change_x(x), [change_grade(grade) for grade in grades]
+        body = [f"{rng.normal():.4f},{a:.6g},{grade}" for a, grade in zip(x, grades, strict=True)]
+        lines[site] = ["y,x,grade", *body]
+        (folder / f"{site}.csv").write_text("\n".join(lines[site]))
+    return lines
+
+
+def said_by_a_run(folder, caplog):
+    caplog.clear()
+    tables(data=f"{folder}/*.csv", schema=SCHEMA)
+    return [record.message.removeprefix("tables: ") for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    "written", [{"III": "III\u200b"}, {"1.5": '"1,5"'}, {"2": "'2"}, {"2": "\ufeff2"}]
+)
+def test_categories_that_look_alike_are_said(written, tmp_path, caplog):
+    two_sites(tmp_path, np.random.default_rng(3), change_grade=lambda g: written.get(g, g))
+    ((mark, other),) = written.items()
+    (line,) = [line for line in said_by_a_run(tmp_path, caplog) if "do they mean" in line]
+    assert repr(mark) in line
+    assert repr(other.strip('"')) in line
+
+
+def test_an_outcome_with_a_sign_that_cannot_be_seen_is_refused(tmp_path):
+    """It would have counted as 0."""
+    (tmp_path / "a.csv").write_text("y,x\ndead,1\nalive,2\ndead\u200b,3\n")
+    schema = {"target": "y", "features": {"x": "numeric"}, "positive": ["dead"]}
+    with pytest.raises(ConfigError, match="row 3, column 'y'"):
+        tables(data=[f"{tmp_path}/a.csv"], schema=schema)
+
+
 # --- outcomes ------------------------------------------------------------------------------------
 
 LACKING = {
