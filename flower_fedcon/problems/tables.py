@@ -20,7 +20,7 @@ from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercep
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.read import log_notes, read_clients
-from flower_fedcon.tables.survey import collinear, scales_of_outcomes
+from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import choice, count, nonnegative
 
 _WORK = 1e9  # multiplications that may go into collinear columns: half a second
@@ -142,7 +142,11 @@ def prepared_problem(
     choice("weighting", weighting, WEIGHTINGS)
     count("min_rows", min_rows)
     preparation = prepare(clients, names, min_rows)
-    said = [*scales_of_outcomes(names, clients), *collinear(clients, preparation, work=_WORK)]
+    said = [
+        *scales_of_outcomes(names, clients),
+        *same_rows(names, clients),
+        *collinear(clients, preparation, work=_WORK),
+    ]
     for line in said:
         _log.warning("tables: %s", line)
     objectives = [table.objective(preparation, min_rows) for table in clients]

@@ -11,6 +11,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ from flower_fedcon.validation import Array
 _WORK = 1e11  # multiplications, half a minute
 _FAR = 100.0
 _FEW = 20  # values, below which they are not taken for identifiers
+_DISTINCT = 0.9  # the share of a client's rows that differ, where rows are not alike by chance
+_SHARED = 0.5  # the share of them that another client holds, too, which is said
 _ID = re.compile(r"(^|[^a-z])(id|[a-z]{0,2}id|ids|key)$")
 
 
@@ -119,7 +122,7 @@ def survey(clients: Sequence[Client], least: int = 1) -> Survey:
     findings += scales_of_outcomes(names, [client.table for client in clients])
     findings += [f"{c.name}: {line}" for c in clients for line in seen_in_rows(c.columns)]
     findings += _taken_as_one(clients)
-    findings += _same_rows(clients)
+    findings += same_rows([c.name for c in clients], [c.table for c in clients])
     refusals = []
     try:
         check_outcomes(schema, told)
@@ -283,14 +286,58 @@ def _taken_as_one(clients: Sequence[Client]) -> Iterator[str]:
             yield f"column {column!r}: taken as one: {first_few(said)}"
 
 
-def _same_rows(clients: Sequence[Client]) -> Iterator[str]:
-    """Yield which clients hold the same table."""
-    same: dict[str, list[str]] = {}
-    for client in clients:
-        same.setdefault(client.table.resume_key, []).append(client.name)
-    for names in same.values():
-        if len(names) > 1:
-            yield f"the same rows, all of them, are held by {first_few(names)}"
+def same_rows(names: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
+    """Yield which clients hold the rows of others, in any order, or each of their own repeatedly.
+
+    Parameters
+    ----------
+    names : sequence of str
+    tables : sequence of Table
+        Of one schema.
+    """
+    same: dict[bytes, list[str]] = {}
+    held, counts = [], []
+    for name, table in zip(names, tables, strict=True):
+        keys, times = np.unique(_keys(table), return_counts=True)
+        held.append(keys)
+        counts.append(times)
+        same.setdefault(keys.tobytes() + times.tobytes(), []).append(name)
+        if len(keys) >= _FEW and times[0] > 1 and (times == times[0]).all():
+            yield f"each row is there {times[0]} times at {name}: is it counted twice?"
+    for group in same.values():
+        if len(group) > 1:
+            yield f"the same rows, all of them, are held by {first_few(group)}"
+    alike = {name: group[0] for group in same.values() for name in group}
+    owners = np.repeat(np.arange(len(held)), [len(keys) for keys in held])
+    whole = np.concatenate(held)
+    order = np.argsort(whole, kind="stable")
+    places = np.flatnonzero(np.diff(whole[order]) == 0)
+    pairs = zip(owners[order[places]].tolist(), owners[order[places + 1]].tolist(), strict=True)
+    for pair, shared in Counter(pairs).items():
+        fewer, more = sorted(pair, key=lambda client: len(held[client]))
+        rows = int(counts[fewer].sum())
+        # Where few values are possible, rows are the same by chance, within a client, too.
+        distinct = len(held[fewer]) >= _DISTINCT * rows
+        if rows < _FEW or not distinct or shared < _SHARED * rows:
+            continue
+        if alike[names[fewer]] != alike[names[more]]:
+            yield (
+                f"{shared} of the {rows} rows of {names[fewer]} are held by {names[more]}, too: "
+                "are they counted twice?"
+            )
+
+
+def _keys(table: Table) -> Array:
+    """Return a number for each row, the same for the same rows."""
+    if table.sparse is not None:
+        return np.array([hash(table.resume_key)])
+    rows = len(table.targets)
+    weights = np.empty((rows, 0)) if table.weights is None else table.weights[:, None]
+    parts = (table.numeric, table.targets.reshape(rows, -1), weights)
+    numbers = np.ascontiguousarray(np.concatenate(parts, axis=1)) + 0.0
+    texts = numbers.view(np.dtype((np.void, numbers.itemsize * numbers.shape[1]))).ravel().tolist()
+    marks = map(tuple, table.categories.tolist())
+    return np.fromiter(map(hash, zip(texts, marks, strict=True)), dtype=np.int64, count=rows)
 
 
 def collinear(

@@ -179,6 +179,31 @@ def said_by_a_run(folder, caplog):
     return [record.message.removeprefix("tables: ") for record in caplog.records]
 
 
+def test_a_run_says_which_clients_hold_the_same_rows(tmp_path, caplog):
+    """In whatever order, and where one holds more than that."""
+    lines = two_sites(tmp_path, np.random.default_rng(1))
+    assert said_by_a_run(tmp_path, caplog) == []
+    (tmp_path / "a (1).csv").write_text("\n".join([lines["a"][0], *lines["a"][:0:-1]]))
+    assert said_by_a_run(tmp_path, caplog) == ["the same rows, all of them, are held by a (1), a"]
+    (tmp_path / "a (1).csv").unlink()
+    (tmp_path / "b.csv").write_text("\n".join([*lines["b"], *lines["a"][1:31]]))
+    assert said_by_a_run(tmp_path, caplog) == [
+        "30 of the 40 rows of a are held by b, too: are they counted twice?"
+    ]
+    (tmp_path / "b.csv").write_text("\n".join([*lines["b"], *lines["b"][1:]]))
+    assert said_by_a_run(tmp_path, caplog) == [
+        "each row is there 2 times at b: is it counted twice?"
+    ]
+
+
+def test_rows_that_are_alike_by_chance_are_not_said(tmp_path, caplog):
+    for site in "ab":
+        rows = ["1.5", "2", "III"] * 20
+        body = [f"{int(RNG.integers(2))},{int(RNG.integers(3))},{grade}" for grade in rows]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["y,x,grade", *body]))
+    assert said_by_a_run(tmp_path, caplog) == []
+
+
 @pytest.mark.parametrize(
     "written", [{"III": "III\u200b"}, {"1.5": '"1,5"'}, {"2": "'2"}, {"2": "\ufeff2"}]
 )
