@@ -19,6 +19,8 @@ from flower_fedcon.validation import Array
 from flower_fedcon.wire.payloads import Payload
 
 _FACTOR = 100.0  # scales that differ by so much are in other units
+_ALIKE = 8.0  # and by so much, where spread and mean differ by nearly the same factor
+_APART = 1.5  # and by so much, where values are far from each other for their spread
 _STEADY = 3  # values: of fewer the size may be next to 0 by chance
 _ROWS = 10  # fewer say little of an identifier
 _SHOWN = 6
@@ -161,7 +163,11 @@ def scales(
     squares: Array,
     mean: float,
 ) -> list[str]:
-    """Say where values are a hundred times those of the others, or a hundredth.
+    """Say where values look as if they were in another unit than those of the others.
+
+    They are a hundred times those of the others, or a hundredth; or eight times, or an eighth, with
+    a spread that is so, too, and no larger than the mean (months and years); or the means are far
+    apart for the spread of both (degrees of Fahrenheit and Celsius).
 
     Parameters
     ----------
@@ -173,12 +179,14 @@ def scales(
     mean : float
         That of all clients.
     """
-    sizes, means, many = {}, {}, set()
+    sizes, means, spreads, many = {}, {}, {}, set()
     for name, n, total, square in zip(names, observed, sums, squares, strict=True):
         if n:
             own = means[name] = float(total / n)
             if n >= _STEADY:
                 many.add(name)
+            if n >= _ROWS and feature.transform == "none":
+                spreads[name] = _spread(own, float(square / n), mean)
             if size := _size(feature.transform, own, float(square / n), mean):
                 sizes[name] = size
     if len(sizes) < 2:
@@ -191,15 +199,58 @@ def scales(
         ratio = math.exp(math.log(size) - float(np.median(others)))
         if ratio < 1 and (len(sizes) == 2 or name not in many):
             continue  # the same as what is said of the other one, or one value that is near 0
-        if ratio < _FACTOR * (1 - 1e-9) and ratio * _FACTOR * (1 - 1e-9) > 1:
+        within = ratio * (1 - 1e-9) > 1 / _FACTOR and ratio < _FACTOR * (1 - 1e-9)
+        if within and not _another_unit(name, ratio, means, spreads):
             continue
-        said = f"{ratio:,.0f}" if ratio > 1 else f"1/{1 / ratio:,.0f}"
+        digits = ".0f" if max(ratio, 1 / ratio) >= 10 else ".2g"
+        said = f"{ratio:,{digits}}" if ratio > 1 else f"1/{1 / ratio:,{digits}}"
         elsewhere = np.median([own for other, own in means.items() if other != name])
         found.append(
             f"column {feature.name!r}: values at {name} are about {said} times those of the others "
             f"(mean {means[name]:.4g}, elsewhere {elsewhere:.4g}): another unit?"
         )
     return found
+
+
+def _spread(own: float, square: float, mean: float) -> float:
+    """Return the standard deviation of a client's values; 0 if it is not known; see `_size`."""
+    variance = square - (own - mean) ** 2
+    return math.sqrt(variance) if variance > 1e-9 * square else 0.0
+
+
+def _another_unit(
+    name: str, ratio: float, means: dict[str, float], spreads: dict[str, float]
+) -> bool:
+    """Return whether the others' values times `ratio` look like those of a client.
+
+    Parameters
+    ----------
+    name : str
+        The client's.
+    ratio : float
+        Of the sizes of its values and theirs.
+    means, spreads : dict of float
+        By client; spreads of those that have some values.
+
+    Examples
+    --------
+    >>> means = {"a": 98.6, "b": 37.0, "c": 36.9}
+    >>> _another_unit("a", 2.7, means, {"a": 0.9, "b": 0.5, "c": 0.5})
+    True
+    >>> _another_unit("a", 2.7, means, {"a": 30.0, "b": 9.0, "c": 11.0})
+    False
+    """
+    others = [other for other, spread in spreads.items() if other != name and spread]
+    own = spreads.get(name)
+    if not own or not others:
+        return False
+    spread = float(np.median([spreads[other] for other in others]))
+    mean = float(np.median([means[other] for other in others]))
+    factor = max(ratio, 1 / ratio)
+    if own > abs(means[name]) or spread > abs(mean) or factor < _APART:
+        return False
+    scaled = factor >= _ALIKE and 0.5 < own / (spread * ratio) < 2
+    return scaled or abs(means[name] - mean) > 3 * (own + spread)
 
 
 def _size(transform: str, own: float, square: float, mean: float) -> float:

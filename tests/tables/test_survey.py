@@ -204,6 +204,32 @@ def test_rows_that_are_alike_by_chance_are_not_said(tmp_path, caplog):
     assert said_by_a_run(tmp_path, caplog) == []
 
 
+UNITS = {
+    "months": (lambda x: 12 * x, "about 12 times"),
+    "centimetres": (lambda x: x / 10, "values at a are about 9.8 times"),
+    "older": (lambda x: x + 25, ""),
+    "wider": (lambda x: 40 + 9 * (x - 40), ""),
+    "double": (lambda x: 2 * x, ""),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_that_differ_by_less_than_a_hundred(unit, tmp_path, caplog):
+    """Are said where mean and spread have the same factor, and not what differs otherwise."""
+    change, words = UNITS[unit]
+    two_sites(tmp_path, np.random.default_rng(2), change_x=change)
+    said = said_by_a_run(tmp_path, caplog)
+    assert [words in line and "another unit?" in line for line in said] == [True] * bool(words)
+
+
+def test_values_that_are_apart_for_their_spread_are_in_another_unit(tmp_path, caplog):
+    for site, degrees in (("a", 37.0), ("b", 98.6)):
+        body = [f"{RNG.normal()},{degrees + RNG.normal(0, 0.5)},2" for _ in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["y,x,grade", *body]))
+    (line,) = [line for line in said_by_a_run(tmp_path, caplog) if "'x'" in line]
+    assert "values at b are about 2.7 times those of the others" in line
+
+
 @pytest.mark.parametrize(
     "written", [{"III": "III\u200b"}, {"1.5": '"1,5"'}, {"2": "'2"}, {"2": "\ufeff2"}]
 )
