@@ -48,41 +48,71 @@ def test_published_tables_are_of_the_shipped_claims(page: str, quick: bool) -> N
     assert sorted(shown) == sorted(expected)
 
 
-Counts: TypeAlias = dict[bool, tuple[int, ...]]
+Counts: TypeAlias = dict[str, tuple[int, ...]]
 
 
 def counts(page: str) -> tuple[Counts, int]:
-    """Return what a page's last line says: claims, pass, explained, fail of the papers and of us.
+    """Return what a page's last line says of each kind: claims, pass, explained, fail.
 
-    The second number is that of the claims that were not run.
+    Of ours the last number is that of those over five seeds or more. The second one returned is
+    that of the claims that were not run.
     """
-    last = (SIMS / page).read_text().splitlines()[-1]
-    tally = r"(\d+), (\d+) pass, (\d+) explained, (\d+) fail"
-    found = re.match(rf"papers' claims: {tally}; ours: {tally}; (\d+) not run", last)
-    assert found is not None
-    numbers = tuple(map(int, found.groups()))
-    return {False: numbers[:4], True: numbers[4:8]}, numbers[8]
+    *parts, rest = (SIMS / page).read_text().splitlines()[-1].split("; ")[:5]
+    found: Counts = {}
+    for part in parts:
+        kind, _, numbers = part.partition(": ")
+        found[kind] = tuple(map(int, re.findall(r"(?:^|, )(\d+)\b", numbers)))
+    assert list(found) == list(claims.COUNTED)
+    return found, int(rest.removesuffix(" not run"))
+
+
+def kind_of(row: list[str]) -> str:
+    """Return what a row counts as."""
+    source, bound = (row[reproduce.TITLES.index(title)] for title in ("Source", "Bound"))
+    if source == "ours":
+        return "regression pins" if bound == "measured" else "ours"
+    return "companions" if source.endswith(" (companion)") else "papers' claims"
 
 
 @pytest.mark.parametrize("page", [page for page, _ in PAGES])
 def test_published_counts_are_those_of_the_table(page: str) -> None:
-    source, verdict = (reproduce.TITLES.index(title) for title in ("Source", "Verdict"))
-    for ours, counted in counts(page)[0].items():
-        rows = [row for row in rows_of(page) if (row[source] == "ours") == ours]
+    verdict, quick = reproduce.TITLES.index("Verdict"), dict(PAGES)[page]
+    every = {path.stem: claims.Claims(path, quick=quick) for path in reproduce.find(SIMS)}
+    shown = {text for one in every.values() for text in one.shown}
+    for row in rows_of(page):
+        named = f"{row[0]}: {row[1]}".replace("\\|", "|") in shown
+        assert named == (kind_of(row) == "companions") or kind_of(row) in (
+            "ours",
+            "regression pins",
+        )
+    for kind, counted in counts(page)[0].items():
+        rows = [row for row in rows_of(page) if kind_of(row) == kind]
         verdicts = [row[verdict].partition(":")[0] for row in rows]
-        tally = [verdicts.count(kind) for kind in ("pass", "explained", "fail")]
-        assert counted == (len(verdicts), *tally)
+        tally = [verdicts.count(end) for end in ("pass", "explained", "fail")]
+        many = [sum(every[row[0]].repeats >= reproduce.MANY for row in rows)]
+        assert counted == (len(verdicts), *tally, *(many if kind == "ours" else []))
 
 
 def test_the_page_states_the_published_counts() -> None:
     text = " ".join((SIMS.parent / "docs" / "claims.md").read_text().split())
     for page, _ in PAGES:
-        (papers, held, explained, failed), (ours, passed, _, broken) = counts(page)[0].values()
-        assert failed == broken == 0
+        told = counts(page)[0]
+        (papers, held, explained, failed), again, (ours, passed, _, broken, many), pins = (
+            told.values()
+        )
+        assert failed == broken == again[3] == pins[3] == 0
         assert (
             f"of the [papers' {papers} claims](../sims/{page}) {held} hold, and {explained} do not "
             f"and say why; of {ours} of our own {passed} hold"
         ) in text
+        short = page == "REPRODUCED_QUICK.md"
+        ends = f"({again[0]} in the quick run)", f"regression pins ({pins[0]})", f"({many} in the"
+        whole = (
+            f"{again[0]} companions",
+            f"{pins[0]} regression pins",
+            f"{ours} of our own, {many} is",
+        )
+        assert all(words in text for words in (ends if short else whole))
     found = re.search(r"(\d+) claims need MNIST's images, and (\d+) more MovieLens-100k", text)
     assert found is not None
     mnist, movielens = map(int, found.groups())

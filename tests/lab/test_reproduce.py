@@ -103,7 +103,9 @@ def test_verdicts(fedcon: Command) -> None:
     arguments = ["--quick", "--workers", "1", "--json", "out/a.json", "--markdown", "out/a.md"]
     code, out, error = fedcon("reproduce", "small", *arguments)
     assert (code, error) == (1, "")  # a claim fails
-    assert "papers' claims: 2, 1 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained" in out
+    assert "papers' claims: 1, 0 pass, 0 explained, 1 fail; companions: 1, 1 pass" in out
+    assert "ours: 0, 0 pass, 0 explained, 0 fail, 0 over 5 seeds or more" in out
+    assert "regression pins: 1, 0 pass, 1 explained, 0 fail" in out
     assert "0 fail; 1 not run" in out
     for words in (
         "it falls",
@@ -129,7 +131,8 @@ def test_verdicts(fedcon: Command) -> None:
 def test_the_full_run_in_two_processes(fedcon: Command) -> None:
     code, out, _ = fedcon("reproduce", "--workers", "2")
     assert code == 1
-    assert "3, 2 pass, 0 explained, 1 fail; ours: 1, 0 pass, 1 explained, 0 fail;" in out
+    assert "papers' claims: 2, 1 pass, 0 explained, 1 fail; companions: 1, 1 pass" in out
+    assert "regression pins: 1, 0 pass, 1 explained, 0 fail;" in out
 
 
 def test_finished_runs_are_not_repeated(fedcon: Command) -> None:
@@ -282,4 +285,4 @@ def test_other_refusals(fedcon: Command) -> None:
     Path("sims/claims/small.toml").write_text(text)
     code, out, _ = fedcon("reproduce")
     assert code == 0
-    assert "ours: 0, 0 pass, 0 explained, 0 fail; 4 not run" in out
+    assert "regression pins: 0, 0 pass, 0 explained, 0 fail; 4 not run" in out

@@ -48,6 +48,7 @@ leaves what the explanation expects. Columns are those of the history, and "rela
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,12 @@ FAULTS = {
     "ours": "a setting that the paper leaves open, or a problem of ours, decides it",
     "data": "the paper's data are not at hand, and on these it does not hold",
 }
+COUNTED = {
+    "papers' claims": "what a source says",
+    "companions": "what a source says, cut or set so that it shows why a claim of it does not hold",
+    "ours": "checks and findings of this collection, with a bound that no measurement chose",
+    "regression pins": "our own measurements, with air: they say that nothing has changed",
+}
 _NUMBERS = (int, float)
 _TYPES: dict[str, Any] = {
     "what": str, "where": str, "source": str, "bound": str, "measure": str, "explained": dict,
@@ -120,6 +127,8 @@ class Claims:
     Attributes
     ----------
     name, paper, figure, requires : str
+    shown : list of str
+        The claims that show why another one does not hold, each as "file: what".
     experiment : Path
     seeds : list of int
     sweep : Sweep
@@ -171,6 +180,11 @@ class Claims:
                         self.claims.append(claim)
             self.left_out = len(given) - len(self.claims)
             _check_shown(given, path)
+            self.shown = [
+                text if ": " in text and text not in _holding(given) else f"{path.stem}: {text}"
+                for claim in given
+                for text in as_list(claim.get("explained", {}).get("shown_by", []))
+            ]
 
     def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
         """Return what `Experiment.load` is given."""
@@ -209,8 +223,15 @@ class Claims:
         found = []
         for claim in self.claims:
             with context(self._source), context(claim["what"]):
-                found.append(judge(claim, runs, self.seeds, self.name, self.sweep))
+                verdict = judge(claim, runs, self.seeds, self.name, self.sweep)
+                found.append(replace(verdict, seeds=self.repeats))
         return found
+
+    @property
+    def repeats(self) -> int:
+        """How many seeds of runs or data there are; "seeds" that vary anything else are one."""
+        varied = self._options.get("vary", ["run.seed"])
+        return len(self.seeds) if all(key.endswith("seed") for key in varied) else 1
 
     def scalings(self, runs: Runs) -> list[Scaling]:
         """Return what the claims with the measure "scaling" were fitted to, for a figure."""

@@ -7,12 +7,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, FedConError, nearest
-from flower_fedcon.lab.experiments.claims import Claims
+from flower_fedcon.lab.experiments.claims import COUNTED, Claims
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug
 from flower_fedcon.lab.experiments.runner import Job, Played, play_jobs
@@ -108,7 +108,9 @@ def reproduce(
         place = "".join(f", at {number:g}" for number in value if not others)
         spent = "found" if played.found else f"{played.seconds:.1f} s"
         say(f"{done}/{len(needed)}: {name}: {label}, seed {seed}{place}, {spent}")
-    verdicts = [v for claims in files for v in claims.judge(runs[claims.name])]
+    shown = {text for claims in every for text in claims.shown}
+    judged = [v for claims in files for v in claims.judge(runs[claims.name])]
+    verdicts = [replace(v, companion=f"{v.experiment}: {v.what}" in shown) for v in judged]
     left_out = sum(len(c.claims) + c.left_out if c.skipped else c.left_out for c in every)
     scalings = {claims.name: claims.scalings(runs[claims.name]) for claims in files}
     drawn = {name: found for name, found in scalings.items() if found}
@@ -138,6 +140,7 @@ def _with_totals(played: Played) -> list[Record]:
 
 # --- output --------------------------------------------------------------------------------------
 
+MANY = 5  # seeds, from which a claim of ours counts as one over seeds
 TITLES = ("Experiment", "Claim", "Where", "Source", "Claimed", "Bound", "Measured", "Verdict")
 
 
@@ -148,7 +151,7 @@ def cells(verdict: Verdict) -> list[str]:
         verdict.experiment,
         verdict.what,
         verdict.where,
-        verdict.source,
+        f"{verdict.source} (companion)" if verdict.kind == "companions" else verdict.source,
         verdict.claimed,
         verdict.bound,
         verdict.measured,
@@ -157,16 +160,19 @@ def cells(verdict: Verdict) -> list[str]:
 
 
 def summary(outcome: Reproduction) -> str:
-    """Return how many claims passed, the papers' apart from ours, and the time.
+    """Return how many claims passed, of each kind, and the time.
 
-    >>> summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[1:]
-    ['ours: 0, 0 pass, 0 explained, 0 fail', '2 not run', '3 s, processors 4 s']
+    >>> summary(Reproduction([], {"lasso": 4.0}, 3.0, 2)).split("; ")[3:]
+    ['regression pins: 0, 0 pass, 0 explained, 0 fail', '2 not run', '3 s, processors 4 s']
     """
     parts = []
-    for whose, ours in (("papers' claims", False), ("ours", True)):
-        verdicts = [v.verdict for v in outcome.verdicts if (v.source == "ours") == ours]
-        kinds = ", ".join(f"{verdicts.count(k)} {k}" for k in ("pass", "explained", "fail"))
-        parts.append(f"{whose}: {len(verdicts)}, {kinds}")
+    for kind in COUNTED:
+        counted = [v for v in outcome.verdicts if v.kind == kind]
+        verdicts = [v.verdict for v in counted]
+        ends = ", ".join(f"{verdicts.count(k)} {k}" for k in ("pass", "explained", "fail"))
+        over = sum(v.seeds >= MANY for v in counted)
+        seeds = f", {over} over {MANY} seeds or more" if kind == "ours" else ""
+        parts.append(f"{kind}: {len(verdicts)}, {ends}{seeds}")
     if outcome.left_out:
         parts.append(f"{outcome.left_out} not run")
     spent = f"{outcome.elapsed:.0f} s, processors {sum(outcome.seconds.values()):.0f} s"

@@ -32,6 +32,10 @@ class Verdict:
         instead. Of one that left what its explanation expects: that.
     values : tuple of float
         Everything measured: for each seed, each algorithm and each round.
+    companion : bool
+        Whether the claim shows the explanation of one that does not hold: often that claim re-cut.
+    seeds : int
+        How many seeds of runs or data it was judged over.
     """
 
     experiment: str
@@ -44,6 +48,15 @@ class Verdict:
     verdict: str
     note: str
     values: tuple[float, ...]
+    companion: bool = False
+    seeds: int = 1
+
+    @property
+    def kind(self) -> str:
+        """What it counts as: one of `claims.COUNTED`."""
+        if self.source == "ours":
+            return "regression pins" if self.bound == "measured" else "ours"
+        return "companions" if self.companion else "papers' claims"
 
 
 def judge(claim: Table, runs: Runs, seeds: Sequence[int], experiment: str, sweep: Sweep) -> Verdict:
