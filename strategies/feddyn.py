@@ -15,6 +15,11 @@ Symbols: alpha = proximal. g_i and h start at 0; h is the mean of all g_i, and a
 g_i = grad f_i. What is proved is for exact local minimisers; the paper's experiments take
 `local_solver=SGD(epochs, batch_size, lr)`, with which noise stays in every g_i.
 
+alpha decides, and its default is no best one at a large condition. 12 quadratics of condition 1e4,
+one a round, relative distance to the optimum: where every client has an eigenbasis of its own, so
+that the mean is well conditioned, 3e-5 after 9,000 rounds by default, and 5e-16 after 1,500 with
+alpha = L; where the mean is as ill-conditioned as they are, 2e-4 and 0.81 after 1,500. Try both.
+
 State: g_i on the client; theta, h and a mirror of the g_i on the server (N d numbers).
 Wire: 1 vector down (without mirror also 1 number); 1 vector up.
 Participation: any.

@@ -13,6 +13,7 @@ from q6_runs import distance, first_below, lose
 
 from flower_fedcon import Bernoulli, FederatedProblem, Sample, simulate
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.papers.quadratics import quadratics
 from flower_fedcon.objectives import LogisticRegression
 from flower_fedcon.solvers import GradientDescent
 from flower_fedcon.strategies import FedDyn
@@ -90,3 +91,21 @@ def test_a_default_that_no_client_states():
     problem = FederatedProblem([flat, flat])
     with pytest.raises(ConfigError, match=r"FedDyn needs proximal=.*its default, sqrt\(mu L\)"):
         simulate(FedDyn(), problem, 1)
+
+
+@pytest.mark.parametrize(
+    ("shared", "directions", "large_wins"), [(False, "mixed", True), (True, "aligned", False)]
+)
+def test_which_alpha_is_best_depends_on_the_mean(shared, directions, large_wins):
+    """At condition 1e4: alpha = L where the mean is well conditioned, else sqrt(mu L)."""
+    problem = quadratics(
+        clients=12, columns=24, condition=1e4, shared=shared, directions=directions
+    )
+
+    def error(alpha):
+        strategy = FedDyn(proximal=alpha, participation=Sample(count=1))
+        x = simulate(strategy, problem, num_rounds=400, engine="stacked").x
+        return np.linalg.norm(x - problem.optimum.x)
+
+    default, large = error(None), error(1e4)
+    assert (large < 1e-2 * default) if large_wins else (default < 1e-1 * large)
