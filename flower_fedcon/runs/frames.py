@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.runs.directory import CONFIG, HISTORY, TUNING
 from flower_fedcon.runs.history import History
-from flower_fedcon.runs.toml import read_toml, write_value
+from flower_fedcon.runs.toml import read_toml, value_at, write_value
 from flower_fedcon.wire.whole_files import storage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
 
-def read_runs(*folders: str | Path) -> pd.DataFrame:
+def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFrame:
     """Return the histories of all runs in some folders as one table.
 
     Parameters
@@ -23,6 +25,9 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     *folders : path
         Of runs, comparisons, or anything that holds such folders. The runs by which a study has
         tuned its cells are not among its runs: name its folder "tuning" to read them.
+    settings : sequence of str (default: ())
+        Settings that become columns of these names: "problem.alpha", or "client_lr" of the
+        algorithm; numbers as they are, tables as in the file, empty where a run has not stated it.
 
     Returns
     -------
@@ -36,17 +41,20 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
     Raises
     ------
     ConfigError
-        If a folder holds no run, or a history cannot be read.
+        If a folder holds no run, a history cannot be read, or no run has a setting.
 
     Examples
     --------
     >>> from flower_fedcon import read_runs
-    >>> runs = read_runs("runs/study")  # doctest: +SKIP
+    >>> runs = read_runs("runs/study", settings=["client_lr"])  # doctest: +SKIP
     >>> runs.groupby(["label", "round"])["residual"].median()  # doctest: +SKIP
+    >>> runs.groupby("participation")["client_lr"].unique()  # doctest: +SKIP
     """
     import pandas as pd
 
-    frames = []
+    if isinstance(settings, str):
+        raise ConfigError(f"settings must be a list of keys, got {settings!r}: [{settings!r}]")
+    frames, stated = [], set[str]()
     for given in map(Path, folders):
         with storage(f"look into {given}"):
             holding = (path.parent for path in given.rglob(HISTORY))
@@ -55,8 +63,15 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
             raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it, nor below")
         for folder in found:
             rows = pd.DataFrame(History.read_rows(folder / HISTORY))
-            about = {"folder": str(folder), **_about(folder)}
+            tables = read_toml(folder / CONFIG)
+            found_at = {key: value_at(tables, key) for key in settings}
+            own = {key: value for key, value in found_at.items() if value is not None}
+            stated |= own.keys()
+            about = {"folder": str(folder), **_about(tables, folder), **_plain(own)}
             frames.append(pd.concat([pd.DataFrame([about] * len(rows)), rows], axis=1))
+    for key in settings:
+        if key not in stated:
+            raise ConfigError(f"no run has the setting {key!r}: write client_lr, or problem.alpha")
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
@@ -67,17 +82,23 @@ def _has_tuned(folder: Path, given: Path) -> bool:
     return any((at / CONFIG).exists() and "sweep" in read_toml(at / CONFIG) for at in studies)
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _about(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return what tells a run from others, by its configuration."""
-    tables = read_toml(folder / CONFIG)
     algorithm, run, problem = (tables.get(name, {}) for name in ("algorithm", "run", "problem"))
-    rule = algorithm.get("participation", "full")
     return {
         "label": algorithm.get("label", algorithm.get("name", folder.name)),
         "algorithm": algorithm.get("name"),
         "problem": problem.get("name"),
-        "participation": write_value(rule).strip("{}") if isinstance(rule, dict) else rule,
+        **_plain({"participation": algorithm.get("participation", "full")}),
         "engine": run.get("engine", "local"),
         "seed": run.get("seed"),
         "problem_seed": problem.get("seed"),
+    }
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as cells of a table: tables and lists as text."""
+    return {
+        key: write_value(value).strip("{}") if isinstance(value, dict | list) else value
+        for key, value in settings.items()
     }

@@ -109,6 +109,21 @@ def write_value(value: Any) -> str:
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def value_at(tables: Mapping[str, Any], key: str) -> Any:
+    """Return a setting of a configuration, or None: a key without a table is the algorithm's.
+
+    >>> value_at({"problem": {"alpha": 0.5}, "algorithm": {"client_lr": 0.1}}, "problem.alpha")
+    0.5
+    >>> value_at({"algorithm": {"participation": {"sample": 2}}}, "participation.sample")
+    2
+    """
+    path = key.split(".")
+    where: Any = tables if path[0] in tables and len(path) > 1 else tables.get("algorithm", {})
+    for part in path:
+        where = where.get(part) if isinstance(where, dict) else None
+    return where
+
+
 def section(header: str, table: Mapping[str, Any]) -> list[str]:
     """Return a table's lines, after an empty one."""
     return ["", header, *(f"{_key(key)} = {write_value(value)}" for key, value in table.items())]

@@ -140,6 +140,16 @@ def test_cells_are_tuned(fedcon: Command) -> None:
     assert "FedFW, full: takes penalty=" in out
     frame = read_runs("s")  # the study's own runs, each once
     assert len(frame) == frame.groupby(["label", "seed", "round"]).ngroups == 6 * 6
+    chosen = read_runs("s", settings=["penalty", "participation.sample"])
+    own = chosen[chosen["label"] == "FedFW, full"]
+    config = tomllib.loads(Path("s/fedfw-full/config.toml").read_text())
+    assert own["penalty"].unique() == [config["algorithm"]["penalty"]]
+    assert own["participation.sample"].isna().all()
+    assert set(chosen["participation.sample"].dropna()) == {1}
+    with pytest.raises(ConfigError, match="no run has the setting 'penlty'"):
+        read_runs("s", settings=["penlty"])
+    with pytest.raises(ConfigError, match="must be a list of keys"):
+        read_runs("s", settings="penalty")
     assert len(read_runs("s/tuning")) == 2 * 3 * 4
     assert len(read_runs("s/tuning/fedfw-full")) == 3 * 4
 

@@ -11,7 +11,7 @@ from flower_fedcon.lab.experiments.folders import labels_of, runs_in, unused
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import History, Record
-from flower_fedcon.runs.toml import read_toml
+from flower_fedcon.runs.toml import read_toml, value_at
 
 Histories: TypeAlias = dict[str, Sequence[Record]]
 Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
@@ -61,9 +61,9 @@ def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
     found, known = {}, set()
     for label, members in labelled(folders).items():
         tables = read_toml(members[0] / CONFIG)
-        settings = tables.get(table or "algorithm", {})
-        known |= settings.keys()
-        value = settings.get(name, "full" if key == "participation" else None)
+        known |= tables.get(table or "algorithm", {}).keys()
+        value = value_at(tables, key)
+        value = "full" if value is None and key == "participation" else value
         text = "other" if value is None else setting_text(key, value)
         rest = f", {label}, ".replace(f", {text}, ", ", ").strip(", ")
         found[label] = (text, rest or label)
