@@ -58,7 +58,8 @@ class ModelForm:
         Raises
         ------
         ConfigError
-            If a pattern fits nothing, or a trained array has another type than float32 or float64.
+            If a pattern fits nothing, or a trained array has another type than float32 or float64,
+            no entry, or one that is not finite.
         """
         names = tuple(arrays)
         vain = [pattern for pattern in declared or () if not fnmatch.filter(names, pattern)]
@@ -74,13 +75,19 @@ class ModelForm:
             for name, array in arrays.items()
             if array.dtype.kind in "iub" or any(fnmatch.fnmatchcase(name, p) for p in patterns)
         )
-        others = {n: a.dtype for n, a in arrays.items()
-                  if n not in buffers and a.dtype.name not in _FLOATS}  # fmt: skip
-        if others:
-            found = ", ".join(f"initial_arrays[{n!r}] is {dtype}" for n, dtype in others.items())
+        foreign = [name for name, array in arrays.items() if array.dtype.kind not in "iubf"]
+        if foreign:
             raise ConfigError(
-                f"{found}, and methods work on float32 and float64: convert what is trained, and "
-                f"declare what is not: start(buffers={[*others]!r})"
+                f"initial_arrays[{foreign[0]!r}] is {arrays[foreign[0]].dtype}, and models here "
+                "hold real numbers: keep it out of the state_dict (register_buffer(..., "
+                "persistent=False)), or hold its real and imaginary parts as two arrays"
+            )
+        others = {n: why for n, a in arrays.items() if n not in buffers and (why := _untrained(a))}
+        if others:
+            found = ", ".join(f"initial_arrays[{n!r}] {why}" for n, why in others.items())
+            raise ConfigError(
+                f"{found}, and methods work on finite numbers, float32 and float64: convert what "
+                f"is trained, and declare what is not: start(buffers={[*others]!r})"
             )
         if len(buffers) == len(names):
             raise ConfigError("initial_arrays holds nothing but buffers: there is nothing to train")
@@ -245,15 +252,28 @@ def flat_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _untrained(array: Array) -> str:
+    """Return why no method can train an array, or nothing."""
+    if array.dtype.name not in _FLOATS:
+        return f"is {array.dtype}"
+    if not array.size:
+        return "has no entry"
+    return "" if np.isfinite(array).all() else "holds values that are not finite"
+
+
 def mean_buffers(cohort: Sequence[Sequence[Array]], weights: Sequence[float]) -> list[Array]:
     """Return the means of clients' buffers, in their own types; whole numbers are rounded.
+
+    What all clients hold alike stays so: also an infinite entry, and a number past 2^53.
 
     >>> mean_buffers([[np.array(2), np.ones(1)], [np.array(5), np.zeros(1)]], [1.0, 1.0])
     [array(4), array([0.5])]
     """
     found = []
     for column in zip(*cohort, strict=True):
-        mean = np.average(np.stack(column).astype(np.float64), axis=0, weights=weights)
-        whole = column[0].dtype.kind in "iub"
-        found.append(np.asarray(np.rint(mean) if whole else mean).astype(column[0].dtype))
+        first, stack = column[0], np.stack(column)
+        mean = np.average(stack.astype(np.float64), axis=0, weights=weights)
+        whole = first.dtype.kind in "iub"
+        rounded = np.asarray(np.rint(mean) if whole else mean).astype(first.dtype)
+        found.append(np.where((stack == first).all(axis=0), first, rounded))
     return found

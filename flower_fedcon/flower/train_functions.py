@@ -18,6 +18,7 @@ from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.training.numpy_loop import ArrayTraining
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.own_code import place_of
 
 if TYPE_CHECKING:
     from flower_fedcon.flower.codec import Config
@@ -78,7 +79,7 @@ def train_step(
             oracles=oracles,
             num_examples=num_examples,
         )
-    options = {"state_dir": state_dir, "oracles": oracles}
+    options = {"state_dir": state_dir, "oracles": oracles, "place": place_of(function)}
     taken = _positional(function)
 
     def answer(arrays: list[Array], config: Config, context: Context, loop: Loop) -> Answer:

@@ -149,6 +149,7 @@ class TorchCorrection(LoopCorrection):
         self._left: list[tuple[int, int, int]] = []  # what the last step's correction has left
         self._own: list[Tensor | None] = []  # the gradients that an optimizer's step has found
         self._hooks: list[Any] = []
+        self._climbed: set[int] = set()  # parameters of groups that maximize: theirs is -gradient
         super().__init__(training, lambda a, i: as_tensor(a, parameters[i]), as_array)
         if optimizer is not None:
             if not isinstance(optimizer, torch.optim.Optimizer):
@@ -160,6 +161,8 @@ class TorchCorrection(LoopCorrection):
                     "with several optimizers call correction = method.begin(model), and "
                     "correction.apply_gradients(model) before their steps"
                 )
+            climbing = [group for group in optimizer.param_groups if group.get("maximize")]
+            self._climbed = {id(p) for group in climbing for p in group["params"]}
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             self._hooks.append(optimizer.register_step_post_hook(self._after_step))
             self.by_itself = True
@@ -192,11 +195,16 @@ class TorchCorrection(LoopCorrection):
 
     def _apply(self) -> None:
         self._own = [p.grad for p in self._parameters] if self.by_itself else []
-        zero = torch.zeros_like
-        gradients = [zero(p) if p.grad is None else p.grad for p in self._parameters]
+        gradients = self._turned([dense_gradient(p) for p in self._parameters])
         points = [p.detach() for p in self._parameters]
-        for p, gradient in zip(self._parameters, self.corrected(gradients, points), strict=True):
+        found = self._turned(self.corrected(gradients, points))
+        for p, gradient in zip(self._parameters, found, strict=True):
             p.grad = gradient
+
+    def _turned(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Return the gradients with those of groups that maximize negated."""
+        each = zip(self._parameters, gradients, strict=True)
+        return [-g if id(p) in self._climbed else g for p, g in each]
 
     def _state(self) -> list[tuple[int, int, int]]:
         """Return what tells whether gradients and parameters are as they were."""
@@ -281,12 +289,18 @@ class MethodOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._params]
         with torch.no_grad():
-            layers = self._training.advance([as_array(g) for g in gradients])
+            layers = self._training.advance([as_array(dense_gradient(p)) for p in self._params])
             for p, layer in zip(self._params, layers, strict=True):
                 p.copy_(as_tensor(layer, p))
         return loss
+
+
+def dense_gradient(p: Tensor) -> Tensor:
+    """Return a parameter's gradient with all entries: of none zeros, and also of a sparse layer."""
+    if p.grad is None:
+        return torch.zeros_like(p)
+    return p.grad.to_dense() if p.grad.is_sparse else p.grad
 
 
 def as_named(found: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.registry import client_class, names
 from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.validation import Array
+from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
 State = TypeVar("State")
@@ -30,15 +31,22 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         The kind of `LocalTraining` that the loop takes.
     kind : {"app", "client"}
         Whether the loop is a function of a ClientApp, or a method of a NumPyClient.
+    place : str
+        Where the user's function begins, for what is refused when it is over.
     context, state_dir, oracles, name
         As for every client.
     """
 
     def __init__(
-        self, loop: Loop, training: type[LocalTraining], kind: str = "app", **options: Any
+        self,
+        loop: Loop,
+        training: type[LocalTraining],
+        kind: str = "app",
+        place: str = "",
+        **options: Any,
     ) -> None:
         super().__init__(_NoObjective(), **options)
-        self.kind = kind
+        self.kind, self._place = kind, place
         self.num_examples = 1  # unknown, until the loop has run
         self._loop, self._training = loop, training
 
@@ -47,16 +55,24 @@ class OwnLoop(LocalPassClient[State], Generic[State]):
         return ClientInfo(self.name or "", int(self.num_examples), None, own_loop=self.kind)
 
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
-        """Run the loop."""
+        """Run the loop.
+
+        Raises
+        ------
+        ConfigError
+            Of the loop, with the line of it: to ask once more would not help.
+        """
         assert self._run is not None  # noqa: S101  (set before any step)
         training = self._training(self, state, down, self._run.layout)
-        with training.under_way():
-            end, self.num_examples = self._loop(training)
-        if not self.num_examples:
-            raise ConfigError(
-                f"{training.name}: this client has no examples, and counts for nothing"
-            )
-        return training.finish(end)
+        try:
+            with training.under_way():
+                end, self.num_examples = self._loop(training)
+            if self.num_examples:
+                return training.finish(end)
+        except ConfigError as error:
+            place = own_places(error) or self._place
+            raise ConfigError(f"{error} ({place})" if place else str(error)) from error
+        raise ConfigError(f"{training.name}: this client has no examples, and counts for nothing")
 
 
 class _NoObjective:

@@ -16,7 +16,7 @@ import sysconfig
 import textwrap
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +110,27 @@ def own_places(error: BaseException) -> str:
     >>> own_places(ValueError("raised nowhere"))
     ''
     """
-    package = str(Path(__file__).resolve().parents[1])
     found = [
-        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not _is_installed(frame.filename) and package not in str(Path(frame.filename).resolve())
+        _place(frame.f_code, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != _PACKAGE
+        and not _is_installed(frame.f_code.co_filename)
     ]
     return ", ".join(found[-3:])
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """Return where a function of the user's own begins, as `own_places` says it.
+
+    >>> place_of(len)
+    ''
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else _place(code, code.co_firstlineno)
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
 
 
 def _is_installed(file: str) -> bool:

@@ -163,6 +163,59 @@ def test_types_that_methods_do_not_work_on_are_named_at_once():
         start(FedProx(proximal=0.1), Half)
 
 
+class Masked(Small):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.register_buffer("nothing", torch.zeros(0))
+        self.register_buffer("large", torch.tensor(2**53 + 1))
+
+
+def test_buffers_that_all_clients_hold_alike_stay_as_they_are():
+    """Also what a mean would not keep: infinite entries, and whole numbers past 2^53."""
+    result, before, after = start(FedProx(proximal=0.1), Masked, buffers=["mask", "nothing"])
+    assert result.history.rows[-1]["dropped"] == 0
+    for name in ("mask", "nothing", "large"):
+        assert torch.equal(after[name], before[name])
+    words = (
+        r"\['mask'\] holds values that are not finite.*'nothing'\] has no entry.*\['mask', 'noth"
+    )
+    with pytest.raises(FedConError, match=words):
+        start(FedProx(proximal=0.1), Masked)
+
+
+def test_complex_arrays_are_refused_with_what_helps():
+    class Rotary(Small):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("phases", torch.ones(2, dtype=torch.complex64))
+
+    for declared in (None, ["phases"]):
+        with pytest.raises(FedConError, match=r"'phases'\] is complex64.*persistent=False"):
+            start(FedProx(proximal=0.1), Rotary, buffers=declared)
+
+
+def without_begin(model, method):
+    return None, torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def half_an_optimizer(model, method):
+    optimizer = torch.optim.SGD([next(model.parameters())], lr=0.05)
+    return method.begin(model, optimizer), optimizer
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (without_begin, r"has taken no step with it.* \(test_apps.*:\d+ in train\)"),
+        (half_an_optimizer, r"does not move all.* \(test_apps.*, test_apps.*half_an_optimizer\)"),
+    ],
+)
+def test_a_loop_that_all_clients_refuse_ends_the_run_and_says_where_it_is(body, said):
+    with pytest.raises(FedConError, match=f"after 3 attempts .*{said}"):
+        start(FedProx(proximal=0.1), Small, body=body, round_deadline=600.0)
+
+
 def test_a_metric_that_cannot_be_averaged_costs_that_metric_alone(caplog):
     measured = {"recall": [0.25, 0.75], "gone": float("nan"), "round": 3.0, "huge": 1e300 * 1e10}
     result, _, _ = start(

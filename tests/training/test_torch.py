@@ -212,6 +212,65 @@ def test_an_optimizer_corrects_its_gradients(strategy):
         assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("strategy", [FedProx(proximal=0.5), Scaffold(), FedDyn(proximal=0.5)])
+def test_an_optimizer_that_maximizes_climbs_the_negated_loss(strategy):
+    """Also in one group of two: the steps are those of the one that minimizes the loss."""
+
+    def begin(climbing):
+        def start(method, model, _):
+            first, *rest = model.parameters()
+            groups = [{"params": [first], "maximize": climbing}, {"params": rest}]
+            steps = torch.optim.SGD(groups, LR, momentum=0.5)
+            method.begin(model, steps)
+
+            def step(closure):
+                closure()
+                if climbing:
+                    first.grad.neg_()
+                steps.step()
+
+            return step
+
+        return start
+
+    fits = problem(torch.float64)
+    found, expected = (
+        by_loops(strategy, fits, 3, stepped(begin(climbing)), TorchTraining).x
+        for climbing in (True, False)
+    )
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("strategy", [FedProx(proximal=0.5), FedDualAvg(L1(1e-3), client_lr=LR)])
+def test_sparse_gradients_are_corrected_as_dense_ones(strategy):
+    fits = problem(torch.float64)
+
+    def thinly(sparse):
+        def begin(method, model, _):
+            if method.name == "FedProx":
+                optimizer = torch.optim.SGD(model.parameters(), LR)
+                method.begin(model, optimizer)
+            else:
+                optimizer = method.optimizer(model.parameters())
+
+            def step(closure):
+                closure()
+                if sparse:
+                    for p in model.parameters():
+                        p.grad = p.grad.to_sparse()
+                optimizer.step()
+
+            return step
+
+        return begin
+
+    found, expected = (
+        by_loops(strategy, fits, 2, stepped(thinly(sparse)), TorchTraining).x
+        for sparse in (True, False)
+    )
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected, strict=True))
+
+
 OPTIMIZERS = {
     "momentum": lambda groups: torch.optim.SGD(groups, LR, momentum=0.9, nesterov=True),
     "decay": lambda groups: torch.optim.SGD(groups, LR, weight_decay=0.1),
