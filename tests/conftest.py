@@ -136,6 +136,12 @@ def _own_flwr_home(tmp_path_factory):
     os.environ["FLWR_HOME"] = str(tmp_path_factory.mktemp("flwr"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_width():
+    """Print as into a pipe: a worker of several (-n 2) says that it has 80 columns."""
+    os.environ.pop("COLUMNS", None)
+
+
 @pytest.fixture
 def run_command(tmp_path, monkeypatch, capsys):
     """Run `fedcon` in an empty folder."""

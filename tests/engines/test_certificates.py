@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from harness import OpenRun, client_states, wire_exchange
 from problems import l1ls, q6, q6_l1
+from scipy.optimize import brentq
 
 from flower_fedcon import EarlyStopping, Sample, simulate
 from flower_fedcon.objectives.curvatures import entry_curvatures
@@ -23,11 +24,15 @@ def test_gap_and_consensus_of_frank_wolfe():
     vertices = np.vstack([5 * np.eye(50), -5 * np.eye(50)])
     assert history["fw_gap"][-1] == pytest.approx(max((x - vertices) @ gradient), rel=1e-12)
     assert (history["fw_gap"] >= history["objective"] - problem.optimum.value).all()
-    # In the unit in which columns have a mean square of 1, geometrically: a ball bears one for all.
-    squares = np.mean([entry_curvatures(f) for f in problem.objectives], axis=0)
-    unit = np.exp(-0.5 * np.log(squares).mean())
-    step = problem.constraint.project(x - unit**2 * gradient)
-    assert history["kkt"][-1] == pytest.approx(np.linalg.norm(x - step) / unit, rel=1e-12)
+    # In units in which each column has a mean square of 1: z = x / unit, and |unit| @ |z| <= 5.
+    unit = np.mean([entry_curvatures(f) for f in problem.objectives], axis=0) ** -0.5
+    point = x / unit - unit * gradient
+
+    def step(threshold):
+        return np.sign(point) * np.maximum(np.abs(point) - threshold * unit, 0)
+
+    threshold = brentq(lambda t: unit @ np.abs(step(t)) - 5, 0, 1e3, xtol=1e-15, rtol=1e-15)
+    assert history["kkt"][-1] == pytest.approx(np.linalg.norm(x / unit - step(threshold)), rel=1e-9)
     run = OpenRun(strategy, problem).play(300)
     spread = [np.linalg.norm(s.x - run.x) ** 2 for s in client_states(run)]
     assert history["consensus"][-1] == pytest.approx(np.sqrt(np.mean(spread)), rel=1e-12)
