@@ -16,7 +16,7 @@ def bash(script: str, folder: Path, **env: str) -> str:
     done = subprocess.run(
         ["bash", "-euc", script],
         cwd=folder,
-        env={**os.environ, "PATH": path, "COLUMNS": "120", **env},
+        env={**os.environ, "PATH": path, **env},
         capture_output=True,
         text=True,
         timeout=120,
