@@ -162,10 +162,10 @@ class Columns:
         if others and not (booleans and any(number_in(mark) is None for mark in known)):
             own = {folded(mark): mark for mark in known}
             found |= dict.fromkeys([m for m in unknown if folded(m) not in own], -1.0)
-            if len(unknown) > 1:
-                said = _listed(unknown)
+            if len(unknown) > 1 or (unknown and booleans):  # 2, say, beside clients with 0 and 1
+                said = f"{_listed(unknown)} count{'s' * (len(unknown) == 1)} as 0"
                 self.notes.append(
-                    f"column {name!r}: {said} count as 0, since the schema names no negative value"
+                    f"column {name!r}: {said}, since the schema names no negative value"
                 )
             if odd := [mark for mark in unknown if looks_missing(mark, outcome=True)]:
                 self.notes.append(

@@ -249,6 +249,18 @@ def test_an_outcome_with_a_sign_that_cannot_be_seen_is_refused(tmp_path):
         tables(data=[f"{tmp_path}/a.csv"], schema=schema)
 
 
+def test_a_code_that_counts_as_0_beside_0_and_1_is_said(tmp_path, caplog):
+    """1 and 2 at one client, where 2 stands for what 1 means at others."""
+    for site, marks in (("a", "01"), ("b", "12")):
+        body = [f"{mark},{i + int(mark)}" for i in range(5) for mark in marks]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["y,x", *body]))
+    schema = {"target": "y", "features": {"x": "numeric"}, "positive": [1]}
+    tables(data=f"{tmp_path}/*.csv", schema=schema)
+    (line,) = [record.message for record in caplog.records if "as 0" in record.message]
+    assert line.endswith("b.csv: column 'y': '2' counts as 0, since the schema names no negative "
+                         "value")  # fmt: skip
+
+
 # --- outcomes ------------------------------------------------------------------------------------
 
 LACKING = {
