@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from flower_fedcon.clients.base import FedConClient
+from flower_fedcon.core.protocol import RunInfo
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.noisy import NoisySteps
 from flower_fedcon.solvers.quadratic_models import taylor
 from flower_fedcon.wire.payloads import Payload
 
@@ -14,6 +16,16 @@ class FedNewtonClient(FedConClient[None]):
     algorithm = "fednewton"
     one_at_a_time = "asks each client for its second derivatives"
     needs_values = "values and second derivatives"
+
+    def configure(self, run: RunInfo) -> None:
+        """Take over a run's settings; refuse noise, which a second-order model would fit."""
+        super().configure(run)
+        if isinstance(self.objective, NoisySteps):
+            raise ConfigError(
+                "FedNewton fits a model to exact gradients and second derivatives, and those of "
+                "Noisy objectives are not: use a method of gradient steps, such as CompositeFL, or "
+                "a problem without noise"
+            )
 
     def step(self, state: None, down: Payload) -> tuple[Payload, None]:
         """Do steps 2 and 3."""

@@ -15,7 +15,7 @@ from flower_fedcon.problems import quadratics
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.solvers import SGD, GradientDescent
-from flower_fedcon.strategies import FedAvg, FedFW, FedLin, FedMiD, FedProx, Scaffold
+from flower_fedcon.strategies import FedAvg, FedFW, FedLin, FedMiD, FedNewton, FedProx, Scaffold
 
 
 def _losses(n=4, m=6):
@@ -129,5 +129,7 @@ def test_a_problem_with_noise_in_python_and_in_a_file(tmp_path):
 def test_solvers_with_a_tolerance_are_refused():
     with pytest.raises(ConfigError, match=r"Noisy objectives local_solver=Exact\(\).*use SGD"):
         simulate(FedProx(proximal=1.0), _problem(), 1)
+    with pytest.raises(ConfigError, match=r"FedNewton fits a model to exact .*Noisy.*CompositeFL"):
+        simulate(FedNewton(), _problem(), 1)
     with pytest.raises(ConfigError, match=r"Noisy\(std\) must be .*got -1"):
         Noisy(_losses(1)[0], -1.0)
