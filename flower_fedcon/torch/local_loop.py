@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import TensorWeakRef
 
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.layout import renamed
@@ -146,7 +147,7 @@ class TorchCorrection(LoopCorrection):
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._parameters, self._name = parameters, training.name
-        self._left: list[tuple[int, int, int]] = []  # what the last step's correction has left
+        self._left: list[tuple[Any, int]] = []  # the gradients that the last correction has left
         self._own: list[Tensor | None] = []  # the gradients that an optimizer's step has found
         self._hooks: list[Any] = []
         self._climbed: set[int] = set()  # parameters of groups that maximize: theirs is -gradient
@@ -188,10 +189,18 @@ class TorchCorrection(LoopCorrection):
                 "the optimizer that begin was given corrects the gradients in its step(): leave "
                 "apply_gradients out"
             )
-        if self._left and self._left == self._state():
-            self._refuse("apply_gradients was called twice after one backward(): once is right")
+        each = zip(self._parameters, self._left, strict=False)
+        if self._left and all(
+            p.grad is not None and left() is p.grad and p.grad._version == version
+            for p, (left, version) in each
+        ):
+            self._refuse(
+                "apply_gradients was called twice after one backward(): once is right, also before "
+                "the steps of several optimizers"
+            )
         self._apply()
-        self._left = self._state()
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        self._left = [(TensorWeakRef(g), g._version) for g in gradients]
 
     def _apply(self) -> None:
         self._own = [p.grad for p in self._parameters] if self.by_itself else []
@@ -205,13 +214,6 @@ class TorchCorrection(LoopCorrection):
         """Return the gradients with those of groups that maximize negated."""
         each = zip(self._parameters, gradients, strict=True)
         return [-g if id(p) in self._climbed else g for p, g in each]
-
-    def _state(self) -> list[tuple[int, int, int]]:
-        """Return what tells whether gradients and parameters are as they were."""
-        return [
-            (id(p.grad), -1 if p.grad is None else p.grad._version, p._version)
-            for p in self._parameters
-        ]
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]

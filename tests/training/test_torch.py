@@ -384,6 +384,19 @@ def twice(method, model, optimizer):
     return lambda closure: (closure(), [correction.apply_gradients(model) for _ in "12"])
 
 
+def before_each_optimizer(method, model, optimizer):
+    correction = method.begin(model)
+    every = [torch.optim.SGD(part.parameters(), LR) for part in (model[0], model[2])]
+
+    def step(closure):
+        closure()
+        for one in every:
+            correction.apply_gradients(model)
+            one.step()
+
+    return step
+
+
 def both(method, model, optimizer):
     correction = method.begin(model, optimizer)
     return lambda closure: (closure(), correction.apply_gradients(model))
@@ -419,6 +432,10 @@ def grouped(method, model, optimizer):
     ("begin", "said"),
     [
         (twice, "twice after one backward"),
+        (
+            before_each_optimizer,
+            "twice after one backward.* before the steps of several optimizers",
+        ),
         (both, "leave apply_gradients out"),
         (begun_twice, "begin was called before in this round"),
         (of_a_part, "does not move all parameters"),
