@@ -19,6 +19,7 @@ from flower_fedcon.runs.history import Record
 from flower_fedcon.tables.own_files import COEFFICIENTS as HEADER
 from flower_fedcon.tables.preparation import INTERCEPT, Preparation, left_out_in_words
 from flower_fedcon.tables.survey import dependent
+from flower_fedcon.validation import Array
 from flower_fedcon.wire.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Report:
     rows : list of tuple
         (column, coefficient of the standardised column, coefficient in the column's own unit, its
         exponential). The intercept is last, and has no exponential: NaN. In a multinomial model
-        the column's name is followed by the class, such as "age [setosa]".
+        the column's name is followed by the class, such as "age [setosa]"; of all equal models,
+        it is that whose free coefficients sum to 0 over the classes.
     ratio : str
         What the exponential is: the odds ratio of one unit more, say; "" where it is nothing.
     lines : list of str
@@ -74,7 +76,7 @@ class Report:
         columns = len(preparation.names)
         classes = x.shape[1] if x.ndim == 2 else 1
         names = np.array(preparation.entries(x.shape), dtype=object).reshape(-1, classes)
-        table, rows = x.reshape(-1, classes), []
+        table, rows = _centred(x.reshape(-1, classes), columns, server.strategy.regularizer), []
         for k in range(classes):
             scaled = table[:columns, k]
             own = scaled / preparation.scales
@@ -126,6 +128,27 @@ class Report:
                  for name, *values in self.rows)  # fmt: skip
         writer.writerows(row[:shown] for row in cells)
         write_text(folder / COEFFICIENTS, out.getvalue())
+
+
+def _centred(table: Array, columns: int, rule: object) -> Array:
+    """Return, of all equal multinomial models, that whose free coefficients sum to 0.
+
+    Free are intercepts, and without a penalty all coefficients: one number more for each class
+    changes no probability.
+
+    Parameters
+    ----------
+    table : array, shape (entries, classes)
+    columns : int
+        How many entries are no intercept.
+    rule : regularizer
+        Of the run.
+    """
+    if table.shape[1] == 1 or not isinstance(rule, WithIntercept):
+        return table
+    weight = getattr(rule.inner, "weight", None)
+    free = np.arange(len(table)) >= (0 if weight is not None and not np.any(weight) else columns)
+    return np.where(free[:, None], table - table.mean(axis=1, keepdims=True), table)
 
 
 def _lines(server: Server, record: Record, reached: Convergence | None) -> list[str]:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import scale
 
 from flower_fedcon import simulate
 from flower_fedcon.cli import main
@@ -168,6 +170,22 @@ def test_a_site_whose_weights_are_0_is_named(tmp_path, fraction):
 
 
 # --- the report ----------------------------------------------------------------------------------
+
+
+def test_multinomial_coefficients_that_are_free_sum_to_0_over_the_classes(tmp_path):
+    """As scikit-learn's do: one number more for each class changes no probability."""
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(120, 1)) * 3 + 40, rng.integers(3, size=120)
+    for place, name in enumerate("ab"):
+        rows = [f"{k},{x!r}" for k, x in zip(y[place::2], X[place::2, 0].tolist(), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["y,x", *rows]))
+    schema = {"target": "y", "classes": [0, 1, 2], "features": {"x": "numeric"}}
+    problem = tables(data=f"{tmp_path}/*.csv", schema=schema)
+    rows = simulate(FedNewton(problem.regularizer), problem, num_rounds=12).report.rows
+    known = LogisticRegression(C=1e12, tol=1e-12).fit(scale(X), y)
+    expected = np.stack([known.coef_[:, 0], known.intercept_ - known.intercept_.mean()], axis=1)
+    found = [row[1] for row in rows]
+    np.testing.assert_allclose(found, expected.ravel(), atol=1e-5)
 
 
 def test_multinomial_coefficients_bear_class_and_column(tmp_path):
