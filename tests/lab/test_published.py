@@ -110,7 +110,7 @@ def test_the_page_states_the_published_counts() -> None:
         whole = (
             f"{again[0]} companions",
             f"{pins[0]} regression pins",
-            f"{ours} of our own, {many} is",
+            f"{ours} of our own, {many} are",
         )
         assert all(words in text for words in (ends if short else whole))
     found = re.search(r"(\d+) claims need MNIST's images, and (\d+) more MovieLens-100k", text)
