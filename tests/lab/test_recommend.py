@@ -20,7 +20,7 @@ from flower_fedcon.lab.advice.trial import try_out
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.objectives import LogisticRegression, Quadratic
 from flower_fedcon.problems import l1_logistic, low_rank, quadratics
-from flower_fedcon.registry import algorithms
+from flower_fedcon.registry import algorithms, own_algorithms
 from flower_fedcon.regularizers import L1, NuclearNorm
 from flower_fedcon.runs.toml import write_value
 from flower_fedcon.sets import L1Ball
@@ -89,7 +89,7 @@ def test_what_fits_follows_from_the_problem():
     assert others["AveragedFW"].startswith("is refuted")
     names, others, _ = advised(small(constraint=L1Ball(1.0)))
     assert {"FedFW", "FedFWPlus", "FedDR"} <= set(names)
-    assert len(names) + len(others) == len(algorithms())
+    assert len(names) + len(others) == len(algorithms()) + len(own_algorithms())
 
 
 def test_sampling_leaves_out_what_needs_everyone():
