@@ -7,11 +7,11 @@ import json
 import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.validation import Array, float_array, plain_array
 
 Model: TypeAlias = "Array | list[Array]"
+Value = TypeVar("Value")
 _LARGEST = 2**32
 
 
@@ -216,3 +217,13 @@ def renamed(found: Collection[str], names: Sequence[str]) -> dict[str, str]:
         for name in found
         if name not in kept and each[plain := bare(name)] == stand[plain] == 1
     }
+
+
+def as_named(found: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
+    """Return what a model holds by the names `names`: without the prefixes of wrappers.
+
+    >>> as_named({"module.fc.weight": 0}, ["_orig_mod.fc.weight"])
+    {'_orig_mod.fc.weight': 0}
+    """
+    same = renamed(found, names)
+    return {same.get(name, name): value for name, value in found.items()}

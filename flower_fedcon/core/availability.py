@@ -258,11 +258,22 @@ class Available(Participation):
 _count = count
 
 
+def read_rows(path: Path) -> Array:
+    """Return the numbers of a .npy file, or of rows with commas.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be read.
+    """
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+    return np.loadtxt(path, delimiter=",", ndmin=2)
+
+
 def _read(path: Path) -> Array:
     try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
-        return np.loadtxt(path, delimiter=",", ndmin=2)
+        return read_rows(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"Available({path}): cannot read it as rows of zeros and ones: {error}"

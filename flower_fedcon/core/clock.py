@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flower_fedcon.core.availability import read_rows
 from flower_fedcon.core.participation import Full, Participation
 from flower_fedcon.core.rng import CLOCK, stream
 from flower_fedcon.errors import ConfigError, repr_of
@@ -253,11 +254,8 @@ def _read(name: str, value: Any) -> float | Array | Distribution:
     if isinstance(value, Distribution):
         return value
     if isinstance(value, str | Path):
-        path = Path(value)
         try:
-            found = (
-                np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", ndmin=2)
-            )
+            found = read_rows(Path(value))
         except (OSError, ValueError) as error:
             raise ConfigError(f"Clock({name}={str(value)!r}): cannot read it: {error}") from None
     else:

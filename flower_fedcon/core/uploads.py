@@ -263,13 +263,13 @@ class Uploads:
 
     def _unbiased(self, name: str, about: Array | None) -> Array:
         """Return the cohort's estimate of the mean over all clients."""
-        scales, total = self._scales(), None if about is None else about.copy()
+        scales = self._scales()
         values = self.stacked(name)
         if not is_array(values):
             values = np.stack([value.dense() for value in self[name]])
         scales = scales.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
         moved: Array = (scales * (values if about is None else values - about)).sum(axis=0)
-        return moved if total is None else total + moved
+        return moved if about is None else about + moved
 
 
 def _total(column: Any) -> Array:

@@ -95,8 +95,9 @@ class Weighted(Participation):
         if not isinstance(weights, Mapping):
             return self
         names = [client.name for client in clients]
+        known = set(names)
         for name in weights:
-            if name not in names:
+            if name not in known:
                 raise ConfigError(f"Weighted(weights) names {name!r}: {nearest(name, names)}")
         if missing := [name for name in names if name not in weights]:
             raise ConfigError(f"Weighted(weights) has no weight of {', '.join(missing)}")

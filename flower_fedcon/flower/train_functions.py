@@ -13,7 +13,7 @@ from flower_fedcon.errors import ConfigError, FedConError
 from flower_fedcon.flower import messages
 from flower_fedcon.flower.forms import FORM, Extras, ModelForm, attach, detach, flat_metrics
 from flower_fedcon.flower.refusals import check_callers
-from flower_fedcon.layout import renamed
+from flower_fedcon.layout import as_named
 from flower_fedcon.training.local_round import LocalTraining
 from flower_fedcon.training.loop_client import own_loop
 from flower_fedcon.training.numpy_loop import ArrayTraining
@@ -173,8 +173,7 @@ class _Serving:
             form = ModelForm(tuple(str(i) for i in range(len(method.layout.shapes))))
         model = form.join(method.start, self._extras.buffers)
         trained, metrics = self._loop(method, model, dict(self._extras.user))
-        same = renamed(trained, [*model])
-        trained = {same.get(name, name): array for name, array in trained.items()}
+        trained = as_named(trained, [*model])
         if trained.keys() != model.keys():
             raise ConfigError(
                 f"the train function replied the arrays {', '.join(trained)}; the server's model "

@@ -94,6 +94,11 @@ class NoisySum(NamedTuple):
         return (2.0 if self.sampling.kind == FIXED else 1.0) / self.noise_multiplier
 
 
+def noisy_gradient(noise_multiplier: float, rate: float) -> NoisySum:
+    """Return the kind of a noisy gradient whose rows are drawn independently, at a rate."""
+    return NoisySum(noise_multiplier, Sampling(FULL if rate == 1 else POISSON, 1, rate))
+
+
 def spent_epsilon(counts: Mapping[NoisySum, int], delta: float, distance: float = 0.0) -> float:
     """Return epsilon at delta of so many noisy sums of each kind.
 

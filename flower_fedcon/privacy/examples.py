@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.privacy.accountant import FULL, POISSON, NoisySum, Sampling, spent_epsilon
+from flower_fedcon.privacy.accountant import noisy_gradient, spent_epsilon
 from flower_fedcon.validation import count, fields_of_node, optional, positive
 
 _PREFIX = "privacy."
@@ -101,8 +101,5 @@ class ExampleDP:
         ConfigError
             Without dp-accounting, which counts (the extra `privacy`).
         """
-        counts = {
-            NoisySum(self.noise_multiplier, Sampling(FULL if rate == 1 else POISSON, 1, rate)): n
-            for rate, n in spent.items()
-        }
+        counts = {noisy_gradient(self.noise_multiplier, rate): n for rate, n in spent.items()}
         return spent_epsilon(counts, self.target_delta, distance)

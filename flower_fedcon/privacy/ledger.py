@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from flower_fedcon.errors import ConfigError, RefusedError
-from flower_fedcon.privacy.accountant import FULL, POISSON, NoisySum, Sampling, spent_epsilon
+from flower_fedcon.privacy.accountant import NoisySum, noisy_gradient, spent_epsilon
 from flower_fedcon.validation import count, nonnegative, positive
 
 if TYPE_CHECKING:
@@ -74,9 +74,15 @@ class Ledger:
     # --- in a file -------------------------------------------------------------------------------
 
     def entries(self) -> dict[str, Any]:
-        """Return all that counts, as JSON holds it."""
+        """Return all that counts, and of which delta and budget, as JSON holds it."""
         counted = [[noise, rate, n] for (noise, rate), n in sorted(self.gradients.items())]
-        return {"gradients": counted, "distance": self.distance}
+        known = self.privacy
+        return {
+            "gradients": counted,
+            "distance": self.distance,
+            "target_delta": known.target_delta,
+            "budget": known.budget,
+        }
 
     def take(self, entries: Any, *, more: bool = False) -> None:
         """Take over what `entries` returned; `more` of it where it counts others.
@@ -108,7 +114,7 @@ class Ledger:
     def _epsilon(self, gradients: Counter[tuple[float, float]], distance: float) -> float:
         counts: Counter[NoisySum] = Counter()
         for (noise, rate), n in gradients.items():
-            counts[NoisySum(noise, Sampling(FULL if rate == 1 else POISSON, 1, rate))] += n
+            counts[noisy_gradient(noise, rate)] += n
         return spent_epsilon(counts, self.privacy.target_delta, distance)
 
     def _gradients_left(self, rate: float, distance: float) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,11 +56,11 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
 
     if isinstance(settings, str):
         raise ConfigError(f"settings must be a list of keys, got {settings!r}: [{settings!r}]")
-    frames, stated = [], set[str]()
+    frames, stated, is_study = [], set[str](), cache(_is_study)
     for given in map(Path, folders):
         with storage(f"look into {given}"):
             holding = (path.parent for path in given.rglob(HISTORY))
-            found = sorted(path for path in holding if not _has_tuned(path, given))
+            found = sorted(path for path in holding if not _has_tuned(path, given, is_study))
         if not found:
             raise ConfigError(f"{given} holds no run: there is no {HISTORY} in it, nor below")
         for folder in found:
@@ -75,11 +77,15 @@ def read_runs(*folders: str | Path, settings: Sequence[str] = ()) -> pd.DataFram
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _has_tuned(folder: Path, given: Path) -> bool:
+def _is_study(folder: Path) -> bool:
+    return (folder / CONFIG).exists() and "sweep" in read_toml(folder / CONFIG)
+
+
+def _has_tuned(folder: Path, given: Path, is_study: Callable[[Path], bool]) -> bool:
     """Return whether a run chose settings for a study that lies in a given folder."""
     inside = folder.relative_to(given).parts
     studies = (given.joinpath(*inside[:i]) for i, name in enumerate(inside) if name == TUNING)
-    return any((at / CONFIG).exists() and "sweep" in read_toml(at / CONFIG) for at in studies)
+    return any(map(is_study, studies))
 
 
 def _about(tables: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -266,7 +266,7 @@ def tabled(value: Any) -> Any:
     Raises
     ------
     ConfigError
-            If it is an object of the user's own that no file can state.
+        If it is an object of the user's own that no file can state.
 
     >>> from flower_fedcon.sets import Box
     >>> tabled(Sample(count=3)), tabled(Box(-1.0, np.ones(2)))
@@ -295,8 +295,6 @@ def tabled(value: Any) -> Any:
         return {name: tabled(part) for name, part in value.items()}
     if isinstance(value, Foreign) and value.factor == 1.0:
         value = value.operator
-    if isinstance(value, Mapping):
-        return {str(key): tabled(part) for key, part in value.items()}
     kind = type(value).__name__
     if settings.registered().get(kind) is not type(value) and type(value) not in _RULES:
         return _own_table(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
 from flower_fedcon.errors import ConfigError
-from flower_fedcon.layout import renamed
+from flower_fedcon.layout import as_named
 from flower_fedcon.training.local_round import LocalTraining, LoopCorrection
 from flower_fedcon.training.numpy_loop import NOT_LOADED
 from flower_fedcon.validation import Array
@@ -303,16 +303,6 @@ def dense_gradient(p: Tensor) -> Tensor:
     if p.grad is None:
         return torch.zeros_like(p)
     return p.grad.to_dense() if p.grad.is_sparse else p.grad
-
-
-def as_named(found: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-    """Return what a module holds by the server's names: without the prefixes of wrappers.
-
-    >>> list(as_named({"module.fc.weight": torch.zeros(1)}, ["_orig_mod.fc.weight"]))
-    ['_orig_mod.fc.weight']
-    """
-    same = renamed(found, names)
-    return {same.get(name, name): tensor for name, tensor in found.items()}
 
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:

@@ -72,8 +72,7 @@ class FileLedger(Ledger):
     def _write(self, path: Path) -> None:
         known = self.privacy
         with atomic(path, private=True) as temporary:
-            entries = self.entries() | {"target_delta": known.target_delta, "budget": known.budget}
-            temporary.write_text(json.dumps(entries))
+            temporary.write_text(json.dumps(self.entries()))
         most = "" if known.budget is None else f" of {known.budget:g}"
         _log.info(
             "privacy of this node's examples: epsilon %.4g%s at delta %g, for %d gradients",
@@ -107,11 +106,7 @@ class RunLedgers:
 
     def save(self) -> None:
         """Write down what is spent, before anything of a round is shown."""
-        found = {
-            key: ledger.entries()
-            | {"target_delta": ledger.privacy.target_delta, "budget": ledger.privacy.budget}
-            for key, ledger in self._ledgers.items()
-        }
+        found = {key: ledger.entries() for key, ledger in self._ledgers.items()}
         if found and self._kept != self._kept | found:
             self._kept = self._kept | found
             with atomic(self._path, private=True) as temporary:

@@ -29,6 +29,20 @@ class Keys(FakeGrid):
         return [NodeInfo(node_id=n, public_key=key.get(n, b"%d" % n)) for n in self.get_node_ids()]
 
 
+def with_successor(make=FakeGrid):
+    """Return a grid, and what puts another node in client 2's place."""
+    grid = with_stranger(silence, make=make)
+    stranger = grid.nodes.pop(STRANGER)
+    stranger.node_config.update({"partition-id": 2, "num-partitions": 6})
+    grid.replies_to = lambda message: FakeGrid.replies_to(grid, message)
+
+    def succeed():
+        del grid.nodes[998]
+        grid.nodes[STRANGER] = stranger
+
+    return grid, succeed
+
+
 @on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
@@ -57,15 +71,11 @@ def test_a_second_claimant_of_a_name_is_refused_and_counted(authenticated, log):
 @on_grid
 @pytest.mark.parametrize("authenticated", [False, True])
 def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authenticated, log):
-    grid = with_stranger(silence, make=Keys)
-    stranger = grid.nodes.pop(STRANGER)
-    stranger.node_config.update({"partition-id": 2, "num-partitions": 6})
-    grid.replies_to = lambda message: FakeGrid.replies_to(grid, message)
+    grid, succeed = with_successor(make=Keys)
 
     def move(record):
         if record["round"] == 1:
-            del grid.nodes[998]
-            grid.nodes[STRANGER] = stranger
+            succeed()
 
     options = {"evaluate_every": 1, "callbacks": [move], "authenticated": authenticated}
     history = avg().start(grid, num_rounds=3, **options).history
@@ -86,15 +96,11 @@ def test_a_name_is_free_when_its_node_has_gone_unless_nodes_have_keys(authentica
 )
 def test_a_client_that_comes_back_with_other_data_is_refused(said, told, tmp_path, log):
     """As resuming refuses other data: the run goes on with the others."""
-    grid = with_stranger(silence)
-    stranger = grid.nodes.pop(STRANGER)
-    stranger.node_config.update({"partition-id": 2, "num-partitions": 6})
-    grid.replies_to = lambda message: FakeGrid.replies_to(grid, message)
+    grid, succeed = with_successor()
 
     def move(record):
         if record["round"] == 1:
-            del grid.nodes[998]
-            grid.nodes[STRANGER] = stranger
+            succeed()
             grid.replies_to = lambda message: (
                 says(name="2", **said)(grid, message)
                 if said and message.metadata.dst_node_id == STRANGER

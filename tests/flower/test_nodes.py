@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from fake_grid import FakeGrid, asked, on_grid
+from fake_grid import FailingGrid, FakeGrid, asked, on_grid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message
 from problems import avg, q6, q6_objectives
 from strangers import error, garbage, says, silence, with_stranger
@@ -307,7 +307,7 @@ def test_a_moments_failure_of_everyone_does_not_end_a_run(monkeypatch):
 # --- the SuperLink -----------------------------------------------------------------------------
 
 
-class Restarting(FakeGrid):
+class Restarting(FailingGrid):
     """A grid whose SuperLink fails five calls in a row, time and again."""
 
     calls = 0
@@ -316,18 +316,6 @@ class Restarting(FakeGrid):
         self.calls += 1
         if self.calls % 13 > 7:
             raise ConnectionError("502 Bad Gateway")
-
-    def get_node_ids(self):
-        self.call()
-        return super().get_node_ids()
-
-    def push_messages(self, messages):
-        self.call()
-        return super().push_messages(messages)
-
-    def pull_messages(self, message_ids):
-        self.call()
-        return super().pull_messages(message_ids)
 
 
 @on_grid

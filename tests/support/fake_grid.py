@@ -64,6 +64,25 @@ class FakeGrid(Grid):
         return [r for key in message_ids for r in self.replies.pop(key, [])]
 
 
+class FailingGrid(FakeGrid):
+    """A grid whose every call begins with `call`, which a subclass has raise what it likes."""
+
+    def call(self):
+        raise NotImplementedError
+
+    def get_node_ids(self):
+        self.call()
+        return super().get_node_ids()
+
+    def push_messages(self, messages):
+        self.call()
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        self.call()
+        return super().pull_messages(message_ids)
+
+
 def asked(message):
     """Return the configuration in a message to a node: of training, or of an evaluation."""
     content = message.content

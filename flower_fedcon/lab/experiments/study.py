@@ -98,7 +98,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
     labels = list(dict.fromkeys(run.label for run in runs))
     failed: list[str] = []
     if experiment.sweep.get("tune"):
-        runs, failed = _tuned(runs, experiment, folder, workers)
+        runs, failed = _tuned(runs, labels, experiment, folder, workers)
     jobs = []
     for run in runs:
         home = folder / label_slug(run.label, labels)
@@ -157,14 +157,18 @@ def _is_seed(key: str) -> bool:
 
 
 def _tuned(
-    runs: Sequence[CellRun], experiment: Experiment, folder: Path, workers: int
+    runs: Sequence[CellRun],
+    labels: Sequence[str],
+    experiment: Experiment,
+    folder: Path,
+    workers: int,
 ) -> tuple[list[CellRun], list[str]]:
     """Return the runs with the best settings of each cell's grid, found with its first seed.
 
     A cell that no value of its grid can play has no runs, and a text that says why.
     """
     options, best, found = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
-    labels, failed = list(dict.fromkeys(run.label for run in runs)), []
+    failed: list[str] = []
     for run in runs:
         alone = run.experiment
         if not alone.grid(run.label):
