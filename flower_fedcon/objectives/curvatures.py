@@ -60,7 +60,8 @@ def usual_sizes(f: Any) -> tuple[Any, Any]:
     """
     try:
         if f not in _usual:
-            _usual[f] = to_power(_own_sizes(f)[0]), to_power(_own_sizes(f)[1])
+            gradient, curvature = _own_sizes(f)
+            _usual[f] = to_power(gradient), to_power(curvature)
         return _usual[f]
     except TypeError:  # of an object that bears no weak reference, or no hash
         gradient, curvature = _own_sizes(f)

@@ -78,7 +78,7 @@ class AlikeProblem(LocalProblem):
         > 0; with psi their means, where it bears no others.
     """
 
-    __slots__ = ("_given", "sizes")
+    __slots__ = ("_given", "_in_units", "sizes")
 
     def __init__(self, given: LocalProblem, sizes: Array) -> None:
         psi: Regularizer = Zero() if given.regularizer is None else given.regularizer
@@ -87,6 +87,7 @@ class AlikeProblem(LocalProblem):
             InUnits(given.objective, self.sizes), given.start / self.sizes, regularizer=own
         )
         self._given = given
+        self._in_units = in_units(given.objective, self.sizes)  # a copy of the data: once a solve
 
     def value(self, x: Array) -> Any:
         """Return h, without psi."""
@@ -120,12 +121,12 @@ class AlikeProblem(LocalProblem):
     @property
     def usual(self) -> tuple[Any, Any]:
         """The size of a usual gradient of f in z, and of its curvature, which is 1."""
-        return usual_sizes(self._in_units())[0], 1.0
+        return usual_sizes(self._in_units)[0], 1.0
 
     @property
     def smoothness(self) -> Any:
         """L_h in z; None if unknown."""
-        own = getattr(self._in_units(), "smoothness", None)
+        own = getattr(self._in_units, "smoothness", None)
         return (
             None if own is None else float(own) + self._given.shift * float(self.sizes.max()) ** 2
         )
@@ -133,7 +134,7 @@ class AlikeProblem(LocalProblem):
     @property
     def strong_convexity(self) -> Any:
         """Mu_h in z, from below; None if unknown."""
-        own = getattr(self._in_units(), "strong_convexity", None)
+        own = getattr(self._in_units, "strong_convexity", None)
         return (
             None if own is None else float(own) + self._given.shift * float(self.sizes.min()) ** 2
         )
@@ -147,6 +148,3 @@ class AlikeProblem(LocalProblem):
                 np.abs(self.sizes * x) + np.abs(0.0 if center is None else center)
             )
         return 100 * self.eps * float(np.linalg.norm((self.sizes * terms).reshape(-1)))
-
-    def _in_units(self) -> Any:
-        return in_units(self._given.objective, self.sizes)

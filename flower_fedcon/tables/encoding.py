@@ -117,7 +117,7 @@ def encoded(table: Table, preparation: Preparation, least: int = 1) -> Any:
         block[places < 0] = np.nan
         own = _with_column(feature, categories)
         block[:, unknown_here(places, own, table.training_rows, least)] = np.nan
-        columns.append(block[:, _with_column(feature, categories)])
+        columns.append(block[:, own])
     whole = np.concatenate(columns, axis=1)[:, preparation.kept]
     whole = np.where(np.isnan(whole), preparation.means, whole)
     if schema.standardize:
