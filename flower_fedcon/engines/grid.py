@@ -197,8 +197,10 @@ class GridEngine(Engine):
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
     ) -> list[Message]:
         """Return the messages, and note in `silent` who is offline."""
-        asks = self._asks(request, online, silent)
-        return [messages.instruction(messages.TRAIN, *ask, node) for node, ask in asks.items()]
+        asks, tensor = self._asks(request, online, silent), messages.Tensors()
+        return [
+            messages.instruction(messages.TRAIN, *ask, node, tensor) for node, ask in asks.items()
+        ]
 
     def _asks(
         self, request: Request, online: Mapping[str, int], silent: dict[int, str]
@@ -295,10 +297,11 @@ class GridEngine(Engine):
         if self._app is None and (prepared := codec.prepared_arrays(self._run.preparation)):
             common["prepared"] = ",".join(prepared)
             arrays = [*arrays, *prepared.values()]
+        tensor = messages.Tensors()
         return [
-            messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node)
+            messages.instruction(messages.EVALUATE, arrays, {**common, "client": j}, node, tensor)
             if self._app is None
-            else self._app.question(j, arrays, node)
+            else self._app.question(j, arrays, node, tensor)
             for node, j in self._asked.items()
         ]
 

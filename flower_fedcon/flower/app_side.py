@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Reader: TypeAlias = Callable[[], tuple[Mapping[str, Any], Any]]
 """Reads the metrics of a client's function, and how many examples they are of."""
+Answers: TypeAlias = Mapping[int, tuple[float, Mapping[str, float]]]
+"""By client, how many examples its metrics are of, and these."""
 _log = logging.getLogger("flwr")
 _EACH = 100  # clients whose metrics are recorded one by one
 _METRICS = 100  # of one client
@@ -61,6 +63,7 @@ class AppSide:
         self._train, self._evaluate = dict(train_config), dict(evaluate_config)
         self._heard: dict[int, tuple[float, list[Array], dict[str, float]]] = {}
         self._trained: Record = {}
+        self._trained_means: Record = {}
         self._evaluated: Record = {}
         self._told: set[tuple[int, str]] = set()  # the metrics that were named as left out
 
@@ -117,7 +120,7 @@ class AppSide:
     def take_means(self, used: Sequence[int]) -> None:
         """Take the mean of the buffers, and of the metrics, of those whose replies were used."""
         heard = {client: self._heard[client] for client in used if client in self._heard}
-        self._heard = {}
+        self._heard, self._trained, self._trained_means = {}, {}, {}
         if not heard:
             return
         server = self._server
@@ -127,12 +130,19 @@ class AppSide:
             alike = server.setup.weighting == UNIFORM
             weights = [1.0 if alike else n for n, _, _ in heard.values()]
             server.move_buffers(mean_buffers(cohort, weights))
-        self._trained = self._mean({client: (n, m) for client, (n, _, m) in heard.items()})
+        answers = {client: (n, m) for client, (n, _, m) in heard.items()}
+        self._trained_means = _means(answers)
+        self._trained = self._trained_means | self._each(answers)
 
     @property
     def trained(self) -> Record:
         """What the last round's train functions have measured."""
         return self._trained
+
+    @property
+    def trained_means(self) -> Record:
+        """The same, averaged over the clients, and no client's own."""
+        return self._trained_means
 
     @property
     def columns(self) -> set[str]:
@@ -146,12 +156,14 @@ class AppSide:
 
     # --- evaluation ----------------------------------------------------------------------------
 
-    def question(self, client: int, layers: Sequence[Array], node: int) -> Message:
+    def question(
+        self, client: int, layers: Sequence[Array], node: int, tensor: messages.Tensors
+    ) -> Message:
         """Return the message that asks a client's own function, or method, to evaluate a model."""
         model, config = self.model(layers), self.evaluate_config()
         if self._loops[client] == "client":
-            return messages.instruction(messages.EVALUATE, model.values(), config, node)
-        return messages.app_evaluation(messages.app_instruction(model, config), node)
+            return messages.instruction(messages.EVALUATE, model.values(), config, node, tensor)
+        return messages.app_evaluation(messages.app_instruction(model, config, tensor), node)
 
     def model(self, layers: Sequence[Array]) -> dict[str, Array]:
         """Return a model as the app sees it."""
@@ -191,7 +203,7 @@ class AppSide:
                 answers[client] = found
         if failed:
             _log.warning("no evaluation from %s", in_words(failed))
-        self._evaluated = self._mean(answers)
+        self._evaluated = _means(answers) | self._each(answers)
         both = self.trained.keys() & self.evaluated.keys()
         record = {
             f"{kind}_{name}" if name in both else name: value
@@ -212,21 +224,24 @@ class AppSide:
                 )  # fmt: skip
         return examples, metrics
 
-    def _mean(self, answers: Mapping[int, tuple[float, Mapping[str, float]]]) -> Record:
-        """Return metrics' means, weighted by examples, and those of each client ("name/client").
-
-        A metric is averaged over the clients that have it.
-        """
+    def _each(self, answers: Answers) -> Record:
+        """Return the metrics of each client ("name/client"), where there are not too many."""
         found: Record = {}
-        ordered = sorted(answers.items())
-        for name in dict.fromkeys(n for _, (_, metrics) in ordered for n in metrics):
-            pairs = [(n, metrics[name]) for _, (n, metrics) in ordered if name in metrics]
-            total = math.fsum(n for n, _ in pairs)
-            found[name] = math.fsum(n * value for n, value in pairs) / total
         if len(self._names) <= _EACH:
-            for client, (_, metrics) in ordered:
+            for client, (_, metrics) in sorted(answers.items()):
                 found |= {f"{n}/{self._names[client]}": value for n, value in metrics.items()}
         return found
+
+
+def _means(answers: Answers) -> Record:
+    """Return metrics' means, weighted by examples, each over the clients that have it."""
+    found: Record = {}
+    ordered = [answer for _, answer in sorted(answers.items())]
+    for name in dict.fromkeys(n for _, metrics in ordered for n in metrics):
+        pairs = [(n, metrics[name]) for n, metrics in ordered if name in metrics]
+        total = math.fsum(n for n, _ in pairs)
+        found[name] = math.fsum(n * value for n, value in pairs) / total
+    return found
 
 
 def _bytes(buffers: Sequence[Array]) -> int:

@@ -112,12 +112,16 @@ class GridRun:
             seconds = time.monotonic() - started
             left = seconds / done * (plan.num_rounds - round_.number)
             missing = {clients[j].name: why for j, why in round_.missing().items()}
+            means = {} if self._app is None else self._app.trained_means
+            if means:
+                result.train_metrics_clientapp[round_.number] = MetricRecord({**means})
             _log.info(
-                "[ROUND %d/%d] %d of %d replies; %s so far, about %s left%s",
+                "[ROUND %d/%d] %d of %d replies%s; %s so far, about %s left%s",
                 round_.number,
                 plan.num_rounds,
                 self._server.replies,
                 len(round_.cohort),
+                "".join(f"; {name} {value:.6g}" for name, value in means.items()),
                 duration(seconds),
                 duration(left),
                 f"; without {in_words(missing)}" if missing else "",

@@ -8,7 +8,7 @@ and a ClientApp: outside of them these functions cannot be called.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Array as FlowerArray
@@ -18,7 +18,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.flower.codec import Config
 from flower_fedcon.flower.incoming import Parts
 from flower_fedcon.validation import Array
-from flower_fedcon.wire.payloads import load_array
+from flower_fedcon.wire.payloads import load_array, save_array
 
 TRAIN, EVALUATE = "train", "evaluate"
 _INS = {TRAIN: "fitins", EVALUATE: "evaluateins"}
@@ -26,11 +26,40 @@ _RES = {TRAIN: "fitres", EVALUATE: "evaluateres"}
 _BLOCK = "fedcon.block"
 
 
-def instruction(kind: str, arrays: Iterable[Array], config: Config, node_id: int) -> Message:
+class Tensors:
+    """Arrays as Flower's, each made once for all messages in which it stands.
+
+    It is for arrays that nobody writes to while messages are made: a round's model, say, which
+    would otherwise be copied for every node.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], tuple[Array, FlowerArray]] = {}
+
+    def __call__(self, array: Array) -> FlowerArray:
+        """Return an array as Flower's."""
+        key = (array.ctypes.data, array.shape, array.strides, array.dtype.str)
+        if key not in self._made:  # which keeps the array: its place in memory stays its own
+            self._made[key] = array, as_tensor(array)
+        return self._made[key][1]
+
+
+def as_tensor(array: Array) -> FlowerArray:
+    """Return an array as Flower's, by one copy of its bytes where `numpy.save` makes two."""
+    return FlowerArray(str(array.dtype), array.shape, "numpy.ndarray", save_array(array))
+
+
+def instruction(
+    kind: str,
+    arrays: Iterable[Array],
+    config: Config,
+    node_id: int,
+    tensor: Callable[[Array], FlowerArray] = as_tensor,
+) -> Message:
     """Return a message to a node."""
     content = RecordDict(
         {
-            f"{_INS[kind]}.parameters": to_record(arrays),
+            f"{_INS[kind]}.parameters": to_record(arrays, tensor),
             f"{_INS[kind]}.config": ConfigRecord(config),
         }
     )
@@ -121,9 +150,13 @@ def reply_parts(message: Message, kind: str) -> Parts:
     return Parts(_tensors(records[f"{res}.parameters"]), examples, None, config)
 
 
-def app_instruction(arrays: Mapping[str, Array], config: Config) -> RecordDict:
+def app_instruction(
+    arrays: Mapping[str, Array],
+    config: Config,
+    tensor: Callable[[Array], FlowerArray] = as_tensor,
+) -> RecordDict:
     """Return what a train or evaluate function of Flower's quickstart finds in a message."""
-    return RecordDict({"arrays": named_record(arrays), "config": ConfigRecord(config)})
+    return RecordDict({"arrays": named_record(arrays, tensor), "config": ConfigRecord(config)})
 
 
 def app_evaluation(content: RecordDict, node_id: int) -> Message:
@@ -177,9 +210,14 @@ def app_reply(content: RecordDict) -> tuple[dict[str, Array], dict[str, Any]]:
     return named_arrays(arrays[0]), dict(metrics[0])
 
 
-def named_record(arrays: Mapping[str, Array]) -> ArrayRecord:
+def named_record(
+    arrays: Mapping[str, Array], tensor: Callable[[Array], FlowerArray] = as_tensor
+) -> ArrayRecord:
     """Return arrays as a record, by their names."""
-    return ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = tensor(array)  # itself: what Flower hashes of it, it hashes once
+    return record
 
 
 def named_arrays(record: ArrayRecord) -> dict[str, Array]:
@@ -192,9 +230,11 @@ def own_arrays(record: ArrayRecord) -> dict[str, Array]:
     return {k: array.numpy() for k, array in record.items()}
 
 
-def to_record(arrays: Iterable[Array]) -> ArrayRecord:
+def to_record(
+    arrays: Iterable[Array], tensor: Callable[[Array], FlowerArray] = as_tensor
+) -> ArrayRecord:
     """Return arrays as a record; the keys are their places."""
-    return ArrayRecord({str(i): FlowerArray(array) for i, array in enumerate(arrays)})
+    return named_record({str(i): array for i, array in enumerate(arrays)}, tensor)
 
 
 def from_record(record: Any) -> list[Array]:

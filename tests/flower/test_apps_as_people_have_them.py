@@ -267,6 +267,21 @@ def test_metrics_of_one_name_are_kept_apart():
     assert {number: found["loss"] for number, found in central.items()} == {0: 0, 1: -1, 2: -2}
 
 
+def test_what_clients_measure_in_training_is_recorded_in_each_round(caplog):
+    """Evaluated or not: it came with the uploads."""
+    caplog.set_level("INFO", logger="flwr")
+    losses = iter(range(9))
+    result, _, _ = start(
+        FedAvg(), Small, rounds=3, trained=lambda loss: {"loss": next(losses)}, evaluate_every=0
+    )
+    found = result.train_metrics_clientapp
+    assert {number: measured["loss"] for number, measured in found.items()} == {1: 1, 2: 4, 3: 7}
+    assert [*found[1]] == ["loss"]  # the clients' own in recorded rounds
+    assert found[3]["loss/1"] == 7.0
+    assert result.history["round"].tolist() == [3]
+    assert "[ROUND 2/3] 3 of 3 replies; loss 4; " in caplog.text
+
+
 @pytest.mark.parametrize("hook", ["configure_train", "aggregate_train", "aggregate_evaluate"])
 def test_hooks_that_would_not_be_called_are_refused(hook):
     own = type("Mine", (FedProx,), {hook: lambda *_: None})

@@ -6,7 +6,6 @@ import json
 import os
 import statistics
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -98,6 +97,7 @@ def compared(what: str, rows: dict[bool, list[Row]]) -> Iterator[Result]:
         ("server", "MB of the server"),
         ("nodes", "MB of the nodes"),
         ("files", "open files and threads of the server"),
+        ("nodes' files", "open files and threads of the nodes"),
     ):
         half = len(told) // 2
         early, late = ([row[name] for row in part] for part in (told[:half], told[half:]))
@@ -154,10 +154,14 @@ class Notes(list[float]):
     def append(self, moment: float) -> None:
         """Note a round's end."""
         super().append(moment)
-        others = sum(map(megabytes_of, self._processes()))
-        held = len(os.listdir("/proc/self/fd")) + threading.active_count()
-        mine = megabytes_of(os.getpid())
-        self.rows.append({"time": moment, "server": mine, "nodes": others, "files": float(held)})
+        row = {"time": moment, "server": 0.0, "nodes": 0.0, "files": 0.0, "nodes' files": 0.0}
+        for whose, files, processes in (
+            ("server", "files", {os.getpid()}),
+            ("nodes", "nodes' files", self._processes()),
+        ):
+            row[whose] = sum(map(megabytes_of, processes))
+            row[files] = float(sum(map(handles_of, processes)))
+        self.rows.append(row)
 
 
 def megabytes_of(pid: int) -> float:
@@ -171,6 +175,14 @@ def megabytes_of(pid: int) -> float:
         return 0.0
     (own,) = [line.split()[1] for line in lines if line.startswith("RssAnon:")] or ["0"]
     return int(own) / 1e3
+
+
+def handles_of(pid: int) -> int:
+    """Return how many open files and threads a process has; 0 if it has ended."""
+    try:
+        return sum(len(os.listdir(f"/proc/{pid}/{part}")) for part in ("fd", "task"))
+    except OSError:
+        return 0
 
 
 def long_lived(folder: str) -> set[int]:
