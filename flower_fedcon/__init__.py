@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flower_fedcon.runs.observing import Observer
     from flower_fedcon.runs.plan import Plan
     from flower_fedcon.simulation import simulate
+    from flower_fedcon.tables.fitted import load_model
     from flower_fedcon.training.local_round import current_method
 
 __version__ = "0.1.0"
@@ -58,6 +59,7 @@ __all__ = [
     "cross_validate",
     "current_method",
     "keep_local",
+    "load_model",
     "read_runs",
     "register",
     "regularization_path",
@@ -96,6 +98,7 @@ _HOMES = {
     "cross_validate": "paths.folds",
     "current_method": "training.local_round",
     "keep_local": "flower.local_arrays",
+    "load_model": "tables.fitted",
     "read_runs": "runs.frames",
     "register": "registry",
     "regularization_path": "paths.path",

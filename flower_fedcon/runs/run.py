@@ -36,7 +36,8 @@ from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import EarlyStopping, History, Record
 from flower_fedcon.runs.observing import observed
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.runs.table_report import Report
+from flower_fedcon.runs.table_report import Report, centred
+from flower_fedcon.tables.fitted import FittedModel
 from flower_fedcon.validation import Array
 from flower_fedcon.wire.ledgers import RunLedgers
 
@@ -178,6 +179,16 @@ class Run:
             self._directory.save_model(history, server.setup.layout.names, beside)
             if history.report is not None:
                 history.report.write(self._directory.path)
+                self._fitted(server).write(self._directory.path)
+
+    @staticmethod
+    def _fitted(server: Server) -> FittedModel:
+        """Return the model of named columns, as other rows need it."""
+        preparation, names = server.setup.preparation, server.setup.names
+        assert preparation is not None  # noqa: S101  (it has a report)
+        assert preparation.stated is not None  # noqa: S101  (it was concluded here)
+        x = centred(np.asarray(server.x, dtype=np.float64), preparation, server)
+        return FittedModel(preparation.stated, preparation, x, None, names, versions())
 
     def close(self) -> None:
         """Leave the run directory to others."""

@@ -76,16 +76,12 @@ class Report:
         columns = len(preparation.names)
         classes = x.shape[1] if x.ndim == 2 else 1
         names = np.array(preparation.entries(x.shape), dtype=object).reshape(-1, classes)
-        table, rows = _centred(x.reshape(-1, classes), columns, server.strategy.regularizer), []
+        table, rows = centred(x, preparation, server).reshape(-1, classes), []
+        units = preparation.in_units(table)
         for k in range(classes):
-            scaled = table[:columns, k]
-            own = scaled / preparation.scales
-            for name, value, unit in zip(names[:columns, k], scaled, own, strict=True):
-                rows.append((name, float(value), float(unit), _exp(float(unit))))
-            if len(table) > columns:
-                at_mean = float(table[columns, k])
-                zero = at_mean - math.fsum((own * preparation.centers).tolist())
-                rows.append((names[columns, k], at_mean, zero, math.nan))
+            triples = zip(names[:, k], table[:, k].tolist(), units[:, k].tolist(), strict=True)
+            for place, (name, value, unit) in enumerate(triples):
+                rows.append((name, value, unit, _exp(unit) if place < columns else math.nan))
         ratio = RATIOS.get(preparation.loss, "")
         doubts = tuple(_collinear(server, preparation))
         lines = [*_lines(server, record, reached), *doubts]
@@ -130,7 +126,7 @@ class Report:
         write_text(folder / COEFFICIENTS, out.getvalue())
 
 
-def _centred(table: Array, columns: int, rule: object) -> Array:
+def centred(x: Array, preparation: Preparation, server: Server) -> Array:
     """Return, of all equal multinomial models, that whose free coefficients sum to 0.
 
     Free are intercepts, and without a penalty all coefficients: one number more for each class
@@ -138,17 +134,17 @@ def _centred(table: Array, columns: int, rule: object) -> Array:
 
     Parameters
     ----------
-    table : array, shape (entries, classes)
-    columns : int
-        How many entries are no intercept.
-    rule : regularizer
-        Of the run.
+    x : array, shape (entries,) or (entries, classes)
+    preparation : Preparation
+    server : Server
+        Of the run, whose regularizer says which are free.
     """
-    if table.shape[1] == 1 or not isinstance(rule, WithIntercept):
-        return table
-    weight = getattr(rule.inner, "weight", None)
-    free = np.arange(len(table)) >= (0 if weight is not None and not np.any(weight) else columns)
-    return np.where(free[:, None], table - table.mean(axis=1, keepdims=True), table)
+    rule = server.strategy.regularizer
+    if x.ndim == 1 or not isinstance(rule, WithIntercept):
+        return x
+    weight, columns = getattr(rule.inner, "weight", None), len(preparation.names)
+    free = np.arange(len(x)) >= (0 if weight is not None and not np.any(weight) else columns)
+    return np.where(free[:, None], x - x.mean(axis=1, keepdims=True), x)
 
 
 def _lines(server: Server, record: Record, reached: Convergence | None) -> list[str]:

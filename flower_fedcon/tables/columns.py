@@ -69,26 +69,39 @@ class Columns:
         self.notes: list[str] = [*cells.notes]
         self.counts: dict[str, dict[str, int]] = {}
         self.numbers: dict[str, Array] = {}
+        self._known: Mapping[str, Sequence[str]] = {}
 
-    def table(self) -> Table:
+    def table(
+        self, known: Mapping[str, Sequence[str]] | None = None, *, outcome: bool = True
+    ) -> Table:
         """Return the table, once; of the columns their numbers and counts stay.
+
+        Parameters
+        ----------
+        known : dict, optional
+            By feature the categories that may occur where the schema lists none; by default any.
+        outcome : bool
+            Whether the rows have outcomes and weights; else these are not read, and are 0 and none.
 
         Raises
         ------
         DataError
             If something does not fit.
         """
-        schema = self.schema
-        lacking = [name for name in schema.columns if name not in self._cells]
+        schema, self._known = self.schema, {} if known is None else known
+        wanted = schema.columns if outcome or schema.sparse else schema.names
+        lacking = [name for name in wanted if name not in self._cells]
         if lacking:
             raise DataError.lacking(self._path, lacking, self._names)
-        rows = len(self._cells[schema.target])
+        rows = len(self._cells[wanted[0]])
         if rows == 0:
             raise DataError(
                 f"{self._path}: it has no rows: at least one is expected below the header"
             )
-        targets = self._targets()
-        weights = None if not schema.weight else self._numbers(schema.weight, "a weight")
+        targets = self._targets() if outcome else np.zeros((rows, 2) if schema.event else rows)
+        weights = (
+            None if not (schema.weight and outcome) else self._numbers(schema.weight, "a weight")
+        )
         numeric = [self._feature(f) for f in schema.numeric]
         categories = [self._categories(feature) for feature in schema.categorical]
         if self.misfits:
@@ -115,6 +128,18 @@ class Columns:
             raise DataError.of(self._path, [Misfit(schema.weight, 0, found, span, remedy)])
         self._cells = {}
         return table
+
+    def as_they_stand(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return columns as the file has them; before `table`.
+
+        Raises
+        ------
+        DataError
+            If one is not there.
+        """
+        if lacking := [name for name in names if name not in self._cells]:
+            raise DataError.lacking(self._path, lacking, self._names)
+        return {name: self._cells[name] for name in names}
 
     # --- the outcome ---------------------------------------------------------------------------
 
@@ -254,10 +279,14 @@ class Columns:
         """Return a categorical column as text, "" where it is missing."""
         name = feature.name
         marks, _ = self._marks(name, feature.missing)
-        if feature.categories:
-            known = np.isin(marks, ["", *feature.categories])
-            expected = f"one of {', '.join(feature.categories)}"
+        listed = feature.categories or self._known.get(name, ())
+        if listed:
+            known = np.isin(marks, ["", *listed])
+            expected = f"one of {first_few(listed, 20)}"
             remedy = "correct the cell, or add the category, or a mark of missing, to the schema"
+            if not feature.categories:
+                expected += ", with which the model was fitted"
+                remedy = 'correct the cell, or take unknown="missing" (--unknown missing)'
             self._expect(known, name, expected, remedy)
         return marks
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 SURVEY = ("column", "client", "category", "values", "missing", "least", "mean", "greatest")
 PATH = ("kkt", "rounds", "exchanges", "uplink_bytes", "downlink_bytes")  # after the weight
 COEFFICIENTS = ("column", "coefficient", "per_unit")
+PREDICTIONS = ("row", "prediction")
 
 
 def written_by(names: Sequence[str]) -> str:
@@ -19,4 +20,6 @@ def written_by(names: Sequence[str]) -> str:
         return "`fedcon data check --output`"
     if tuple(names[1 : 1 + len(PATH)]) == PATH:
         return "`fedcon path --output`"
+    if tuple(names[: len(PREDICTIONS)]) == PREDICTIONS:
+        return "`fedcon predict`"
     return "a run" if tuple(names[: len(COEFFICIENTS)]) == COEFFICIENTS else ""

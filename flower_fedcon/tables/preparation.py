@@ -98,6 +98,8 @@ class Preparation:
         The names of the metrics on rows held out; none where there are no such rows.
     uplink_bytes, downlink_bytes : int
         Of the two exchanges, all clients together.
+    stated : Schema, optional
+        The schema itself, where it is concluded.
     """
 
     schema: str
@@ -118,6 +120,7 @@ class Preparation:
     held_out: tuple[str, ...] = ()
     uplink_bytes: int = 0
     downlink_bytes: int = 0
+    stated: Schema | None = None
 
     @property
     def centers(self) -> Array:
@@ -134,6 +137,22 @@ class Preparation:
         if len(shape) == 1:
             return rows
         return [f"{row} [{mark}]" for row in rows for mark in self.classes]
+
+    def in_units(self, x: Array) -> Array:
+        """Return a model whose columns are in their own units, and its intercept for rows of zeros.
+
+        Parameters
+        ----------
+        x : array, shape (entries,) or (entries, classes)
+            Of prepared columns, with an intercept or without one, as in Cox models.
+        """
+        columns, found = len(self.names), np.array(x, dtype=np.float64)
+        table = found.reshape(len(found), -1)
+        table[:columns] /= self.scales[:, None]
+        if len(table) > columns:
+            for k, own in enumerate(table[:columns].T):
+                table[columns, k] -= math.fsum((own * self.centers).tolist())
+        return found
 
     @cached_property
     def payload(self) -> Payload:
@@ -278,6 +297,7 @@ def conclude(schema: Schema, first: Agreed, answers: Sequence[Payload]) -> Prepa
         "loss": schema.loss,
         "classes": schema.classes,
         "held_out": metric_names(schema.loss) if schema.test_fraction else (),
+        "stated": schema,
     }
     if schema.sparse:
         scales = np.sqrt(squares / total)

@@ -83,8 +83,8 @@ def log_notes(tables: Iterable[Table]) -> None:
         _log.warning("%s more things stand out, see `fedcon data check`", len(lines) - _SAID)
 
 
-def columns_of(path: Path, schema: Schema) -> Columns:
-    """Return a file's columns, unchecked.
+def columns_of(path: Path, schema: Schema, also: tuple[str, ...] = ()) -> Columns:
+    """Return a file's columns, unchecked; with others, which are left as they stand.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def columns_of(path: Path, schema: Schema) -> Columns:
     """
     if suffix_of(path) in SPARSE:
         return _sparse(path, schema)
-    return Columns(_dense(path, schema, ()), schema)
+    return Columns(_dense(path, schema, also), schema)
 
 
 def columns_by_client(

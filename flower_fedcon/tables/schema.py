@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +219,23 @@ class Schema:
             raise ConfigError(f"{where}{error}") from None
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """What `load` makes this schema of: a table of an experiment file, or JSON.
+
+        >>> Schema("ill", {"age": "numeric", "sex": "categorical"}, positive=["yes"]).stated
+        {'target': 'ill', 'features': {'age': 'numeric', 'sex': 'categorical'}, 'positive': ['yes']}
+        """
+        found = _unlike_default(self)
+        features: dict[str, Any] = {}
+        for feature in self.features:
+            own = _unlike_default(feature) | {"type": feature.type}
+            features[own.pop("name")] = own if len(own) > 1 else feature.type
+        found["features"] = features or "all"
+        if found["loss"] == replace(self, loss="").loss:
+            del found["loss"]
+        return found
+
+    @property
     def sparse(self) -> bool:
         """Whether the features are all columns of SVMlight files."""
         return not self.features
@@ -298,6 +315,16 @@ def _features(given: Any) -> tuple[Feature, ...]:
         except ConfigError as error:
             raise ConfigError(f"feature {name!r}: {error}") from None
     return tuple(found)
+
+
+def _unlike_default(record: Any) -> dict[str, Any]:
+    """Return the fields of a record that have no default, or another value; tuples as lists."""
+    values = ((field, getattr(record, field.name)) for field in fields(record))
+    return {
+        field.name: list(value) if isinstance(value, tuple) else value
+        for field, value in values
+        if value != field.default
+    }
 
 
 def _either(marks: Sequence[str]) -> str:

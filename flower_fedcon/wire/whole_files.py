@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 import os
 import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flower_fedcon.errors import StorageError
 
@@ -64,6 +67,15 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_csv(path: Path, columns: Mapping[str, Iterable[Any]]) -> None:
+    """Write columns of one length in one step, numbers to the last digit, None as an empty cell."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    write_text(path, out.getvalue())
 
 
 def read_bytes(path: Path, *, follow: bool = False) -> bytes:

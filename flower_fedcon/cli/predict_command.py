@@ -1,0 +1,48 @@
+"""`fedcon predict`: the model of a run, applied to rows of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.lab.experiments.console import say
+
+
+def predict(
+    run_dir: Annotated[Path, typer.Argument(help="The folder of a run on tables.")],
+    file: Annotated[Path, typer.Argument(help="A table, as the run's schema says.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A CSV file to write.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column to write beside them; may be repeated."),
+    ] = None,
+    unknown: Annotated[
+        str,
+        typer.Option(help="What a category is that the model does not have: refuse, or missing."),
+    ] = "refuse",
+) -> None:
+    """Predict for each row of a file, by the model that a run has left.
+
+    The file is read and checked as `fedcon data check` does it, by the schema of the run; it needs
+    no outcome. Missing values become the means of the run. Written are the number of the row, the
+    prediction, the linear predictor and the probabilities of classes. Nothing is sent.
+    """
+    from flower_fedcon.tables.fitted import load_model
+    from flower_fedcon.tables.own_files import PREDICTIONS
+    from flower_fedcon.wire.whole_files import write_csv
+
+    if output.resolve() == file.resolve():
+        raise ConfigError(f"--output {output} is the file that is read: name another")
+    model = load_model(run_dir)
+    rows = model.rows(file, unknown=unknown, keep=keep or ())
+    found = model.columns_of(rows.table)
+    number, _ = PREDICTIONS
+    taken = {number, *found} & rows.kept.keys()
+    if taken:
+        raise ConfigError(f"--keep {min(taken)}: predictions have a column of this name, rename it")
+    numbers = range(1, len(rows.table.targets) + 1)
+    write_csv(output, {number: numbers, **{k: v.tolist() for k, v in found.items()}, **rows.kept})
+    say(f"predictions for {len(numbers)} rows: {output}")

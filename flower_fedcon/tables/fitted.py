@@ -1,0 +1,436 @@
+"""A model of a run on tables: what it predicts for other rows, and the file in which it is kept.
+
+`model.json` is one JSON object that needs nothing of this package to be read:
+
+    format, version   "flower-fedcon model" and 1; a later version only adds keys
+    loss, link        the inverse link of the linear predictor is the prediction: "identity" (mean),
+                      "logit" (probability that the outcome is one of the schema's `positive`),
+                      "log" (expected count), "softmax" (probabilities of the classes), or
+                      "log hazard ratio" (none: the linear predictor is the prediction)
+    classes           of a multinomial loss, in the order of its coefficients
+    columns           of each of the model's columns `name`, `feature` (the table's column),
+                      `category` (null of a numeric one), `transform`, `missing` (what stands for a
+                      missing value), `mean`, `scale` and `coefficient`: in the column's own unit; of a
+                      multinomial loss a list by class
+    intercept         for a row of zeros; null without one
+    covariance        of the columns' coefficients and the intercept, in these units, and in this
+                      order; null where no inference was asked for
+    x                 the model as the run has it, of columns that are centred and scaled
+    preparation       what is needed to prepare rows as the run did
+    schema            as a table of an experiment file
+    clients           names, and rows trained on
+    versions          of Python and packages
+
+The linear predictor of a row is the intercept plus the sum of coefficient times column, where a
+numeric column is transform(cell), and a column of a category is 1 in rows of that category, else 0.
+A missing cell makes a numeric column, or all columns of a categorical feature, `missing`. With a
+category null in a column named "feature=(other)", that column is 1 for rows in none of the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.tables.columns import Columns
+from flower_fedcon.tables.encoding import dummies, is_wide
+from flower_fedcon.tables.misfits import DataError
+from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.raw_cells import Cells
+from flower_fedcon.tables.read import columns_of, guarded
+from flower_fedcon.tables.schema import Schema
+from flower_fedcon.tables.table import Table
+from flower_fedcon.validation import Array, choice
+from flower_fedcon.wire.whole_files import write_text
+
+NAME, FORMAT, VERSION = "model.json", "flower-fedcon model", 1
+LINKS = {
+    "squared": "identity", "huber": "identity", "logistic": "logit", "multinomial": "softmax",
+    "poisson": "log", "cox": "log hazard ratio",
+}  # fmt: skip
+_PREPARED = ("means", "scales", "kept", "groups")
+
+
+class Rows(NamedTuple):
+    """Rows to predict for: their table, and columns of theirs as they stand in the file."""
+
+    table: Table
+    kept: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedModel:
+    """A model of a run on tables, applied to rows that the run has not seen.
+
+    Parameters
+    ----------
+    schema : Schema
+    preparation : Preparation
+    x : array, shape (entries,) or (entries, classes)
+        Of prepared columns, and the intercept.
+    covariance : array, shape (coefficients, coefficients), optional
+        Of the coefficients in the columns' own units, by column, and of the intercept; of a
+        multinomial loss by column and class.
+    clients : sequence of str
+        Who has taken part.
+    versions : dict
+        Of Python and packages.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flower_fedcon import load_model, simulate
+    >>> from flower_fedcon.problems.tables import tables
+    >>> from flower_fedcon.strategies import FedNewton
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> for site, rows in (("north", "1,1 2,3 3,5"), ("south", "4,7 5,9 6,11")):
+    ...     _ = (folder / f"{site}.csv").write_text("dose,effect\\n" + rows.replace(" ", "\\n"))
+    >>> schema = {"target": "effect", "features": {"dose": "numeric"}}
+    >>> problem = tables(data=f"{folder}/*.csv", schema=schema)
+    >>> run = simulate(FedNewton(), problem, num_rounds=2, run_dir=folder / "run")
+    >>> load_model(folder / "run").predict({"dose": [10.0, None]}).round(9)  # None: the mean, 3.5
+    array([19.,  6.])
+    """
+
+    schema: Schema
+    preparation: Preparation
+    x: Array
+    covariance: Array | None = None
+    clients: Sequence[str] = ()
+    versions: Mapping[str, str] | None = None
+
+    # --- what it says ----------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> Array:
+        """What columns of `predict_proba` stand for: 0 and 1, or the schema's classes.
+
+        Raises
+        ------
+        ConfigError
+            Of a loss without classes.
+        """
+        if self.schema.loss == "logistic":
+            return np.array([0, 1])
+        if self.schema.loss == "multinomial":
+            return np.array(self.schema.classes)
+        raise ConfigError(
+            f"a {self.schema.loss} loss has no classes, and so no probabilities: take predict"
+        )
+
+    def rows(self, source: Any, *, unknown: str = "refuse", keep: Sequence[str] = ()) -> Rows:
+        """Return rows as `fedcon data check` reads them; no outcome or weight is needed.
+
+        Parameters
+        ----------
+        source : path, pandas.DataFrame, or dict of arrays
+            Its columns are called as the schema calls them; others are not read.
+        unknown : {"refuse", "missing"}
+            What becomes of a category that the model does not have: an error, or a missing value.
+            (A feature with more than 200 categories has a column for all others.)
+        keep : sequence of str
+            Columns that are returned as they stand.
+
+        Raises
+        ------
+        DataError
+            If something does not fit; the error names file, row and column.
+        """
+        choice("unknown", unknown, ("refuse", "missing"))
+        path = Path(source) if isinstance(source, str | Path) else Path("rows")
+        if isinstance(source, str | Path):
+            columns = guarded(path, lambda: columns_of(path, self.schema, tuple(keep)))
+        else:
+            cells = guarded(path, _cells, path, source, (*self.schema.names, *keep))
+            columns = Columns(cells, self.schema)
+        kept = columns.as_they_stand(keep)
+        known: dict[str, Sequence[str]] = {}
+        if unknown == "refuse":
+            own = self.preparation.categories.items()
+            known = {name: marks for name, marks in own if not is_wide(marks)}
+        table = guarded(path, lambda: columns.table(known, outcome=False))
+        if self.schema.sparse and table.sparse.shape[1] > self.preparation.width:
+            raise DataError(
+                f"{path}: it has {table.sparse.shape[1]} columns, and the model "
+                f"{self.preparation.width}: remove the others"
+            )
+        return Rows(table, kept)
+
+    def linear_predictor(self, source: Any, *, unknown: str = "refuse") -> Array:
+        """Return the linear predictor of rows, shape (rows,) or (rows, classes); see `rows`.
+
+        In a Cox model it is the log hazard ratio to a row of zeros.
+        """
+        A = self._table(source, unknown).matrix(self.preparation)
+        columns, x = len(self.preparation.names), self.x
+        scores: Array = A @ x[:columns]
+        if self.schema.loss == "cox":
+            scores += self.preparation.centers @ (x / self.preparation.scales)
+        else:
+            scores += x[columns]
+        return scores
+
+    def predict(self, source: Any, *, unknown: str = "refuse") -> Array:
+        """Return the predictions for rows, shape (rows,).
+
+        The expected value, or of classes the likeliest one: 1 where the outcome is one of the
+        schema's `positive`, else 0; or one of `classes`. In a Cox model the log hazard ratio to a
+        row of zeros.
+
+        Parameters
+        ----------
+        source, unknown : see `rows`
+
+        Raises
+        ------
+        DataError
+        """
+        return self._predicted(self.linear_predictor(source, unknown=unknown))
+
+    def predict_proba(self, source: Any, *, unknown: str = "refuse") -> Array:
+        """Return the probabilities of classes for rows, shape (rows, classes), as `classes_`.
+
+        Parameters
+        ----------
+        source, unknown : see `rows`
+
+        Raises
+        ------
+        ConfigError
+            Of a loss without classes, or rows that do not fit (`DataError`).
+        """
+        _ = self.classes_
+        return self._probabilities(self.linear_predictor(source, unknown=unknown))
+
+    def columns_of(self, source: Any, *, unknown: str = "refuse") -> dict[str, Array]:
+        """Return what `fedcon predict` writes of each row, by the name of its column.
+
+        "prediction", "linear_predictor" and "probability" (that the outcome is positive); of a
+        multinomial loss "prediction" and "probability [class]" for each class.
+        """
+        scores = self.linear_predictor(source, unknown=unknown)
+        found = {"prediction": self._predicted(scores)}
+        if scores.ndim == 1:
+            found["linear_predictor"] = scores
+        if self.schema.loss == "logistic":
+            found["probability"] = self._probabilities(scores)[:, 1]
+        elif self.schema.loss == "multinomial":
+            each = self._probabilities(scores).T
+            found |= {
+                f"probability [{mark}]": own
+                for mark, own in zip(self.schema.classes, each, strict=True)
+            }
+        return found
+
+    def _table(self, source: Any, unknown: str) -> Table:
+        return source if isinstance(source, Table) else self.rows(source, unknown=unknown).table
+
+    def _predicted(self, scores: Array) -> Array:
+        loss = self.schema.loss
+        if loss == "logistic":
+            return (scores > 0).astype(int)
+        if loss == "multinomial":
+            likeliest: Array = self.classes_[scores.argmax(axis=1)]
+            return likeliest
+        if loss == "poisson":
+            with np.errstate(over="ignore"):
+                expected: Array = np.exp(scores)
+            return expected
+        return scores
+
+    def _probabilities(self, scores: Array) -> Array:
+        from scipy.special import expit, softmax
+
+        if self.schema.loss == "logistic":
+            return np.stack([expit(-scores), expit(scores)], axis=1)
+        probabilities: Array = softmax(scores, axis=1)
+        return probabilities
+
+    # --- as a file -------------------------------------------------------------------------------
+
+    def write(self, folder: Path) -> None:
+        """Write `model.json` into a folder."""
+        write_text(folder / NAME, json.dumps(self._content(), indent=1, ensure_ascii=False) + "\n")
+
+    def _content(self) -> dict[str, Any]:
+        prepared, schema = self.preparation, self.schema
+        columns, units = len(prepared.names), prepared.in_units(self.x)
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "loss": schema.loss,
+            "link": LINKS[schema.loss],
+            "classes": list(schema.classes),
+            "columns": self._columns() | {"coefficient": units[:columns].tolist()},
+            "intercept": units[columns].tolist() if len(units) > columns else None,
+            "covariance": None if self.covariance is None else self.covariance.tolist(),
+            "x": self.x.tolist(),
+            "preparation": {
+                name: np.asarray(getattr(prepared, name)).tolist() for name in _PREPARED
+            }
+            | {
+                "categories": {name: list(own) for name, own in prepared.categories.items()},
+                "numeric": prepared.numeric,
+                "width": prepared.width,
+                "left_out": dict(prepared.left_out),
+            },
+            "schema": schema.stated,
+            "clients": {"names": list(self.clients), "rows": list(prepared.rows)},
+            "versions": dict(self.versions or {}),
+        }
+        if not np.isfinite(self.x).all():  # JSON has no such numbers
+            content["x"] = content["intercept"] = content["columns"]["coefficient"] = None
+        return content
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """Return what each column is made of."""
+        prepared, schema = self.preparation, self.schema
+        features: list[tuple[str, str | None, str]] = [
+            (feature.name, None, feature.transform) for feature in schema.numeric
+        ]
+        for feature in schema.categorical:
+            known = prepared.categories[feature.name]
+            features += [(feature.name, own or None, "none") for own in dummies(feature, known)]
+        if schema.sparse:
+            found = [(name, None, "none") for name in prepared.names]
+        else:
+            found = [features[j] for j in np.asarray(prepared.kept).tolist()]
+        return {
+            "name": list(prepared.names),
+            "feature": [name for name, _, _ in found],
+            "category": [category for _, category, _ in found],
+            "transform": [transform for _, _, transform in found],
+            "missing": prepared.means.tolist(),
+            "mean": prepared.means.tolist(),
+            "scale": prepared.scales.tolist(),
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> FittedModel:
+        """Return the model in a file.
+
+        Raises
+        ------
+        ConfigError
+            If there is none, it is damaged, of a later version, or holds no finite numbers.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot read {path}: {error.strerror}: a run on tables writes {NAME} into its "
+                "folder when it ends"
+            ) from None
+        except (ValueError, RecursionError):
+            raise ConfigError(f"{path} is damaged: play the run again") from None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ConfigError(f"{path} holds no model of flower-fedcon")
+        if content.get("version") != VERSION:
+            raise ConfigError(
+                f"{path} has version {content.get('version')!r}, and this flower-fedcon reads "
+                f"version {VERSION}: install the one that wrote it, or a later one"
+            )
+        if content.get("x") is None:
+            raise ConfigError(f"{path}: the run has diverged, its model predicts nothing")
+        try:
+            return cls._of_content(content)
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+            raise ConfigError(f"{path} is damaged ({error!r}): play the run again") from None
+
+    @classmethod
+    def _of_content(cls, content: Mapping[str, Any]) -> FittedModel:
+        schema, prepared = Schema.load(content["schema"]), content["preparation"]
+        x, covariance = np.array(content["x"], dtype=np.float64), content["covariance"]
+        preparation = Preparation(
+            schema=schema.digest,
+            names=tuple(map(str, content["columns"]["name"])),
+            groups=tuple(map(int, prepared["groups"])),
+            means=np.array(prepared["means"], dtype=np.float64),
+            scales=np.array(prepared["scales"], dtype=np.float64),
+            kept=np.array(prepared["kept"], dtype=np.int64),
+            categories={k: tuple(map(str, v)) for k, v in prepared["categories"].items()},
+            left_out=dict(prepared["left_out"]),
+            rows=tuple(map(int, content["clients"]["rows"])),
+            width=int(prepared["width"]),
+            numeric=int(prepared["numeric"]),
+            standardized=schema.standardize,
+            loss=schema.loss,
+            classes=schema.classes,
+            stated=schema,
+        )
+        columns = len(preparation.names)
+        sizes = {len(preparation.means), len(preparation.scales), len(preparation.kept)}
+        if x.shape != schema.model_shape(columns) or sizes != {columns}:
+            raise ValueError("its arrays differ in length")
+        if not (np.isfinite(x).all() and (preparation.scales > 0).all()):
+            raise ValueError("numbers that cannot be used")
+        known = None if covariance is None else np.array(covariance, dtype=np.float64)
+        clients = tuple(map(str, content["clients"]["names"]))
+        return cls(schema, preparation, x, known, clients, dict(content["versions"]))
+
+
+def load_model(run_dir: str | Path) -> FittedModel:
+    """Return the model that a run on tables has left in its folder.
+
+    Parameters
+    ----------
+    run_dir : path
+
+    Raises
+    ------
+    ConfigError
+        If the folder has no `model.json`, or it cannot be used.
+
+    See Also
+    --------
+    FittedModel : its `predict` and `predict_proba`, with an example.
+    """
+    return FittedModel.read(Path(run_dir) / NAME)
+
+
+def _cells(path: Path, source: Any, wanted: Sequence[str]) -> Cells:
+    """Return the cells of a data frame, or of a dict of arrays."""
+    frame = hasattr(source, "columns") and hasattr(source, "iloc")
+    if not frame and not isinstance(source, Mapping):
+        raise ConfigError(
+            f"rows to predict for must be a file, a data frame or a dict of arrays, got "
+            f"{type(source).__name__}"
+        )
+    names = [str(name) for name in (source.columns if frame else source)]
+    columns: dict[str, Any] = {}
+    for place, name in enumerate(names):
+        if name not in wanted:
+            continue
+        if name in columns:
+            raise DataError(f"{path}: {names.count(name)} columns are called {name!r}: name one so")
+        given = source.iloc[:, place] if frame else source[name]
+        columns[name] = _column(given)
+    lengths = {len(column) for column in columns.values()}
+    if len(lengths) > 1:
+        raise ConfigError(f"columns of rows to predict for have different lengths: {lengths}")
+    rows = lengths.pop() if lengths else 0
+    return Cells(path, tuple(names), columns, np.arange(1, rows + 1))
+
+
+def _column(given: Any) -> Any:
+    """Return a column as `raw_cells` has it: numbers, or objects, None where nothing is."""
+    array = np.asarray(given)
+    if array.ndim != 1:
+        raise ConfigError(f"a column of rows to predict for has one axis, got {array.ndim}")
+    if array.dtype.kind in "fiu":
+        return array
+    absent = getattr(given, "isna", None)
+    missing = np.asarray(absent()) if callable(absent) else np.zeros(len(array), dtype=bool)
+    cells = [None if gone else cell for cell, gone in zip(array.tolist(), missing, strict=True)]
+    found = np.empty(len(cells), dtype=object)
+    found[:] = cells
+    return found
+
+
+__all__ = ["FittedModel", "Rows", "load_model"]
