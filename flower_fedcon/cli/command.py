@@ -85,7 +85,7 @@ _add(run_commands.tune, "fedcon tune sims/digits_l1.toml --grid client_lr=0.1,0.
      "fedcon tune sims/digits_l1.toml")  # fmt: skip
 _add(path_command.path, "fedcon path sims/digits_l1.toml --num 20 --folds 5 -o path.csv")
 _add(predict_command.predict, "fedcon predict runs/heart new.csv -o predictions.csv",
-     "fedcon predict runs/heart new.csv -o predictions.csv --keep patient --unknown missing")  # fmt: skip
+     "fedcon predict runs/heart new.csv -o out.csv --keep patient --unknown missing")  # fmt: skip
 _add(laboratory.reproduce, "fedcon reproduce --quick",
      "fedcon reproduce fedfw_lasso --json claims.json")  # fmt: skip
 _add(run_commands.plot, "fedcon plot runs/lasso runs/lasso-2 -o residual.png",

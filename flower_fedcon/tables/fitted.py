@@ -10,8 +10,8 @@
     classes           of a multinomial loss, in the order of its coefficients
     columns           of each of the model's columns `name`, `feature` (the table's column),
                       `category` (null of a numeric one), `transform`, `missing` (what stands for a
-                      missing value), `mean`, `scale` and `coefficient`: in the column's own unit; of a
-                      multinomial loss a list by class
+                      missing value), `mean`, `scale` and `coefficient`: in the column's own unit,
+                      of a multinomial loss a list by class
     intercept         for a row of zeros; null without one
     covariance        of the columns' coefficients and the intercept, in these units, and in this
                       order; null where no inference was asked for
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FittedModel:
-    """A model of a run on tables, applied to rows that the run has not seen.
+    r"""A model of a run on tables, applied to rows that the run has not seen.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class FittedModel:
     >>> from flower_fedcon.strategies import FedNewton
     >>> folder = Path(tempfile.mkdtemp())
     >>> for site, rows in (("north", "1,1 2,3 3,5"), ("south", "4,7 5,9 6,11")):
-    ...     _ = (folder / f"{site}.csv").write_text("dose,effect\\n" + rows.replace(" ", "\\n"))
+    ...     _ = (folder / f"{site}.csv").write_text("dose,effect\n" + rows.replace(" ", "\n"))
     >>> schema = {"target": "effect", "features": {"dose": "numeric"}}
     >>> problem = tables(data=f"{folder}/*.csv", schema=schema)
     >>> run = simulate(FedNewton(), problem, num_rounds=2, run_dir=folder / "run")

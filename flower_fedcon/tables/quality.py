@@ -1,0 +1,465 @@
+"""How good a model is on the rows that sites hold out: sums that a site tells, and what they say.
+
+A site tells, at a model, of its n rows held out (`NUMBERS`):
+
+numbers : 10 numbers
+    n; the sum of the outcomes; the deviance, and that of the site's own mean; the sum of squared
+    errors (of probabilities: Brier's); the site's own AUC, calibration intercept and slope and
+    intercept at the slope 1; and whether these have an estimate (1 or 0).
+counts : 4 x 1,000 numbers, of a logistic loss
+    By bin of the predicted probability the rows without the event, those with it, and the sum of
+    their probabilities. Bins are merged with the next until neither count is below the node's
+    `min_rows` but 0, the last ones with those before; a merged bin stands at its last one, and the
+    fourth row says where it begins: after the one before it.
+
+A site with fewer rows than `min_rows`, or of a logistic loss with fewer of either class, tells
+zeros.
+
+Of the counts over sites follow the pooled ROC curve and AUC, in which rows of different sites are
+compared, too. A pair whose order the bins do not tell counts half: the AUC is known up to half the
+share of such pairs. The calibration line is the generalized linear model of the outcome on the
+linear predictor: intercept and slope (0 and 1 of a model that is calibrated), and the intercept
+with the slope held at 1 (calibration in the large). For the pooled one sites tell score and
+information, 7 numbers, at each step of Newton's method (`calibration_sums`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import first_few
+from flower_fedcon.tables.held_out import HeldOut, auc
+from flower_fedcon.validation import Array
+
+BINS = 1000
+NUMBERS = (
+    "rows", "outcomes", "deviance", "null_deviance", "squares", "auc", "intercept", "slope",
+    "in_the_large", "calibrated",
+)  # fmt: skip
+CALIBRATION = 7
+"""How many numbers a step of the calibration line takes: scores and information of both models."""
+LOSSES = ("logistic", "squared", "huber", "poisson")
+_WHY_NOT = {
+    "multinomial": "accuracy and loss alone are offered of a multinomial model",
+    "cox": "the concordance alone is offered of a Cox model, whose baseline hazards stay at sites",
+}
+_STEPS, _SMALL = 50, 1e-10  # of Newton's method, and a step that ends it
+_FAR = 1e3  # a slope beyond which the line runs away: outcomes are separated
+_GROUPS = 10  # points of a calibration curve
+
+
+def why_absent(loss: str, held_out: Sequence[str]) -> str:
+    """Return why nothing of this is known of a model; "" if it is.
+
+    >>> why_absent("logistic", ["test_auc"]), why_absent("squared", [])
+    ('', 'no rows are held out: give the schema a test_fraction')
+    """
+    if loss not in LOSSES:
+        return _WHY_NOT[loss]
+    return "" if held_out else "no rows are held out: give the schema a test_fraction"
+
+
+# --- at a site -----------------------------------------------------------------------------------
+
+
+def quality_sums(held: HeldOut, x: Array) -> dict[str, Array]:
+    """Return what a site tells of a model; see the module.
+
+    Parameters
+    ----------
+    held : HeldOut
+    x : array
+        The model.
+    """
+    binned = held.loss == "logistic"
+    counts = {"counts": np.zeros((4, BINS))} if binned else {}
+    if not _tells(held):
+        return {"numbers": np.zeros(len(NUMBERS)), **counts}
+    scores, y = _scores(held, x)
+    mean = expected(held.loss, scores)
+    found = {
+        "rows": float(len(y)),
+        "outcomes": math.fsum(y.tolist()),
+        "deviance": deviance(held.loss, y, mean),
+        "null_deviance": deviance(held.loss, y, np.full(len(y), y.mean())),
+        "squares": math.fsum(np.square(y - mean).tolist()),
+    }
+    line = Line.fit(lambda at: _calibration(held.loss, scores, y, at))
+    if line is not None:
+        found |= {"intercept": line.intercept, "slope": line.slope,
+                  "in_the_large": line.in_the_large, "calibrated": 1.0}  # fmt: skip
+    if binned:
+        found["auc"] = auc(scores, y > 0)[0]
+        counts["counts"] = binned_counts(mean, y > 0, held.least)
+    return {"numbers": np.array([found.get(name, 0.0) for name in NUMBERS]), **counts}
+
+
+def calibration_sums(held: HeldOut, x: Array, at: Array) -> dict[str, Array]:
+    """Return what a site tells at a step towards the pooled calibration line.
+
+    Parameters
+    ----------
+    held : HeldOut
+    x : array
+    at : array, shape (3,)
+        Intercept and slope, and the intercept at the slope 1.
+    """
+    if not _tells(held):
+        return {"calibration": np.zeros(CALIBRATION)}
+    return {"calibration": _calibration(held.loss, *_scores(held, x), at)}
+
+
+def binned_counts(probabilities: Array, event: Any, least: int) -> Array:
+    """Return rows without the event and with it, the sum of probabilities, and where bins begin.
+
+    >>> found = binned_counts(np.array([0.1, 0.2, 0.2, 0.7]), np.array([0, 0, 1, 1], bool), 2)
+    >>> np.flatnonzero(found[0]).tolist(), found[:, 700].tolist()
+    ([700], [2.0, 2.0, 1.2, 0.0])
+    """
+    places = np.minimum((probabilities * BINS).astype(np.intp), BINS - 1)
+    raw = np.zeros((3, BINS))
+    for row, weight in enumerate((~event, event, probabilities)):
+        raw[row] = np.bincount(places, weight, minlength=BINS)
+    found, first, last = np.zeros((4, BINS)), 0, -1
+    for end in range(BINS):
+        sums = raw[:, first : end + 1].sum(axis=1)
+        if sums[:2].any() and all(n == 0 or n >= least for n in sums[:2].tolist()):
+            # Where the first of few rows lies would be told of a bin that begins with it.
+            found[:3, end], found[3, end] = sums, end if least == 1 else first
+            first, last = end + 1, end
+    rest = raw[:, first:].sum(axis=1)
+    while rest[:2].any():  # too few at the end: they join the bins before
+        rest += found[:3, last]
+        first = int(found[3, last])
+        found[:, last] = 0.0
+        before = np.flatnonzero(found[:2].any(axis=0))
+        if all(n == 0 or n >= least for n in rest[:2].tolist()):
+            found[:3, -1], found[3, -1] = rest, first
+            break
+        last = int(before[-1])
+    return found
+
+
+def expected(loss: str, scores: Array) -> Array:
+    """Return the expected outcomes: the inverse link of linear predictors."""
+    from scipy.special import expit
+
+    if loss == "logistic":
+        means: Array = expit(scores)
+        return means
+    return np.exp(np.minimum(scores, 700.0)) if loss == "poisson" else scores
+
+
+def deviance(loss: str, y: Array, mean: Array) -> float:
+    """Return the sum of the rows' deviances."""
+    from scipy.special import xlogy
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if loss == "logistic":
+            each = -2.0 * (xlogy(y, mean) + xlogy(1.0 - y, 1.0 - mean))
+        elif loss == "poisson":
+            each = 2.0 * (xlogy(y, y) - xlogy(y, mean) - y + mean)
+        else:
+            each = np.square(y - mean)
+    return math.fsum(np.minimum(each, 1e100).tolist())
+
+
+def _tells(held: HeldOut) -> bool:
+    n = len(held.y)
+    if held.loss not in LOSSES or n < max(1, held.least):
+        return False
+    rarer = min(int((held.y > 0).sum()), int((held.y <= 0).sum()))
+    return held.loss != "logistic" or rarer >= held.least
+
+
+def _scores(held: HeldOut, x: Array) -> tuple[Array, Array]:
+    y = (held.y > 0).astype(np.float64) if held.loss == "logistic" else held.y
+    return held.A @ x[:-1] + x[-1], y
+
+
+def _calibration(loss: str, scores: Array, y: Array, at: Array) -> Array:
+    """Return the score and the information of both models at a point."""
+
+    def slopes(predictor: Array) -> tuple[Array, Array]:
+        mean = expected(loss, predictor)
+        curved = mean * (1.0 - mean) if loss == "logistic" else mean
+        return y - mean, curved if loss in ("logistic", "poisson") else np.ones(len(y))
+
+    residual, weight = slopes(at[0] + at[1] * scores)
+    alone, own = slopes(at[2] + scores)
+    sums = (residual, residual * scores, weight, weight * scores, weight * scores**2, alone, own)
+    return np.array([math.fsum(each.tolist()) for each in sums])
+
+
+# --- on the server -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """A calibration line, with its standard errors.
+
+    Attributes
+    ----------
+    intercept, slope, in_the_large : float
+    intercept_bse, slope_bse, in_the_large_bse : float
+        By the information; of a squared loss for residuals of variance 1.
+    steps : int
+        Of Newton's method.
+    """
+
+    intercept: float
+    slope: float
+    in_the_large: float
+    intercept_bse: float
+    slope_bse: float
+    in_the_large_bse: float
+    steps: int
+
+    @classmethod
+    def fit(cls, sums: Callable[[Array], Array]) -> Line | None:
+        """Return the line whose scores vanish; None where there is none.
+
+        Parameters
+        ----------
+        sums : callable
+            Returns `calibration_sums` over all sites at a point.
+        """
+        at = np.array([0.0, 1.0, 0.0])
+        for steps in range(1, _STEPS + 1):
+            s = sums(at)
+            information = np.array([[s[2], s[3]], [s[3], s[4]]])
+            if not (np.isfinite(s).all() and s[6] > 0) or _singular(information):
+                return None
+            step = np.append(np.linalg.solve(information, s[:2]), s[5] / s[6])
+            # Far out a whole step overshoots: no step is longer than 2 in the intercepts' scale.
+            at = at + step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-300))
+            if not abs(at[1]) < _FAR:
+                return None
+            if float(np.abs(step).max()) <= _SMALL * max(1.0, float(np.abs(at).max())):
+                errors = np.sqrt(np.append(np.diag(np.linalg.inv(information)), 1.0 / s[6]))
+                return cls(*at.tolist(), *errors.tolist(), steps)
+        return None
+
+
+def _singular(information: Array) -> bool:
+    scale = information[0, 0] * information[1, 1]
+    return not scale > 0 or float(np.linalg.det(information)) <= 1e-12 * scale
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a model is on rows held out, at each site and over all.
+
+    Attributes
+    ----------
+    loss : str
+    sites : dict of dict
+        By site its numbers: "rows", "auc" (exact), "calibration_intercept", "calibration_slope",
+        "calibration_in_the_large", "brier" or "mse", "deviance_explained".
+    pooled : dict
+        The same over all sites' rows, with "auc_error", the most by which "auc" can be wrong, and
+        standard errors of the calibration line ("..._bse").
+    roc : dict
+        "false_positive_rate", "true_positive_rate", "threshold", pooled.
+    curve : dict
+        Of tenths of the rows by probability: "predicted" and "observed" shares, and "rows".
+    absent : dict
+        By site, or "pooled" and quantity, why something is not known.
+    """
+
+    loss: str
+    sites: dict[str, dict[str, float]]
+    pooled: dict[str, float]
+    roc: dict[str, list[float]] = field(default_factory=dict)
+    curve: dict[str, list[float]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        loss: str,
+        told: Mapping[str, Mapping[str, Array]],
+        calibration: Callable[[Array], Array],
+    ) -> Quality:
+        """Return what follows of all sites' `quality_sums`.
+
+        Parameters
+        ----------
+        loss : str
+        told : dict of dict
+            By site.
+        calibration : callable
+            Returns the sum over sites of their `calibration_sums` at a point.
+        """
+        numbers = {
+            site: dict(zip(NUMBERS, own["numbers"].tolist(), strict=True))
+            for site, own in told.items()
+        }
+        absent, sites = {}, {}
+        for site, own in numbers.items():
+            if not own["rows"]:
+                absent[site] = "too few rows held out, or of one class (the node's min_rows)"
+                continue
+            sites[site] = _of_site(loss, own)
+            if not own["calibrated"]:
+                absent[f"{site}: calibration"] = _NO_LINE
+        using = [numbers[site] for site in sites]
+        if not using:
+            return cls(loss, {}, {}, absent=absent)
+        pooled = _pooled(loss, using)
+        line = Line.fit(calibration)
+        if line is None:
+            absent["pooled: calibration"] = _NO_LINE
+        else:
+            for name in ("intercept", "slope", "in_the_large"):
+                pooled[f"calibration_{name}"] = getattr(line, name)
+                scale = 1.0
+                if loss in ("squared", "huber"):
+                    scale = math.sqrt(pooled["mse"])
+                pooled[f"calibration_{name}_bse"] = scale * getattr(line, f"{name}_bse")
+        roc: dict[str, list[float]] = {}
+        curve: dict[str, list[float]] = {}
+        if loss == "logistic":
+            counts = [told[site]["counts"] for site in sites]
+            pooled["auc"], pooled["auc_error"] = pooled_auc(counts)
+            roc, curve = _roc(sum(counts)), _curve(sum(counts))
+        return cls(loss, sites, pooled, roc, curve, absent)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """All of it, as it is written to `quality.json`."""
+        return {
+            "loss": self.loss, "rows": "held out", "pooled": self.pooled, "sites": self.sites,
+            "roc": self.roc, "calibration_curve": self.curve, "absent": self.absent,
+        }  # fmt: skip
+
+    @property
+    def lines(self) -> list[str]:
+        """What a report says of it, a line each."""
+        if not self.pooled:
+            return [f"quality on rows held out: of no site ({first_few(list(self.absent))})"]
+        found = []
+        pooled = self.pooled
+        if "auc" in pooled:
+            found.append(
+                f"AUC of all sites' rows together: {pooled['auc']:.4f}, by binned scores: at most "
+                f"{pooled['auc_error']:.2g} off"
+            )
+        parts = (("calibration_slope", "calibration slope"),
+                 ("calibration_intercept", "calibration intercept"),
+                 ("calibration_in_the_large", "calibration in the large"),
+                 ("brier", "Brier score"), ("mse", "mean squared error"),
+                 ("deviance_explained", "deviance explained"))  # fmt: skip
+        for name, words in parts:
+            each = [f"{site} {own[name]:.4f}" for site, own in self.sites.items() if name in own]
+            if name in pooled:
+                error = pooled.get(f"{name}_bse")
+                also = "" if error is None else f" (s.e. {error:.4f})"
+                each.append(f"together {pooled[name]:.4f}{also}")
+            if each:
+                found.append(f"{words}: {', '.join(each)}")
+        found += [f"not known: {what}: {why}" for what, why in self.absent.items()]
+        return found
+
+
+_NO_LINE = "no line: outcomes are separated by the predictions, or these are all alike"
+
+
+def _of_site(loss: str, own: Mapping[str, float]) -> dict[str, float]:
+    found = {"rows": own["rows"], **_shares(loss, own, own["null_deviance"])}
+    if own["calibrated"]:
+        for name in ("intercept", "slope", "in_the_large"):
+            found[f"calibration_{name}"] = own[name]
+    if loss == "logistic":
+        found |= {"events": own["outcomes"], "auc": own["auc"]}
+    return found
+
+
+def _shares(loss: str, sums: Mapping[str, float], null: float) -> dict[str, float]:
+    name = "brier" if loss == "logistic" else "mse"
+    found = {name: sums["squares"] / sums["rows"]}
+    if null > 0:
+        found["deviance_explained"] = 1.0 - sums["deviance"] / null
+    return found
+
+
+def _pooled(loss: str, sites: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return what sums over sites say; deviances are about the mean of all."""
+    sums = {name: math.fsum(own[name] for own in sites) for name in NUMBERS[:5]}
+    mean = sums["outcomes"] / sums["rows"]
+    null = sums["null_deviance"]
+    for own in sites:  # about the mean of all, in place of the site's
+        n = own["rows"]
+        at = own["outcomes"] / n
+        null += n * deviance(loss, np.array([at]), np.array([mean]))
+        if loss == "logistic":  # whose outcomes are no rates: the entropy of the site's mean
+            null -= n * deviance(loss, np.array([at]), np.array([at]))
+    found = {"rows": sums["rows"], **_shares(loss, sums, null)}
+    return found | ({"events": sums["outcomes"]} if loss == "logistic" else {})
+
+
+def pooled_auc(counts: Sequence[Array]) -> tuple[float, float]:
+    """Return the AUC over all sites' rows by their binned counts, and how far it may be off.
+
+    Parameters
+    ----------
+    counts : sequence of array, shape (4, bins)
+        Of each site, as `binned_counts` returns them.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> p = rng.random(100)
+    >>> site = binned_counts(p, rng.random(100) < p, 1)
+    >>> value, error = pooled_auc([site])
+    >>> 0 <= error < 1e-3
+    True
+    """
+    ends, begins = np.zeros(BINS + 1), np.zeros(BINS + 1)  # of rows without the event, cumulated
+    for own in counts:
+        used = np.flatnonzero(own[0])
+        np.add.at(ends, used + 1, own[0, used])
+        np.add.at(begins, own[3, used].astype(np.intp) + 1, own[0, used])
+    below, begun = np.cumsum(ends), np.cumsum(begins)
+    total = right = wrong = 0.0
+    without = float(below[-1])
+    for own in counts:
+        used = np.flatnonzero(own[1])
+        events, first = own[1, used], own[3, used].astype(np.intp)
+        total += float(events.sum()) * without
+        right += float(events @ below[first])  # bins that end before this one begins
+        wrong += float(events @ (without - begun[used + 1]))  # and that begin after its end
+    unsure = total - right - wrong
+    return (right + 0.5 * unsure) / total, 0.5 * unsure / total
+
+
+def _roc(counts: Array) -> dict[str, list[float]]:
+    """Return the curve through the bins that hold rows, from the highest one down."""
+    used = np.flatnonzero(counts[:2].any(axis=0))[::-1]
+    without, events = np.cumsum(counts[0, used]), np.cumsum(counts[1, used])
+    return {
+        "false_positive_rate": [0.0, *(without / without[-1]).tolist()],
+        "true_positive_rate": [0.0, *(events / events[-1]).tolist()],
+        "threshold": [1.0, *(used / BINS).tolist()],
+    }
+
+
+def _curve(counts: Array) -> dict[str, list[float]]:
+    """Return predicted and observed shares of tenths of the rows, as nearly as bins tell."""
+    rows = counts[0] + counts[1]
+    middle = np.cumsum(rows) - 0.5 * rows
+    group = np.minimum((_GROUPS * middle / rows.sum()).astype(np.intp), _GROUPS - 1)
+    n, events, predicted = (
+        np.bincount(group, each, minlength=_GROUPS) for each in (rows, counts[1], counts[2])
+    )
+    used = n > 0
+    return {
+        "predicted": (predicted[used] / n[used]).tolist(),
+        "observed": (events[used] / n[used]).tolist(),
+        "rows": n[used].tolist(),
+    }
