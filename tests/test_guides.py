@@ -269,7 +269,7 @@ def test_the_simulation_of_flower(capsys):
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def test_csv_files_become_a_model(tmp_path):
+def test_csv_files_become_a_model(tmp_path, monkeypatch, capsys):
     """The page's files, by the page's commands."""
     tables = page("tables")
     for block in [blocks("python", tables)[0], *blocks("toml", tables)]:
@@ -277,6 +277,12 @@ def test_csv_files_become_a_model(tmp_path):
     told = bash(blocks("bash", tables)[0].replace("python ", f"{sys.executable} "), tmp_path)
     assert "south.csv fits: 75 rows to train on, 25 held out" in told
     assert blocks("text", tables)[0] in told
+    assert "predictions for 100 rows: run/predictions.csv" in told
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks("python", tables)[2], tables, "exec"), {})
+    first, second = map(float, capsys.readouterr().out.strip("[] \n").split())
+    assert first == pytest.approx(3, abs=0.2)  # 2 dose, and 1 where sex is m
+    assert second == pytest.approx(1, abs=0.2)
 
 
 def without(report: str, start: str) -> list[str]:

@@ -111,6 +111,7 @@ PASTED = {
         ("python", f"{GUIDES}test_four_files_become_a_model"),
         ("text", f"{GUIDES}test_four_files_become_a_model"),
         ("bash", f"{NODES}test_four_files_on_four_nodes"),  # and _from_the_shell
+        ("python", f"{GUIDES}test_csv_files_become_a_model"),
     ],
     "docs/training_loops.md": [
         ("diff", f"{GUIDES}test_the_diff_is_the_example_s"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,18 @@ import numpy as np
 
 from flower_fedcon.core.preparing import STAGES, Preparing
 from flower_fedcon.core.protocol import EXAMPLES, UNIFORM, WEIGHTINGS, Reply, Request
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import natural, paths_of
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.problems.stated import stated
-from flower_fedcon.regularizers import L1, GroupLasso, Regularizer, WithIntercept
+from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, WithIntercept
+from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.contrasts import check_comparable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
-from flower_fedcon.validation import choice, count, nonnegative
+from flower_fedcon.validation import Array, choice, count, nonnegative
 
 _WORK = 1e9  # multiplications that may go into collinear columns: half a second
 _log = logging.getLogger("flwr")
@@ -37,7 +38,9 @@ def tables(
     client_column: str | None = None,
     partition: dict[str, Any] | None = None,
     l1: float = 0.0,
+    l2: float = 0.0,
     penalty: str = "l1",
+    penalty_factor: dict[str, float] | None = None,
     weighting: str = "examples",
     min_rows: int = 1,
 ) -> FederatedProblem:
@@ -68,9 +71,16 @@ def tables(
         partition` draws who holds what.
     l1 : float
         The penalty's weight, lambda >= 0, for the mean loss over all rows (or over all clients).
+    l2 : float
+        That of the square, l2/2 ||w||^2: with l1 the elastic net, whose `l1_ratio` in scikit-learn
+        and glmnet is l1 / (l1 + l2), and whose `alpha`, or lambda, is l1 + l2.
     penalty : {"l1", "group"}
         "group" keeps or drops all columns of a categorical feature together: the group lasso, with
         the weight l1 sqrt(columns of the feature).
+    penalty_factor : dict of float, optional
+        By column of the table, or of the model ("sex=m"), what the penalty's weights are multiplied
+        by: 1 for all others, 0 for columns that are not penalised. They count as they are given;
+        glmnet divides its `penalty.factor` by their mean over the model's columns.
     weighting : {"examples", "uniform"}
         Whether each row counts alike, or by its weight, as in pooled data; or each client.
     min_rows : int
@@ -95,7 +105,14 @@ def tables(
     """
     read, names = clients_of(data, schema, client_column, partition)
     return prepared_problem(
-        read, names, l1=l1, penalty=penalty, weighting=weighting, min_rows=min_rows
+        read,
+        names,
+        l1=l1,
+        l2=l2,
+        penalty=penalty,
+        penalty_factor=penalty_factor,
+        weighting=weighting,
+        min_rows=min_rows,
     )
 
 
@@ -134,7 +151,9 @@ def prepared_problem(
     names: Sequence[str],
     *,
     l1: float = 0.0,
+    l2: float = 0.0,
     penalty: str = L1_NORM,
+    penalty_factor: Mapping[str, float] | None = None,
     weighting: str = EXAMPLES,
     min_rows: int = 1,
 ) -> FederatedProblem:
@@ -158,7 +177,7 @@ def prepared_problem(
         _log.info("tables: %d rows of %d clients, %d columns", rows, len(clients), columns)
     return FederatedProblem(
         objectives,
-        regularizer=regularizer(schema, preparation, l1, penalty),
+        regularizer=regularizer(schema, preparation, l1, penalty, l2, penalty_factor),
         weights=None if weighting == UNIFORM else preparation.weights,
         names=names,
         metrics={"nonzeros": lambda x: float(np.count_nonzero(x[:columns].any(axis=-1)
@@ -180,16 +199,55 @@ def prepare(clients: Sequence[Table], names: Sequence[str], min_rows: int = 1) -
 
 
 def regularizer(
-    schema: Schema, preparation: Preparation, l1: float, penalty: str = L1_NORM
+    schema: Schema,
+    preparation: Preparation,
+    l1: float,
+    penalty: str = L1_NORM,
+    l2: float = 0.0,
+    penalty_factor: Mapping[str, float] | None = None,
 ) -> Regularizer:
     """Return the penalty of a model of these columns, which leaves the intercept free."""
-    weight = nonnegative("l1", l1)
-    psi: Regularizer = L1(weight)
+    weight, square = nonnegative("l1", l1), nonnegative("l2", l2)
+    factors = _factors(schema, preparation, penalty_factor or {})
+    psi: Regularizer
     if choice("penalty", penalty, PENALTIES) == GROUP:
+        if square:
+            raise ConfigError(f'l2 = {l2:g} is for penalty = "l1": leave it out of the group lasso')
         labels = np.unique(preparation.groups, return_inverse=True)[1]
-        sizes = np.bincount(labels)
-        psi = GroupLasso(weight * np.sqrt(sizes), labels)
+        least, most = (np.full(labels.max() + 1, end) for end in (np.inf, 0.0))
+        np.minimum.at(least, labels, factors)
+        np.maximum.at(most, labels, factors)
+        if (least != most).any():
+            raise ConfigError(
+                "penalty_factor differs within a feature, whose columns the group lasso keeps or "
+                "drops together: name the feature, not its columns"
+            )
+        psi = GroupLasso(weight * np.sqrt(np.bincount(labels)) * most, labels)
+    elif penalty_factor:
+        shape = schema.model_shape(len(factors))[1:]
+        each = np.broadcast_to(factors.reshape(-1, *(1 for _ in shape)), (len(factors), *shape))
+        psi = Entrywise(weight * each, square * each)
+    else:
+        psi = ElasticNet(weight, square) if square else L1(weight)
     return psi if schema.loss == "cox" else WithIntercept(psi)
+
+
+def _factors(schema: Schema, preparation: Preparation, given: Mapping[str, float]) -> Array:
+    """Return what the penalty of each of the model's columns is multiplied by."""
+    names, features = preparation.names, schema.names
+    found = np.ones(len(names))
+    for name, factor in given.items():
+        value = nonnegative(f"penalty_factor of {name!r}", factor)
+        if name in names:
+            found[names.index(name)] = value
+        elif name in features:
+            own = np.array(preparation.groups) == features.index(name)
+            named = [j for j in np.flatnonzero(own) if names[j] not in given]
+            found[named] = value
+        elif name not in preparation.left_out:
+            known = nearest(name, [*features, *names])
+            raise ConfigError(f"penalty_factor names {name!r}, which is no column: {known}")
+    return found
 
 
 def client_names(paths: Sequence[str]) -> list[str]:
