@@ -229,7 +229,8 @@ class Schema:
         features: dict[str, Any] = {}
         for feature in self.features:
             own = _unlike_default(feature) | {"type": feature.type}
-            features[own.pop("name")] = own if len(own) > 1 else feature.type
+            del own["name"]
+            features[feature.name] = own if len(own) > 1 else feature.type
         found["features"] = features or "all"
         if found["loss"] == replace(self, loss="").loss:
             del found["loss"]
