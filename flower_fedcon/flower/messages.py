@@ -221,8 +221,8 @@ def named_record(
 
 
 def named_arrays(record: ArrayRecord) -> dict[str, Array]:
-    """Return the arrays of a record by name, in its order; nothing is unpickled."""
-    return {k: load_array(array.data) for k, array in record.items() if k != "_empty"}
+    """Return the arrays of a record by name, in its order, to be read; nothing is unpickled."""
+    return {k: load_array(array.data, own=False) for k, array in record.items() if k != "_empty"}
 
 
 def own_arrays(record: ArrayRecord) -> dict[str, Array]:

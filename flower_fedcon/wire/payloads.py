@@ -77,12 +77,12 @@ def save_array(array: Array) -> bytes:
     return b"".join([header.getvalue(), whole.reshape(-1).view(np.uint8).data])
 
 
-def load_array(data: bytes) -> Array:
+def load_array(data: bytes, *, own: bool = True) -> Array:
     """Return the array in `data`, which is in NumPy's format.
 
     The header's shape is checked against the bytes that are really there before anything is
     allocated, and only plain numbers are read: a sender cannot choose an allocation size or a
-    type.
+    type. Without `own` the array lies in `data`, as far as its order allows, and is read-only.
 
     Raises
     ------
@@ -105,5 +105,7 @@ def load_array(data: bytes) -> Array:
         array = flat.reshape(shape, order="F" if fortran else "C")
     except Exception as error:  # NumPy parses the header as Python: anything may go wrong
         raise ConfigError(f"not an array in NumPy's format: {error!r}"[:300]) from None
+    if not own and not fortran:
+        return array
     # A copy: aligned and writable, as the sender's array was, and in C order, whichever that had.
     return array.copy(order="C")

@@ -60,6 +60,10 @@ def test_bytes_are_those_of_the_message(array):
     assert back.tobytes() == array.tobytes()
     assert back.flags.writeable
     assert back.flags.aligned
+    read = load_array(sent, own=False)
+    assert read.tobytes() == array.tobytes()
+    if array.size:  # in the bytes themselves
+        assert np.shares_memory(read, np.frombuffer(sent, np.uint8))
 
 
 def test_payload_bytes_count_compact_forms_and_scalars():
