@@ -39,8 +39,7 @@ from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive
-from flower_fedcon.wire.digests import digest
-from flower_fedcon.wire.ledgers import FileLedger
+from flower_fedcon.wire.ledgers import FileLedger, key_of
 from flower_fedcon.wire.own_code import own_places
 from flower_fedcon.wire.payloads import Payload
 
@@ -132,7 +131,7 @@ class FlowerClient(NumPyClient):
                 "ExampleDP needs a state-dir in the node's configuration: without one a node that "
                 "restarts forgets how much privacy it has spent"
             )
-        folders = self._store.ledgers(digest(self._own_objective))
+        folders = self._store.ledgers(key_of(self._own_objective))
         self._ledger = FileLedger(privacy, *folders)
         self.objective = PrivateObjective(self._own_objective, privacy, self._ledger)
         self._own_objective = self.objective

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+import copy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.base import Scaled
 from flower_fedcon.objectives.row_gradients import clipped_steps
 from flower_fedcon.objectives.rows import LinearModel
@@ -27,8 +28,8 @@ class PrivateObjective:
     Parameters
     ----------
     objective : LinearModel
-        Least squares, Huber, logistic, softmax or Poisson regression; or any object that defines
-        `clipped_sum(x, clip, rows)`, `value`, `shape` and `num_examples`.
+        Least squares, Huber, logistic, softmax or Poisson regression; a `TorchObjective`; or any
+        object that defines `clipped_sum(x, clip, rows)`, `value`, `shape` and `num_examples`.
     privacy : ExampleDP
     ledger : Ledger, optional
         By default a new one.
@@ -53,14 +54,17 @@ class PrivateObjective:
     def __init__(self, objective: Any, privacy: ExampleDP, ledger: Ledger | None = None) -> None:
         kind, name = type(objective), type(objective).__name__
         linear = isinstance(objective, LinearModel)
-        own = hasattr(kind, "clipped_sum")
+        own = hasattr(kind, "clipped_sum") or hasattr(kind, "row_gradients")
         own &= not linear or kind.slope is not LinearModel.slope
         if not own:
             raise ConfigError(
                 f"{name} has no gradient of each example (clipped_sum), so its examples cannot be "
                 "made private: use LeastSquares, HuberRegression, LogisticRegression, "
-                "SoftmaxRegression or PoissonRegression, or leave ExampleDP out"
+                "SoftmaxRegression, PoissonRegression or TorchObjective, or leave ExampleDP out"
             )
+        why = getattr(objective, "why_rows_mix", None)
+        if why is not None and (reason := why()):
+            raise ConfigError(f"{name}: {reason}, or leave ExampleDP out")
         if getattr(objective, "weights", None) is not None:
             raise ConfigError(
                 f"{name} has a sample_weight, whose sum every row changes: leave it out, or leave "
@@ -70,33 +74,46 @@ class PrivateObjective:
         self.ledger = Ledger(privacy) if ledger is None else ledger
         self.shape, self.num_examples = objective.shape, int(objective.num_examples)
         self.dtype = np.dtype(getattr(objective, "dtype", np.float64))
+        if names := getattr(objective, "layer_names", None):
+            self.layer_names = names
+        layout = Layout.for_objective(objective)
+        assert layout is not None  # noqa: S101  (it has a shape)
+        self._layout, self._packed = layout, False
 
-    def value(self, x: Array) -> float:
+    def packed_objective(self, layout: Layout) -> PrivateObjective:
+        """Return the same function of the packed vector, where the model is a list of arrays."""
+        found = copy.copy(self)
+        found.shape, found._packed = layout.shape, True
+        return found
+
+    def value(self, x: Any) -> float:
         """Return f(x), exactly."""
-        return float(self.objective.value(x))
+        return float(self.objective.value(self._layout.unpack(x) if self._packed else x))
 
-    def gradient(self, x: Array) -> Array:
+    def gradient(self, x: Any) -> Any:
         """Return the noisy gradient over all rows, or over a sample of the node's own size."""
         return self._noisy(x, self.privacy.batch_size)
 
     def stochastic_gradient(
-        self, x: Array, rng: np.random.Generator, batch_size: int | None = None
-    ) -> Array:
+        self, x: Any, rng: np.random.Generator, batch_size: int | None = None
+    ) -> Any:
         """Return the noisy gradient over `batch_size` rows on average; `rng` is not used."""
         return self._noisy(x, self.privacy.batch_size or batch_size)
 
-    def _noisy(self, x: Array, batch_size: int | None) -> Array:
-        m, rule = self.num_examples, self.privacy
+    def _noisy(self, x: Any, batch_size: int | None) -> Any:
+        m, rule, layout = self.num_examples, self.privacy, self._layout
         rate = min(1.0, (batch_size or m) / m)
+        at = layout.unpack(x) if self._packed else x if layout.layered else np.asarray(x)
         grid = Grid(rule.clip, rule.noise_multiplier * rule.clip, m)
-        self.ledger.spend(rate, grid.distance(math.prod(self.shape)))
+        self.ledger.spend(rate, grid.distance(layout.size))
         rows = np.arange(m) if rate == 1.0 else np.flatnonzero(uniform((m,)) < rate)
-        total = grid.noise(math.prod(self.shape))
-        total += clipped_steps(self.objective, np.asarray(x), grid, rows)
-        gradient = grid.value(total).reshape(self.shape) / (rate * m)
-        ridge = getattr(self.objective, "ridged", None)
-        gradient = gradient.astype(self.dtype)
-        return gradient if ridge is None else ridge(gradient, x)
+        total = grid.noise(layout.size)
+        total += clipped_steps(self.objective, at, grid, rows)
+        noisy = (grid.value(total) / (rate * m)).astype(self.dtype)
+        gradient = layout.unpack(noisy.reshape(layout.shape))
+        if (ridge := getattr(self.objective, "ridged", None)) is not None:
+            gradient = ridge(gradient, at)
+        return layout.pack(gradient, "a gradient") if self._packed else gradient
 
     def __repr__(self) -> str:
         return f"PrivateObjective({self.objective!r}, {self.privacy!r})"

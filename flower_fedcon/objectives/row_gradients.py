@@ -7,7 +7,6 @@ lengths are measured row by row, and sums are of whole numbers.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,33 +24,40 @@ def clipped_steps(objective: Any, x: Array, grid: Grid, rows: Array) -> Array:
     Parameters
     ----------
     objective : LinearModel
-        Or what defines `clipped_sum(x, clip, rows)`, which is asked for one row at a time.
-    x : array
+        Or what defines `row_gradients(x, rows)`, an array of a gradient for each row; or what
+        defines `clipped_sum(x, clip, rows)`, which is asked for one row at a time.
+    x : array, or list of arrays
+        In the objective's form.
     grid : Grid
     rows : array of int
 
     Returns
     -------
-    array of int64, of x's size
+    array of int64, of x's size, flattened
     """
-    total = np.zeros(x.size, np.int64)
-    size = max(2, _AT_ONCE // max(1, x.size))
+    entries = sum(np.size(layer) for layer in (x if isinstance(x, list) else [x]))
+    total = np.zeros(entries, np.int64)
+    size = max(2, _AT_ONCE // max(1, entries))
     for start in range(0, len(rows), size):
         block = rows[start : start + size]
-        if not is_linear(objective):
-            each = [
-                objective.clipped_sum(x, grid.clip, block[i : i + 1]) for i in range(len(block))
-            ]
-            total += grid.steps(np.stack(each).reshape(len(block), -1)).sum(axis=0)
-        elif objective.sparse:
-            total += _sparse(objective, x, grid, block)
+        if is_linear(objective):
+            slopes, data = objective.slopes_and_rows(x, block)
+            steps = _sparse if objective.sparse else _dense
+            total += steps(np.atleast_2d(slopes), data, grid)
+            continue
+        if hasattr(type(objective), "row_gradients"):
+            each = objective.row_gradients(x, block)
         else:
-            slopes = np.atleast_2d(objective.row_slopes(x, block))
-            data = objective.rows[block].astype(np.float64)
-            with np.errstate(over="ignore", invalid="ignore"):
-                each = data[:, :, None] * slopes.T[:, None, :]
-            total += grid.steps(each.reshape(len(block), -1)).sum(axis=0)
+            alone = (block[i : i + 1] for i in range(len(block)))
+            each = np.stack([_flat(objective.clipped_sum(x, grid.clip, row)) for row in alone])
+        total += grid.steps(each).sum(axis=0)
     return total
+
+
+def _flat(gradient: Any) -> Array:
+    """Return a gradient, or one in layers, as a vector."""
+    layers = gradient if isinstance(gradient, list | tuple) else [gradient]
+    return np.concatenate([np.reshape(layer, -1) for layer in layers])
 
 
 def is_linear(objective: Any) -> bool:
@@ -60,25 +66,32 @@ def is_linear(objective: Any) -> bool:
     return isinstance(objective, LinearModel) and kind.clipped_sum is LinearModel.clipped_sum
 
 
-def _sparse(objective: LinearModel, x: Array, grid: Grid, block: Array) -> Array:
+def _dense(slopes: Array, data: Array, grid: Grid) -> Array:
+    """Return the sum of the steps of rows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        each = data.astype(np.float64)[:, :, None] * slopes.T[:, None, :]
+    total: Array = grid.steps(each.reshape(len(data), -1)).sum(axis=0)
+    return total
+
+
+def _sparse(slopes: Array, rows: Any, grid: Grid) -> Array:
     """Return the sum of the steps of sparse rows, of which only entries that are there count."""
     from scipy.sparse import csr_array
 
-    data = csr_array(objective.rows[block])
+    data = csr_array(rows)
     counts = np.diff(data.indptr)
-    slopes = np.atleast_2d(objective.row_slopes(x, block))
     with np.errstate(over="ignore", invalid="ignore"):
         values = data.data.astype(np.float64) * np.repeat(slopes, counts, axis=1)
     ones = np.ones(data.shape[1])
 
     def sums(squares: Array) -> Array:  # row by row, as the entries stand
-        found = np.zeros(len(block))
+        found = np.zeros(data.shape[0])
         for each in squares:
             found += csr_array((each, data.indices, data.indptr), shape=data.shape) @ ones
         return found
 
     steps = grid.whole(
-        values, sums, lambda row: np.repeat(row, counts)[None], math.prod(objective.shape)
+        values, sums, lambda row: np.repeat(row, counts)[None], data.shape[1] * len(slopes)
     )
     columns = [
         csr_array((each, data.indices, data.indptr), shape=data.shape).sum(axis=0) for each in steps

@@ -558,7 +558,8 @@ class LinearModel(Objective, Stackable):
             > 0; a longer gradient is shortened to it.
         rows : array of int
         """
-        slopes, data = self.row_slopes(x, rows).astype(self.dtype), self.rows[rows]
+        slopes, data = self.slopes_and_rows(x, rows)
+        slopes = slopes.astype(self.dtype)
         squares = data.multiply(data).sum(axis=1) if self.sparse else np.square(data).sum(axis=1)
         squares = np.asarray(squares).reshape(-1)
         norms = np.sqrt(squares + data.shape[1] * np.finfo(self.dtype).tiny)  # lost by squaring
@@ -567,11 +568,11 @@ class LinearModel(Objective, Stackable):
         slopes[..., ~np.isfinite(norms)] = 0.0  # of a row too long for arithmetic nothing is left
         return self._pull(slopes, data)
 
-    def row_slopes(self, x: Array, rows: Array) -> Array:
-        """Return what each of some rows counts for in its own gradient, from that row alone.
+    def slopes_and_rows(self, x: Array, rows: Array) -> tuple[Array, Any]:
+        """Return what each of some rows counts for in its own gradient, and these rows.
 
-        Scores are summed in one order, whatever other rows there are: a product with all rows
-        rounds each by what stands beside it.
+        A slope is of that row alone: scores are summed in one order, whatever other rows there are,
+        where a product with all rows rounds each by what stands beside it.
 
         Parameters
         ----------
@@ -580,7 +581,8 @@ class LinearModel(Objective, Stackable):
 
         Returns
         -------
-        array of float64, shape (rows,) or (scores of a row, rows)
+        slopes : array of float64, shape (rows,) or (scores of a row, rows)
+        data : array or sparse matrix, shape (rows, columns)
         """
         self._expect(x)
         taken = np.resize(rows, max(2, len(rows)))  # of one, axes would change their order
@@ -600,7 +602,7 @@ class LinearModel(Objective, Stackable):
                 )
                 scores = scores if len(self.shape) > len(self._row_shape) else scores[0]
             slopes: Array = self.scale * self.slope(scores, targets)
-        return slopes[..., : len(rows)]
+        return slopes[..., : len(rows)], data[: len(rows)]
 
     # --- second derivatives ----------------------------------------------------------------------
 

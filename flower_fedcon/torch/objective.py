@@ -217,6 +217,90 @@ class TorchObjective(Objective, Stackable):
         """Return the gradient of the mean over `rows` (integers), l2 included."""
         return [as_array(part) for part in self._value_and_gradient(self._tensors(x), rows)[1]]
 
+    # --- single rows, for `flower_fedcon.privacy.ExampleDP` ---------------------------------------
+
+    def row_gradients(self, x: Any, rows: Array) -> Array:
+        """Return the gradient of the loss of each of some rows alone, l2 not included.
+
+        Each row goes through the module by itself, in memory of its own, so that no other row, and
+        no place among others, changes a bit of it. (`torch.func.vmap` takes rows together, and its
+        products of matrices round each row by what stands beside it.)
+
+        Parameters
+        ----------
+        x : list of array
+        rows : array of int, shape (n,)
+
+        Returns
+        -------
+        array of float64, shape (n, entries of x)
+
+        Raises
+        ------
+        ConfigError
+            If the module changes its buffers when it is called: they would tell one row of another.
+        """
+        self._load(self._tensors(x))
+        buffers = list(self._module.buffers())
+        before = [buffer._version for buffer in buffers]
+        found = np.zeros((len(rows), sum(p.numel() for p in self._parameters)))
+        for i, row in enumerate(rows.tolist()):
+            inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
+            loss = self._loss(self._module(inputs), target)
+            parts = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            end = 0
+            for g, w in zip(parts, self._parameters, strict=True):
+                start, end = end, end + w.numel()
+                if g is not None:
+                    found[i, start:end] = as_array(g.reshape(-1))
+        if [buffer._version for buffer in self._module.buffers()] != before:
+            raise ConfigError(
+                "TorchObjective(module) changes its buffers when it is called, so that one row "
+                "tells of another: use a module without running statistics, or leave ExampleDP out"
+            )
+        return found
+
+    def ridged(self, gradient: Any, x: Any) -> Any:
+        """Return a gradient of the rows' losses, in layers, with that of l2 added."""
+        if not self.l2:
+            return gradient
+        return [g + self.l2 * np.asarray(w) for g, w in zip(gradient, x, strict=True)]
+
+    def why_rows_mix(self) -> str:
+        """Return why the loss is no mean of losses of rows alone; "" if none is known."""
+        kind = type(self)
+        own = [name for name in _FORMS if owner_of(kind, name) not in (TorchObjective, Objective)]
+        if own:
+            return f"it defines its own {own[0]}, which gradients of single rows know nothing of"
+        for name, part in self._module.named_modules():
+            said = f"its layer {name or 'itself'!r} ({type(part).__name__})"
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                return (
+                    f"{said} normalises by statistics of many rows, which no noise covers: use "
+                    "GroupNorm or LayerNorm"
+                )
+            if isinstance(part, nn.modules.instancenorm._InstanceNorm) and part.track_running_stats:
+                return (
+                    f"{said} keeps running statistics of rows: set track_running_stats=False, or "
+                    "use GroupNorm"
+                )
+        if isinstance(getattr(self._loss, "weight", None), Tensor):
+            return (
+                f"its loss ({type(self._loss).__name__}) has weights, whose sum every row changes: "
+                "leave weight out"
+            )
+        if (reduction := getattr(self._loss, "reduction", "mean")) != "mean":
+            return (
+                f"its loss ({type(self._loss).__name__}) has reduction={reduction!r}, and a mean "
+                'over rows is expected: give reduction="mean"'
+            )
+        return ""
+
+    @property
+    def rows_key(self) -> str:
+        """A digest of the rows alone, whatever module is trained on them."""
+        return digest((self._inputs, self._targets))
+
     def packed_objective(self, layout: Layout) -> PackedObjective:
         """Return the function of the packed vector, as the algorithms see it."""
         kind = type(self)

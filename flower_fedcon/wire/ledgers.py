@@ -123,10 +123,18 @@ def ledgers_of(objectives: Iterable[Any]) -> dict[str, Ledger]:
     for objective in objectives:
         inner = objective.objective if isinstance(objective, Scaled) else objective
         if isinstance(inner, PrivateObjective):
-            data = digest(inner.objective)
+            data = key_of(inner.objective)
             seen[data] += 1
             found[data if seen[data] == 1 else f"{data}-{seen[data]}"] = inner.ledger
     return found
+
+
+def key_of(objective: Any) -> str:
+    """Return the digest by which a ledger knows a client's data.
+
+    Of an objective that names it, of its rows alone: a network begins elsewhere in each study.
+    """
+    return str(getattr(objective, "rows_key", None) or digest(objective))
 
 
 def spent_in(folder: Path) -> dict[str, dict[str, Any]]:

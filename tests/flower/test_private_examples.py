@@ -70,9 +70,9 @@ def test_noise_has_the_stated_deviation_and_no_seed():
 def test_batches_are_poisson_samples(monkeypatch):
     f = regression(m=200)
     seen = []
-    slopes = type(f).row_slopes
+    slopes = type(f).slopes_and_rows
     monkeypatch.setattr(
-        type(f), "row_slopes", lambda self, x, rows: seen.append(rows) or slopes(self, x, rows)
+        type(f), "slopes_and_rows", lambda self, x, rows: seen.append(rows) or slopes(self, x, rows)
     )
     private = PrivateObjective(f, LOUD)
     for _ in range(1000):
