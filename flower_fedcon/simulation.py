@@ -79,7 +79,8 @@ def simulate(
         A strategy that does not use the problem's constraint or regularizer, or uses another one,
         solves another problem: it is refused, or with "warn" runs after a warning.
     seed, evaluate_every, run_dir, resume, checkpoint_every, allow_changes, certificates, audit
-        As in `Plan`, with `callbacks`, `evaluate`, `config` and `clock`; they go before `plan`.
+        As in `Plan`, with `callbacks`, `evaluate`, `config`, `clock` and `unsafe`; they go before
+        `plan`.
 
     Returns
     -------

@@ -31,6 +31,7 @@ from flower_fedcon.flower import codec
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
+from flower_fedcon.flower.surveys import Surveys
 from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.private_objective import PrivateObjective, is_private
 from flower_fedcon.privacy.clipping import CLIP, clipped
@@ -204,7 +205,10 @@ class FlowerClient(NumPyClient):
         (client,) = request.clients
         down = request.down(client)
         if request.round == len(STAGES):
-            self._prepare(Preparation.from_payload(down))
+            preparation = Preparation.from_payload(down)
+            if self._store is not None:
+                Surveys(self._store, table).conclude(preparation)
+            self._prepare(preparation)
             info = self.describe()
             known = (info.smoothness, info.strong_convexity)
             answer = {"constants": np.array([math.nan if v is None else v for v in known])}
@@ -212,6 +216,8 @@ class FlowerClient(NumPyClient):
             if request.round == 1:
                 log_notes([table])
             answer = table.answer(STAGES[request.round - 1], down, least)
+            if request.round == 2 and self._store is not None:
+                Surveys(self._store, table).asked(down)
         return Reply([client], request.round, {name: [value] for name, value in answer.items()})
 
     def _prepare(self, preparation: Preparation | None) -> None:
@@ -223,6 +229,8 @@ class FlowerClient(NumPyClient):
                 "this node has a table, and the server prepares none: give the server its schema, "
                 "server_app(..., schema=...)"
             )
+        if self._store is not None:
+            Surveys(self._store, self._own_objective).check(preparation)
         objective = self._own_objective.objective(preparation, self.policy.min_rows)
         self.objective = self._own_objective = objective
 

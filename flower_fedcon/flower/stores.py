@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _WAIT = 60.0  # seconds
-_RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
+_PREPARED = "prepared"
+_RECORD, _ARRAYS, _SURVEYS = "fedcon", "fedcon.arrays", "fedcon.surveys"
 
 
 class Store(ABC):
@@ -48,6 +49,18 @@ class Store(ABC):
 
     def locked(self, run: RunInfo) -> AbstractContextManager[Any]:
         """Return what keeps other processes away from `load` to `save`."""
+        return nullcontext()
+
+    @abstractmethod
+    def surveys(self, data: str) -> str:
+        """Return what was kept of a table's preparations, over all runs; "" if nothing was."""
+
+    @abstractmethod
+    def keep_surveys(self, data: str, text: str) -> None:
+        """Keep it."""
+
+    def surveying(self) -> AbstractContextManager[Any]:
+        """Return what keeps other processes away from `surveys` to `keep_surveys`."""
         return nullcontext()
 
 
@@ -80,6 +93,17 @@ class ContextStore(Store):
         text, arrays = state_files.pack(versions)
         self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
         self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
+
+    def surveys(self, data: str) -> str:
+        """Return what the context holds, of one run."""
+        record = self._records.get(_SURVEYS)
+        return "" if record is None else str(record.get(data, ""))
+
+    def keep_surveys(self, data: str, text: str) -> None:
+        """Put it into the context."""
+        from flwr.app import ConfigRecord
+
+        self._records[_SURVEYS] = ConfigRecord({data: text})
 
 
 class FileStore(Store):
@@ -162,6 +186,25 @@ class FileStore(Store):
         except (FileNotFoundError, StorageError, ValueError):
             return ""
         return word if _HEX.fullmatch(word) else ""
+
+    def surveys(self, data: str) -> str:
+        """Return what a file for these rows holds."""
+        try:
+            return read_bytes(self._folder / _PREPARED / data).decode()
+        except FileNotFoundError:
+            return ""
+
+    def keep_surveys(self, data: str, text: str) -> None:
+        """Write the file, durably."""
+        with atomic(self._folder / _PREPARED / data, private=True) as temporary:
+            temporary.write_text(text)
+
+    def surveying(self) -> AbstractContextManager[Any]:
+        """Return a lock on these files, for which an earlier message is waited for."""
+        folder = self._folder / _PREPARED
+        with storage(f"keep state in {self._folder}"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return FolderLock(folder, wait=_WAIT)
 
 
 def _types(state_type: type[Any] | None) -> dict[str, type[Any]]:

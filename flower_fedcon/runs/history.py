@@ -34,12 +34,18 @@ def why_not_recorded(name: str, columns: Iterable[str]) -> str:
     >>> why_not_recorded("residuals", ["residual", "round"])
     "did you mean 'residual'? Valid: residual, round"
     """
+    known = list(columns)
+    if name not in known and "epsilon" in known and "objective" not in known:
+        return (
+            "what no noise covers is not recorded in a private run, unless unsafe=True takes it "
+            f"on; recorded: {', '.join(known)}"
+        )
     if name == "residual":
         return (
             "F - F* is recorded where the optimum is known before the run: ask for "
             "problem.optimum first, which finds it once (in a file: reference = true)"
         )
-    return nearest(name, columns)
+    return nearest(name, known)
 
 
 class History:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flower_fedcon.core.compressing import Remembering
 from flower_fedcon.core.evaluation import check_metric_names, numbers
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, RefusedError
 from flower_fedcon.runs.history import Record
 
 if TYPE_CHECKING:
@@ -32,19 +32,37 @@ class RunView:
         The server's state, as the strategy's module defines it.
     names : sequence of str
         All clients' names, in client order.
-    cohort : list of int
-        Who was asked in the last round.
     clients : dict of NamedTuple, or None
         By name, the state of each client whose reply the server has ever used, as the client's
         module defines it: what the last of these left. Empty where clients keep no state; None
         where their states are not in this process (on nodes, in Ray's workers).
+
+    Raises
+    ------
+    RefusedError
+        Where a private run is asked for `cohort` or `clients`, which no noise covers, by an
+        observer without ``unsafe = True``.
     """
 
-    def __init__(self, server: Server, engine: Engine, record: Record) -> None:
-        self._server, self._engine = server, engine
+    def __init__(
+        self, server: Server, engine: Engine, record: Record, covered: bool = False
+    ) -> None:
+        self._server, self._engine, self._covered = server, engine, covered
         self.round, self.record = server.round, dict(record)
         self.names: Sequence[str] = server.setup.names
-        self.cohort = list(server.cohort)
+
+    def _expect_open(self, name: str) -> None:
+        if self._covered:
+            raise RefusedError(
+                f"an observer reads {name} of a run with privacy=GaussianDP(...), which no noise "
+                "covers and epsilon does not count: give its class unsafe = True, or leave it out"
+            )
+
+    @property
+    def cohort(self) -> list[int]:
+        """Who was asked in the last round."""
+        self._expect_open("the cohort")
+        return list(self._server.cohort)
 
     @cached_property
     def x(self) -> Any:
@@ -62,6 +80,7 @@ class RunView:
     @cached_property
     def clients(self) -> dict[str, Any] | None:
         """The clients' states, by name."""
+        self._expect_open("clients' states")
         if self._engine.clients_keep_states:
             return None
         versions = self._engine.save()
@@ -79,6 +98,11 @@ class RunView:
 
 class Observer:
     """A callback that measures a run: `measure` sees a `RunView`, and returns columns.
+
+    Attributes
+    ----------
+    unsafe : bool
+        Whether it takes on, in a private run, what no noise covers; see `Plan`.
 
     Examples
     --------
@@ -98,6 +122,8 @@ class Observer:
     array([3.    , 0.75  , 0.1875])
     """
 
+    unsafe = False
+
     def measure(self, view: RunView) -> Mapping[str, float] | None:
         """Return what is recorded beside a record's numbers, by names that are no columns yet."""
         return None
@@ -107,8 +133,27 @@ class Observer:
         return False
 
 
-def observed(callbacks: Iterable[Any], server: Server, engine: Engine, record: Record) -> Record:
+def is_unsafe(callback: Any) -> bool:
+    """Return whether a callback takes on what no noise covers, in a private run."""
+    return bool(getattr(callback, "unsafe", False))
+
+
+def observed(
+    callbacks: Iterable[Any],
+    server: Server,
+    engine: Engine,
+    records: Mapping[bool, Record],
+    covered: bool = False,
+) -> Record:
     """Return what the callbacks that are observers measure.
+
+    Parameters
+    ----------
+    callbacks, server, engine
+    records : dict
+        What is recorded of the round so far, as those see it that are unsafe, and others.
+    covered : bool
+        Whether the others see nothing that no noise covers.
 
     Raises
     ------
@@ -117,9 +162,12 @@ def observed(callbacks: Iterable[Any], server: Server, engine: Engine, record: R
     """
     found: Record = {}
     watching = [one for one in callbacks if callable(getattr(one, "measure", None))]
-    view = RunView(server, engine, record) if watching else None
+    views: dict[bool, RunView] = {}
     for one in watching:
-        more = one.measure(view)
+        unsafe = is_unsafe(one)
+        if unsafe not in views:
+            views[unsafe] = RunView(server, engine, records[unsafe], covered and not unsafe)
+        more = one.measure(views[unsafe])
         if more is None:
             continue
         if not isinstance(more, Mapping):
@@ -128,7 +176,7 @@ def observed(callbacks: Iterable[Any], server: Server, engine: Engine, record: R
             )
         check_metric_names(more)
         for name in more:
-            if name in record or name in found:
+            if name in records[True] or name in found:
                 raise ConfigError(
                     f"{type(one).__name__}.measure returns {name!r}, which is a column already: "
                     "choose another name"

@@ -58,6 +58,10 @@ class Plan:
     clock : Clock, optional
         How fast the clients are: then a history has "simulated_seconds", what the rounds would have
         taken so far.
+    unsafe : bool
+        Of a run with `privacy=GaussianDP(...)` and noise: whether to record, and show to callbacks,
+        what no noise covers, too: the objective, the residual, clients' metrics, their states.
+        Epsilon counts none of it. By default nobody is asked for it.
     """
 
     num_rounds: int
@@ -73,6 +77,7 @@ class Plan:
     evaluate: Callable[[int, Array], Record] | None = None
     config: str | None = None
     clock: Clock | None = None
+    unsafe: bool = False
 
     def __post_init__(self) -> None:
         count("num_rounds", self.num_rounds, minimum=0)
@@ -80,6 +85,8 @@ class Plan:
         check_seed(self.seed)
         if self.checkpoint_every is not None:
             count("checkpoint_every", self.checkpoint_every)
+        if not isinstance(self.unsafe, bool):
+            raise ConfigError(f"unsafe must be True or False, got {self.unsafe!r}")
         if not isinstance(self.clock, Clock | None):
             raise ConfigError(f"clock must be a flower_fedcon.Clock, got {self.clock!r}")
         for callback in self.callbacks:

@@ -34,7 +34,7 @@ from flower_fedcon.runs.certificates import certify
 from flower_fedcon.runs.convergence import convergence
 from flower_fedcon.runs.directory import RunDirectory, versions
 from flower_fedcon.runs.history import EarlyStopping, History, Record
-from flower_fedcon.runs.observing import observed
+from flower_fedcon.runs.observing import is_unsafe, observed
 from flower_fedcon.runs.plan import Plan
 from flower_fedcon.runs.table_report import Report, centred
 from flower_fedcon.tables.fitted import FittedModel
@@ -77,7 +77,9 @@ class Run:
                 "certificates are made of the clients' gradients, which no noise covers: with "
                 "privacy=... leave certificates out"
             )
-        if strategy.privacy is not None and strategy.privacy.noise_multiplier > 0:
+        noisy = strategy.privacy is not None and strategy.privacy.noise_multiplier > 0
+        self._covered = noisy and not plan.unsafe  # what no noise covers is not recorded
+        if self._covered:
             _check_stops(plan.callbacks)
         if setup.sampled:
             rng = partial(stream, setup.seed, COHORT)
@@ -171,7 +173,8 @@ class Run:
         outputs = server.strategy.outputs(server.state)
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
         last, reached = history.rows[-1] if history.rows else {}, None
-        if ended and server.round and server.setup.preparation is not None:
+        asked = ended and server.round and server.setup.preparation is not None
+        if asked and not self._covered:  # of clients' gradients, without noise
             reached = convergence(server, self._engine, self._start, last)
         history.report = Report.of(server, last, reached)
         if self._directory is not None:
@@ -234,22 +237,27 @@ class Run:
             stop = private is not None and private.exhausted
             due = stop or (plan.evaluate_every and server_round % plan.evaluate_every == 0)
             if due or server_round == plan.num_rounds:
-                evaluation = self._engine.evaluate(server.x)
+                raw = {} if self._covered and not _unsafe(plan) else self._engine.evaluate(server.x)
+                more: Record = {}
                 if plan.evaluate is not None:
                     more = plan.evaluate(server_round, np.array(server.x))  # its own copy
                     check_metric_names(more)
-                    evaluation |= more
-                record = _record(server, evaluation, self._seconds) | self._engine.counts()
+                whole = _record(server, raw | more, self._seconds) | self._engine.counts()
                 if plan.certificates:
-                    record |= certify(server, self._engine)
-                record |= observed(plan.callbacks, server, self._engine, record)
+                    whole |= certify(server, self._engine)
+                hidden = raw.keys() - more.keys() if self._covered else ()
+                record = {name: value for name, value in whole.items() if name not in hidden}
+                seen = {True: whole, False: record}  # by whether a callback takes raw values on
+                found = observed(plan.callbacks, server, self._engine, seen, self._covered)
+                whole |= found
+                record |= found
                 if private is not None and not history.rows:
-                    _say_raw(private, evaluation)
+                    _say_raw(private, raw if not self._covered else None)
                 history.rows.append(record)
                 if self._directory is not None:
                     self._directory.write(record)
                 # A list: every callback sees every record, also the one at which another stops.
-                stop |= any([callback(record) for callback in plan.callbacks])  # noqa: C419
+                stop |= any([one(seen[is_unsafe(one)]) for one in plan.callbacks])  # noqa: C419
             last = stop or server_round == plan.num_rounds
             if last or interrupted or self._is_due(server_round):
                 self._checkpoint(history)
@@ -338,14 +346,26 @@ class Run:
         self._saved = time.monotonic()  # the next is due so long after the end of this one
 
 
-def _say_raw(private: Private, evaluation: Record) -> None:
-    """Log once which of the columns beside epsilon it does not cover."""
-    if math.isfinite(private.epsilon) and evaluation:
-        _log.info(
+def _say_raw(private: Private, raw: Record | None) -> None:
+    """Log once what epsilon does not cover: of the columns, or that there are none of them."""
+    if not math.isfinite(private.epsilon):
+        return
+    if raw:
+        _log.warning(
             "epsilon is of the models: no noise covers the columns %s, nor the audit log; publish "
-            "neither, or leave evaluations out (evaluate_every=0)",
-            ", ".join(evaluation),
+            "neither, or leave unsafe out",
+            ", ".join(raw),
         )
+    elif raw is None:
+        _log.info(
+            "epsilon is of the models; what no noise covers (objective, residual, clients' "
+            "metrics) is not asked for: unsafe=True records it, and epsilon does not count it"
+        )
+
+
+def _unsafe(plan: Plan) -> bool:
+    """Return whether some callback takes on what no noise covers."""
+    return any(map(is_unsafe, plan.callbacks))
 
 
 def _check_stops(callbacks: Sequence[Any]) -> None:

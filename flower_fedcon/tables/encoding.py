@@ -9,6 +9,7 @@ coefficient changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -132,18 +133,51 @@ def _with_column(feature: Feature, categories: tuple[str, ...]) -> list[int]:
 
 
 def _known(table: Table, least: int) -> Any:
-    """Return the numeric columns; those unknown in which all but a few rows are alike, or none."""
+    """Return the numeric columns, as far as a node of this threshold uses them.
+
+    One in which all but a few rows are alike, or none, is unknown. Where a few rows lack a value,
+    it is the mean of this node's others: a mean of the server's choice would tell them apart.
+    """
     found = table.numeric
     if least == 1:
         return found
     found = found.copy()
     for column in found.T:
-        values = column[table.training_rows]
-        values = values[~np.isnan(values)]
+        own = column[table.training_rows]
+        values = own[~np.isnan(own)]
         _, counts = np.unique(values, return_counts=True)
         if 0 < len(values) < least or 0 < len(values) - counts.max(initial=0) < least:
             column[:] = np.nan
+        elif 0 < len(own) - len(values) < least and len(values):
+            column[np.isnan(column)] = math.fsum(values) / len(values)
     return found
+
+
+def of_enough_rows(A: Any, rows: Any, least: int) -> Any:
+    """Return a sparse matrix without the columns that tell few rows from all others.
+
+    Such a column is 0: one that is not 0 in few of the rows that are trained on, or is another
+    number in few of them.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> A = csr_array([[1.0, 2.0, 0.0], [1.0, 0.0, 3.0], [1.0, 2.0, 0.0]])
+    >>> of_enough_rows(A, np.arange(3), 2).toarray().tolist()
+    [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    if least == 1:
+        return A
+    from scipy import sparse
+
+    columns = sparse.csc_array(A[rows])
+    there = np.diff(columns.indptr)
+    hidden = (there > 0) & (there < least)
+    for j in np.flatnonzero((there >= least) & (len(rows) - there < least)).tolist():
+        values = columns.data[columns.indptr[j] : columns.indptr[j + 1]]
+        usual = np.unique(values, return_counts=True)[1].max()
+        hidden[j] = 0 < len(rows) - usual < least
+    return sparse.csr_array(A @ sparse.diags_array((~hidden).astype(np.float64)))
 
 
 def _sparse(

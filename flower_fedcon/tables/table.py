@@ -17,7 +17,7 @@ from flower_fedcon.objectives import (
     Objective,
     SoftmaxRegression,
 )
-from flower_fedcon.tables.encoding import codes, encoded
+from flower_fedcon.tables.encoding import codes, encoded, of_enough_rows
 from flower_fedcon.tables.held_out import HeldOut
 from flower_fedcon.tables.misfits import DataError, Misfit
 from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
@@ -170,7 +170,7 @@ class Table:
 
     def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
         if self.sparse is not None:
-            part = self._widened(int(down["width"]))[rows]
+            part = of_enough_rows(self._widened(int(down["width"])), rows, least)[rows]
             return {"squares": np.asarray(part.multiply(part).sum(axis=0)).reshape(-1)}
         squares, counts = [], []
         for column, mean in zip(self.numeric[rows].T, down["means"], strict=True):
@@ -218,7 +218,8 @@ class Table:
             from scipy import sparse
 
             inverse = sparse.diags_array(1.0 / preparation.scales)
-            return sparse.csr_array(self._widened(preparation.width) @ inverse)
+            known = of_enough_rows(self._widened(preparation.width), self.training_rows, least)
+            return sparse.csr_array(known @ inverse)
         return encoded(self, preparation, least)
 
     def _widened(self, width: int) -> Any:

@@ -136,7 +136,7 @@ def test_no_private_run_ends_at_what_its_data_say_unless_it_is_said():
 def test_a_private_run_says_which_columns_no_noise_covers(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level("INFO", "flwr"):
-        simulate(fedavg(), problem(3), 1)
+        simulate(fedavg(), problem(3), 1, unsafe=True)
     assert "epsilon is of the models: no noise covers the columns objective" in caplog.text
 
 

@@ -35,6 +35,7 @@ class RunOptions:
     until: dict[str, float] | None = None  # columns, and the levels at which the run can stop
     budget: dict[str, float] | None = None  # of seconds or megabytes
     observers: list[str] | None = None  # of one's own, each "module:Class", made without arguments
+    unsafe: bool = False  # record what no noise covers, in a private run
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds, minimum=0)
@@ -89,6 +90,7 @@ class RunOptions:
             audit=self.audit if more.get("run_dir") else None,  # else there is no place for it
             certificates=self.certificates or not CERTIFICATES.isdisjoint(self.until or ()),
             callbacks=callbacks,
+            unsafe=self.unsafe,
             **more,
         )
 

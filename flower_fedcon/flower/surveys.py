@@ -1,0 +1,106 @@
+"""What a node remembers of a table's preparations: those that it has taken part in, and no other.
+
+A server that writes its own means, scales and categories chooses what a row is turned into. So a
+node keeps what it was asked to sum up about (means and categories, by exchange 2 of
+`tables.preparation`), and takes in exchange 3 only a preparation that has these; of that it keeps a
+digest, and answers rounds and evaluations with no other. Both are kept by a digest of the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from flower_fedcon.errors import ConfigError, RefusedError
+from flower_fedcon.flower.stores import Store
+from flower_fedcon.tables.preparation import Preparation, unpacked_text
+from flower_fedcon.tables.table import Table
+from flower_fedcon.wire.digests import digest
+from flower_fedcon.wire.payloads import Payload
+
+_MOST = 64  # that are remembered of each kind; the oldest go
+_ASKED, _AGREED = "asked", "agreed"
+
+
+class Surveys:
+    """The preparations of one table that its node has taken part in.
+
+    Parameters
+    ----------
+    store : Store
+        What outlasts a message.
+    table : Table
+    """
+
+    def __init__(self, store: Store, table: Table) -> None:
+        self._store, self._schema, self._data = store, table.schema, table.resume_key
+
+    def asked(self, down: Payload) -> None:
+        """Remember what the node's second answer was about."""
+        if self._schema.sparse:
+            entry: Any = int(down["width"])
+        else:
+            means = [float(mean).hex() for mean in down["means"].tolist()]
+            entry = [means, _names(unpacked_text(down["categories"]))]
+        self._remember(_ASKED, entry)
+
+    def conclude(self, preparation: Preparation) -> None:
+        """Remember what has been agreed on, if it follows from what the node was asked about.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if not any(self._follows(preparation, entry) for entry in self._known()[_ASKED]):
+            raise RefusedError(
+                "refused: this node was not asked about these means and categories of its columns "
+                "before: let the server prepare its tables, and send what that gives"
+            )
+        self._remember(_AGREED, digest(preparation.payload))
+
+    def check(self, preparation: Preparation) -> None:
+        """Raise unless the node has taken part in a preparation.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if digest(preparation.payload) not in self._known()[_AGREED]:
+            raise RefusedError(
+                "refused: this node has taken no part in this preparation of its table, or has "
+                "forgotten it: start the run anew, which asks it, and give nodes that may restart "
+                "during a run a state-dir"
+            )
+
+    def _follows(self, preparation: Preparation, entry: Any) -> bool:
+        if self._schema.sparse or not isinstance(entry, list):
+            return bool(preparation.width and preparation.width == entry)
+        means, names = entry
+        kept = [int(place) for place in preparation.kept]
+        if names != _names({k: list(v) for k, v in preparation.categories.items()}):
+            return False
+        return all(
+            place >= 0 and (place >= len(means) or float(mean).hex() == means[place])
+            for place, mean in zip(kept, preparation.means.tolist(), strict=True)
+        )
+
+    def _known(self) -> dict[str, list[Any]]:
+        try:
+            found = json.loads(self._store.surveys(self._data) or "{}")
+            return {name: list(found.get(name, ())) for name in (_ASKED, _AGREED)}
+        except (ValueError, TypeError, AttributeError):  # damaged: nothing is known
+            return {_ASKED: [], _AGREED: []}
+
+    def _remember(self, name: str, entry: Any) -> None:
+        with self._store.surveying():
+            known = self._known()
+            if entry not in known[name]:
+                known[name] = [*known[name], entry][-_MOST:]
+                self._store.keep_surveys(self._data, json.dumps(known))
+
+
+def _names(categories: Any) -> str:
+    """Return a digest of the categories of each column, in their order."""
+    if not isinstance(categories, dict):
+        raise ConfigError("a preparation's categories must be lists by column")
+    return digest({str(name): list(map(str, marks)) for name, marks in categories.items()})

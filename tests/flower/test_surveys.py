@@ -1,0 +1,184 @@
+"""Preparations that a node took no part in: refused, over restarts, in rounds and evaluations."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from flower_fedcon.clients import FedAvgClient
+from flower_fedcon.core.preparing import LIMIT, Preparing
+from flower_fedcon.core.protocol import PREPARE, Reply, Request, RunInfo
+from flower_fedcon.flower import codec
+from flower_fedcon.layout import Layout
+from flower_fedcon.problems.tables import tables
+from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.encoding import of_enough_rows
+from flower_fedcon.tables.preparation import Preparation, packed_text
+
+LEAST = 20
+SCHEMA = Schema.load({"target": "effect", "features": {"age": "numeric", "dx": "categorical"}})
+
+
+@pytest.fixture
+def path(tmp_path):
+    rng = np.random.default_rng(1)
+    rows = []
+    for i in range(100):
+        dx = "hiv" if i == 37 else "ab"[i % 2]
+        age = "" if i == 50 else rng.integers(20, 90)
+        rows.append(f"{age},{dx},{rng.normal():.3f}")
+    file = tmp_path / "north.csv"
+    file.write_text("\n".join(["age,dx,effect", *rows]))
+    return file
+
+
+class Node:
+    """A node, which a server asks what it likes; `again` is that after a restart."""
+
+    def __init__(self, path, state=None, least=LEAST):
+        self.path, self.state, self.least = path, state, least
+        self.again()
+
+    def again(self):
+        config = {"partition-id": 0, "policy.min-rows": self.least}
+        config |= {} if self.state is None else {"state-dir": str(self.state)}
+        self.context = Context(1, 1, config, RecordDict(), {})
+
+    def client(self):
+        return FedAvgClient(read_table(self.path, SCHEMA), context=self.context)
+
+    def answer(self, request):
+        run = RunInfo("fedavg", 0, LIMIT, 1)
+        arrays, config = codec.RequestEncoder(run).encode(request, 0)
+        values, _, said = self.client().fit(list(arrays.values()), config)
+        if "error" in said:
+            return [Reply([0], request.round, error=said["error"])]
+        found = codec.named(values, said["names"])
+        found |= {k.removeprefix("scalar."): v for k, v in said.items() if k.startswith("scalar.")}
+        return [Reply([0], request.round, {name: [value] for name, value in found.items()})]
+
+    def prepare(self):
+        """Play the honest exchanges."""
+        preparing = Preparing(SCHEMA, ["north"], self.answer, max_retries=0)
+        found = preparing.agree()
+        info = self.client().describe()
+        preparing.constants([info], found)
+        return found
+
+    def loss(self, preparation, x):
+        arrays = codec.prepared_arrays(preparation)
+        layout = Layout(((len(x),),), "float64", False).to_json()
+        config = {"prepared": ",".join(arrays), "layout": layout, "client": 0}
+        value, _, said = self.client().evaluate([np.array(x, float), *arrays.values()], config)
+        return value, said.get("error", "")
+
+
+def forged(means, scales=None, kept=(0, 2), names=("a", "b", "hiv")):
+    """Return a preparation that a server has written itself: age, and the rare category."""
+    about = {"schema": SCHEMA.digest, "categories": {"dx": list(names)}}
+    scales = np.ones(len(means)) if scales is None else scales
+    return Preparation.from_payload({
+        "means": np.array(means, float), "scales": scales, "kept": np.array(kept),
+        "about": packed_text(about),
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_server_s_own_preparation_is_refused(path, tmp_path, durable):
+    node = Node(path, tmp_path / "state" if durable else None)
+    for _ in range(2):
+        value, why = node.loss(forged([0, 0]), [0, 1, 0])
+        assert np.isnan(value)
+        assert "taken no part in this preparation" in why
+        honest = node.prepare()  # and so it is after another
+    value, why = node.loss(honest, np.zeros(len(honest.names) + 1))
+    assert np.isfinite(value)
+    assert not why
+
+
+def test_what_an_honest_server_agreed_on_stays_known_over_restarts_with_a_state_folder(
+    path, tmp_path
+):
+    for state, known in ((tmp_path / "state", True), (None, False)):
+        node = Node(path, state)
+        honest = node.prepare()
+        node.again()
+        value, why = node.loss(honest, np.zeros(len(honest.names) + 1))
+        assert np.isfinite(value) == known
+        assert ("give nodes that may restart during a run a state-dir" in why) != known
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    what=st.sampled_from(["means", "scales", "kept", "about"]),
+    at=st.integers(0, 1),
+    by=st.floats(-1e3, 1e3).filter(lambda v: abs(v) > 1e-6),
+)
+def test_no_number_of_it_can_be_changed_afterwards(tmp_path_factory, what, at, by):
+    folder = tmp_path_factory.mktemp("node")
+    rng = np.random.default_rng(2)
+    file = folder / "a.csv"
+    rows = [f"{rng.integers(20, 90)},{'ab'[i % 2]},{rng.normal():.3f}" for i in range(60)]
+    file.write_text("\n".join(["age,dx,effect", *rows]))
+    node = Node(file, folder / "state")
+    honest = node.prepare()
+    payload = {k: np.array(v) for k, v in honest.payload.items()}
+    if what == "about":
+        about = {"schema": SCHEMA.digest, "categories": {"dx": ["a", "b", "c"]}}
+        payload["about"] = packed_text(about)
+    else:
+        own = payload[what]
+        own[at] = {"means": own[at] + by, "scales": abs(own[at] + by) + 1e-3, "kept": 1 - at}[what]
+    changed = Preparation.from_payload(payload)
+    assert "taken no part" in node.loss(changed, np.zeros(len(changed.names) + 1))[1]
+
+
+def test_exchange_3_takes_only_what_exchange_2_was_about(path):
+    node = Node(path)
+    honest = node.prepare()
+    other = honest.payload | {"means": honest.means + 1.0}
+    none = np.zeros(1, dtype=np.int64)
+    request = Request([0], 3, none, other, none, phase=PREPARE)
+    (reply,) = node.answer(request)
+    assert "was not asked about these means and categories" in reply.error
+
+
+def test_a_mean_of_the_server_s_choice_marks_no_row_that_lacks_a_value(path):
+    """One patient without an age: before, its age was whatever the server said."""
+    table = read_table(path, SCHEMA)
+    known = np.delete(table.numeric[:, 0], 50)
+    for least, expected in ((1, 1e6), (LEAST, known.mean())):
+        found = table.matrix(forged([1e6, 0.0]), least)[50, 0] + 1e6
+        assert found == pytest.approx(expected)
+
+
+def test_a_sparse_column_of_one_row_is_unknown():
+    rng = np.random.default_rng(0)
+    A = (rng.random((40, 6)) < 0.5).astype(float)
+    A[:, 1] = 0.0
+    A[7, 1] = 3.0  # one row alone has it
+    A[:, 2] = 1.0
+    A[9, 2] = 0.0  # one row alone lacks it
+    A[:, 3] = 2.0
+    A[11, 3] = 5.0  # one row alone has another number
+    found = of_enough_rows(csr_array(A), np.arange(40), 5).toarray()
+    assert not found[:, 1:4].any()
+    np.testing.assert_array_equal(found[:, [0, 4, 5]], A[:, [0, 4, 5]])
+    np.testing.assert_array_equal(of_enough_rows(csr_array(A), np.arange(40), 1).toarray(), A)
+
+
+def test_a_study_in_this_process_finds_what_nodes_find(path, tmp_path):
+    problem = tables(data=[str(path)], schema={"target": "effect", "features": {
+        "age": "numeric", "dx": "categorical"}}, min_rows=LEAST)  # fmt: skip
+    node = Node(path, tmp_path / "state")
+    honest = node.prepare()
+    x = np.linspace(-1, 1, len(honest.names) + 1)
+    assert node.loss(honest, x)[0] == problem.objectives[0].value(x)
+    (kept,) = (tmp_path / "state" / "prepared").glob("[0-9a-f]*")
+    assert set(json.loads(kept.read_text())) == {"asked", "agreed"}
