@@ -46,7 +46,6 @@ def test_columns_that_no_noise_covers_are_left_out(tmp_path, caplog):
     assert start["private"] is False
 
 
-
 def test_unsafe_records_them_and_says_so(caplog):
     history = simulate(avg(), problem(), 2, unsafe=True)
     assert {"objective", "residual", "gap"} <= set(history.columns)
