@@ -8,9 +8,10 @@
     {"event": "end", "round": 1, "error": ""}
 
 The start of a private run says "private": false: who was asked and who replied, digests and bytes
-are covered by no noise, and stay with the server. Each has "time", in UTC. A run that is resumed goes on in the file, with the next incarnation, and
-rounds after the checkpoint are in it twice. At 64 MiB the file becomes ``audit.1.jsonl``, that
-``audit.2.jsonl``, and so on up to ``audit.9.jsonl``: the latest 640 MiB are kept.
+are covered by no noise, and stay with the server. Each has "time", in UTC. A run that is resumed
+goes on in the file, with the next incarnation, and rounds after the checkpoint are in it twice. At
+64 MiB the file becomes ``audit.1.jsonl``, that ``audit.2.jsonl``, and so on up to
+``audit.9.jsonl``: the latest 640 MiB are kept.
 """
 
 from __future__ import annotations
