@@ -26,7 +26,13 @@ from flower_fedcon.core.protocol import (
     RunInfo,
     check_objective,
 )
-from flower_fedcon.errors import ConfigError, FedConError, RefusedError, printable
+from flower_fedcon.errors import (
+    ConfigError,
+    FedConError,
+    RefusedError,
+    StorageError,
+    printable,
+)
 from flower_fedcon.flower import codec
 from flower_fedcon.flower.policy import EVALUATE, Policy
 from flower_fedcon.flower.refusals import check_callers
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
+_REQUESTS = "requests"
 
 
 class FlowerClient(NumPyClient):
@@ -95,7 +102,7 @@ class FlowerClient(NumPyClient):
         self._has_table = isinstance(objective, Table)
         if not self._has_table:
             check_objective(objective)
-        self.objective = self._own_objective = objective
+        self.objective = self._own_objective = self._loaded = objective
         self._context = context
         node = dict(context.node_config) if context is not None else {}
         # Without a context there is no node: the caller's own process.
@@ -176,6 +183,7 @@ class FlowerClient(NumPyClient):
                     if request.phase != CERTIFY:  # a certificate asks for none
                         steps = self.steps_asked(run, request.down(request.clients[0]))
                     self.policy.check(run, request, int(self.num_examples), steps, summed)
+                    self._count_request()
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
                     if self._ledger is not None:
@@ -234,6 +242,22 @@ class FlowerClient(NumPyClient):
         objective = self._own_objective.objective(preparation, self.policy.min_rows)
         self.objective = self._own_objective = objective
 
+    def _count_request(self) -> None:
+        """Count a request on this node's rows, over all runs, before it is answered."""
+        store = self._store
+        if store is None or not self.policy.counts_requests:
+            return
+        rows = key_of(self._loaded)
+        with store.noting(_REQUESTS):
+            noted = store.note(_REQUESTS, rows) or "0"
+            if not noted.isdecimal():
+                raise StorageError(
+                    f"the count of requests on this node's rows is damaged: {noted[:20]!r} in its "
+                    f"state-dir, {_REQUESTS}/{rows}: put back a number"
+                )
+            self.policy.check_requests(int(noted))
+            store.keep_note(_REQUESTS, rows, str(int(noted) + 1))
+
     def evaluate(
         self, parameters: list[Array], config: dict[str, Any]
     ) -> tuple[float, int, dict[str, Any]]:
@@ -258,9 +282,11 @@ class FlowerClient(NumPyClient):
             own_arrays = len(names.split(","))
             parameters, prepared = parameters[:-own_arrays], parameters[-own_arrays:]
             self._prepare(codec.preparation_in(codec.named(prepared, names)))
+        self.policy.check_model(parameters)
         objective = self._own_objective
         if is_private(objective):
             raise RefusedError("refused: this node's examples are private, and so is its loss")
+        self._count_request()
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
         metrics = getattr(objective, "metrics", None)

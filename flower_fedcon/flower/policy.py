@@ -5,7 +5,8 @@ means over known rows, or values at chosen models, can be solved for every row. 
 takes no batches of a few rows, gives no certificates, and bounds what a request may cost. It draws
 minibatches from the run's seed, as every engine does; a node whose server is not to know which rows
 are in a batch draws them privately (`batches`). What remains then is what federated optimisation
-is: models that follow from sums over all of a node's rows.
+is: models that follow from sums over all of a node's rows. How many are answered, and at how large
+models, is bounded, too; what that does not prevent stands in docs/policy.md.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from types import FrameType
 from typing import Any
+
+import numpy as np
 
 from flower_fedcon.core.protocol import CERTIFY, PREPARE, QUERY, TRAIN, Request, RunInfo
 from flower_fedcon.errors import ConfigError, RefusedError
@@ -70,6 +73,12 @@ class Policy:
         That a local solver may take.
     max_message_bytes : int (default: 2**30)
         Of a request's arrays.
+    max_model : float (default: 1e12)
+        The largest entry, in absolute value, of a model or of what else a request sends. No data
+        decides it, so that a refusal tells nothing.
+    max_requests : int (default: 100,000)
+        That the node ever answers on its rows, rounds, queries and evaluations of all runs
+        together, counted by a digest of the rows in the state-dir; without one, of a run.
     max_seconds : float (default: 3600)
         For a request. A step that is still under way is stopped where it runs in a process's main
         thread, as in a SuperNode.
@@ -100,6 +109,8 @@ class Policy:
     max_local_steps: int = 10_000
     max_solver_iterations: int = 100_000
     max_message_bytes: int = 2**30
+    max_model: float = 1e12
+    max_requests: int = 100_000
     max_seconds: float = 3600.0
     keep_days: float = 30.0
     max_state_bytes: int = 10 * 2**30
@@ -133,6 +144,8 @@ class Policy:
             max_local_steps=_ANY,
             max_solver_iterations=_ANY,
             max_message_bytes=_ANY,
+            max_model=math.inf,
+            max_requests=_ANY,
             max_seconds=math.inf,
             keep_days=math.inf,
             max_state_bytes=_ANY,
@@ -194,6 +207,45 @@ class Policy:
         if total > self.max_message_bytes:
             raise _refused("max-message-bytes", f"{self.max_message_bytes}, not {total}")
 
+    def check_model(self, values: Iterable[Any]) -> None:
+        """Raise if an array of a model, or of what is sent with one, has too large an entry.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if math.isinf(self.max_model):
+            return
+        for array in values:
+            if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+                continue
+            largest = np.abs(array).max(initial=0.0)
+            if not largest <= self.max_model:
+                raise _refused(
+                    "max-model",
+                    f"{self.max_model:g}, not entries of {largest:g}: bring columns and outcomes "
+                    "to units in which a model is smaller, or raise it on this node",
+                )
+
+    @property
+    def counts_requests(self) -> bool:
+        """Whether there is a limit to requests."""
+        return self.max_requests < _ANY
+
+    def check_requests(self, answered: int) -> None:
+        """Raise if so many requests on the node's rows have been answered that one is too many.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if answered >= self.max_requests:
+            raise _refused(
+                "max-requests",
+                f"{self.max_requests}, and so many on its rows are answered: whoever runs this "
+                "node may raise it",
+            )
+
     def check(self, run: RunInfo, request: Request, rows: int, steps: int, summed: int = 1) -> None:
         """Raise unless the node does what a request asks.
 
@@ -214,6 +266,7 @@ class Policy:
         """
         self.check_part(run.algorithm, rows)
         self.check_phase(request.phase)
+        self.check_model(request.down(request.clients[0]).values())
         if summed < self.min_summed:
             seen = f"a sum of {summed} clients" if summed > 1 else "its upload alone"
             raise _refused("min-summed", f"{self.min_summed}, not {seen}")

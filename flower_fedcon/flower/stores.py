@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("flwr")
 _HEX = re.compile(r"[0-9a-f]{32}")
 _WAIT = 60.0  # seconds
-_PREPARED = "prepared"
-_RECORD, _ARRAYS, _SURVEYS = "fedcon", "fedcon.arrays", "fedcon.surveys"
+_RECORD, _ARRAYS = "fedcon", "fedcon.arrays"
 
 
 class Store(ABC):
@@ -52,15 +51,15 @@ class Store(ABC):
         return nullcontext()
 
     @abstractmethod
-    def surveys(self, data: str) -> str:
-        """Return what was kept of a table's preparations, over all runs; "" if nothing was."""
+    def note(self, kind: str, data: str) -> str:
+        """Return what was noted of some rows, by their digest, over all runs; "" if nothing was."""
 
     @abstractmethod
-    def keep_surveys(self, data: str, text: str) -> None:
-        """Keep it."""
+    def keep_note(self, kind: str, data: str, text: str) -> None:
+        """Note it."""
 
-    def surveying(self) -> AbstractContextManager[Any]:
-        """Return what keeps other processes away from `surveys` to `keep_surveys`."""
+    def noting(self, kind: str) -> AbstractContextManager[Any]:
+        """Return what keeps other processes away from `note` to `keep_note`."""
         return nullcontext()
 
 
@@ -94,16 +93,16 @@ class ContextStore(Store):
         self._records[_RECORD] = ConfigRecord({"run": _key(run), "state": text})
         self._records[_ARRAYS] = ArrayRecord({key: Array(value) for key, value in arrays.items()})
 
-    def surveys(self, data: str) -> str:
+    def note(self, kind: str, data: str) -> str:
         """Return what the context holds, of one run."""
-        record = self._records.get(_SURVEYS)
+        record = self._records.get(f"{_RECORD}.{kind}")
         return "" if record is None else str(record.get(data, ""))
 
-    def keep_surveys(self, data: str, text: str) -> None:
+    def keep_note(self, kind: str, data: str, text: str) -> None:
         """Put it into the context."""
         from flwr.app import ConfigRecord
 
-        self._records[_SURVEYS] = ConfigRecord({data: text})
+        self._records[f"{_RECORD}.{kind}"] = ConfigRecord({data: text})
 
 
 class FileStore(Store):
@@ -187,21 +186,21 @@ class FileStore(Store):
             return ""
         return word if _HEX.fullmatch(word) else ""
 
-    def surveys(self, data: str) -> str:
+    def note(self, kind: str, data: str) -> str:
         """Return what a file for these rows holds."""
         try:
-            return read_bytes(self._folder / _PREPARED / data).decode()
+            return read_bytes(self._folder / kind / data).decode()
         except FileNotFoundError:
             return ""
 
-    def keep_surveys(self, data: str, text: str) -> None:
+    def keep_note(self, kind: str, data: str, text: str) -> None:
         """Write the file, durably."""
-        with atomic(self._folder / _PREPARED / data, private=True) as temporary:
+        with atomic(self._folder / kind / data, private=True) as temporary:
             temporary.write_text(text)
 
-    def surveying(self) -> AbstractContextManager[Any]:
+    def noting(self, kind: str) -> AbstractContextManager[Any]:
         """Return a lock on these files, for which an earlier message is waited for."""
-        folder = self._folder / _PREPARED
+        folder = self._folder / kind
         with storage(f"keep state in {self._folder}"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return FolderLock(folder, wait=_WAIT)

@@ -19,7 +19,7 @@ from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.payloads import Payload
 
 _MOST = 64  # that are remembered of each kind; the oldest go
-_ASKED, _AGREED = "asked", "agreed"
+_KIND, _ASKED, _AGREED = "prepared", "asked", "agreed"
 
 
 class Surveys:
@@ -86,17 +86,17 @@ class Surveys:
 
     def _known(self) -> dict[str, list[Any]]:
         try:
-            found = json.loads(self._store.surveys(self._data) or "{}")
+            found = json.loads(self._store.note(_KIND, self._data) or "{}")
             return {name: list(found.get(name, ())) for name in (_ASKED, _AGREED)}
         except (ValueError, TypeError, AttributeError):  # damaged: nothing is known
             return {_ASKED: [], _AGREED: []}
 
     def _remember(self, name: str, entry: Any) -> None:
-        with self._store.surveying():
+        with self._store.noting(_KIND):
             known = self._known()
             if entry not in known[name]:
                 known[name] = [*known[name], entry][-_MOST:]
-                self._store.keep_surveys(self._data, json.dumps(known))
+                self._store.keep_note(_KIND, self._data, json.dumps(known))
 
 
 def _names(categories: Any) -> str:

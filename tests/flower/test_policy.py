@@ -23,7 +23,7 @@ from flower_fedcon.core.round import Round
 from flower_fedcon.errors import ConfigError, RefusedError, RoundError
 from flower_fedcon.flower.codec import RequestEncoder
 from flower_fedcon.flower.leftovers import tidy
-from flower_fedcon.objectives import LeastSquares
+from flower_fedcon.objectives import LeastSquares, LogisticRegression
 from flower_fedcon.registry import client_class
 from flower_fedcon.solvers import AOGM, LBFGS, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedProx, Scaffnew, Scaffold
@@ -339,3 +339,67 @@ def test_a_node_tidies_its_folder_when_it_meets_a_new_run(tmp_path, objective):
     other = Server(strategy, objective, context)
     assert "states of other runs take" in other.ask(np.zeros(DIMENSION))[1]["error"]
     assert "error" not in server.ask(np.zeros(DIMENSION), server_round=2)[1]  # this one goes on
+
+
+def test_rows_are_not_read_at_huge_models_under_the_default_policy(objective):
+    """The first request of an attack that has each row of a loss switch between 0 and 1."""
+    rng = np.random.default_rng(0)
+    secret = LogisticRegression(objective.rows, np.sign(objective.targets))
+    x = rng.standard_normal(DIMENSION)
+    for context, refused in ((node(), True), (node(max_model=1e30), False)):
+        server = Server(FedAvg(client_lr=1e12, local_steps=1), secret, context)
+        _, answer = server.ask(1e12 * (x + 1e6 * x))
+        assert ("policy.max-model = 1e+12, not entries of" in answer.get("error", "")) == refused
+        _, answer = server.ask(x)
+        assert "error" not in answer
+    value, _, said = FedAvgClient(secret, context=node()).evaluate(
+        [1e13 * x], {"layout": server.info.layout.to_json(), "client": 0}
+    )
+    assert np.isnan(value)
+    assert "policy.max-model" in said["error"]
+
+
+def test_an_entry_that_is_no_number_is_refused_like_a_large_one():
+    for bad in (np.nan, np.inf, -1e13):
+        with pytest.raises(RefusedError, match=r"policy.max-model = 1e\+12, not entries of"):
+            Policy().check_model([np.zeros(3), np.array([0.0, bad])])
+    Policy().check_model([np.array([2**62]), np.array([1e12]), 1e300])  # whole numbers are no model
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_requests_on_a_node_s_rows_are_counted_over_runs(objective, tmp_path, durable):
+    def context():
+        found = node(max_requests=5)
+        if durable:
+            found.node_config["state-dir"] = str(tmp_path)
+        return found
+
+    strategy, now = FedAvg(client_lr=0.1, local_steps=1), context()
+    refused = []
+    for run in range(2):  # of other names
+        now = context() if run else now
+        now.node_config["name"] = f"north {run}"
+        server = Server(strategy, objective, now)
+        for k in range(4):
+            if k == 1:
+                config = {"layout": server.info.layout.to_json(), "client": 0}
+                client = FedAvgClient(objective, context=now)
+                answer = client.evaluate([np.zeros(DIMENSION)], config)[2]
+            else:
+                _, answer = server.ask(np.zeros(DIMENSION))
+            refused.append("policy.max-requests = 5" in answer.get("error", ""))
+    assert refused == [False] * 5 + [durable] * 3
+    other = LeastSquares(objective.rows + 1.0, objective.targets)  # rows of another digest
+    _, answer = Server(strategy, other, now).ask(np.zeros(DIMENSION))
+    assert "error" not in answer
+
+
+def test_a_damaged_count_is_not_begun_anew(objective, tmp_path):
+    context = node()
+    context.node_config["state-dir"] = str(tmp_path)
+    server = Server(FedAvg(client_lr=0.1, local_steps=1), objective, context)
+    server.ask(np.zeros(DIMENSION))
+    (count,) = (tmp_path / "requests").glob("[0-9a-f]*")
+    assert count.read_text() == "1"
+    count.write_text("many")
+    assert "damaged" in server.ask(np.zeros(DIMENSION))[1]["error"]
