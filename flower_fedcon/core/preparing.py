@@ -52,7 +52,7 @@ def info_of(objective: Any, name: str) -> ClientInfo:
         name=name,
         num_examples=objective.num_examples,
         layout=None,
-        digest=objective.resume_key,
+        digest=objective.told_digest,
         version=__version__,
         schema=objective.schema.digest,
     )

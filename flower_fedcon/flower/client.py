@@ -43,6 +43,7 @@ from flower_fedcon.objectives.private_objective import PrivateObjective, is_priv
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.preparation import Preparation
+from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _log = logging.getLogger("flwr")
-_REQUESTS = "requests"
+_REQUESTS, _TOLD = "requests", "told"
 
 
 class FlowerClient(NumPyClient):
@@ -121,6 +122,7 @@ class FlowerClient(NumPyClient):
                 "a node keeps the ledger of its private examples itself: return the objective as "
                 "it is, and give client_app privacy=ExampleDP(...)"
             )
+        self._told: dict[str, str] = {}  # noisy sums of this message, by what was asked
         if (private := ExampleDP.of(node, privacy)) is not None:
             self._make_private(private)
         self._oracles = oracles
@@ -130,18 +132,22 @@ class FlowerClient(NumPyClient):
 
     def _make_private(self, privacy: ExampleDP) -> None:
         """Let out nothing but noisy gradients of the objective, and count them."""
-        if self._has_table:
-            raise ConfigError(
-                "ExampleDP is for objectives: what prepares a table, its sums, is not private"
-            )
         if not isinstance(self._store, FileStore):
             raise ConfigError(
                 "ExampleDP needs a state-dir in the node's configuration: without one a node that "
                 "restarts forgets how much privacy it has spent"
             )
         folders = self._store.ledgers(key_of(self._own_objective))
-        self._ledger = FileLedger(privacy, *folders)
-        self.objective = PrivateObjective(self._own_objective, privacy, self._ledger)
+        ledger = self._ledger = FileLedger(privacy, *folders)
+        own, store = self._own_objective, self._store
+        if isinstance(own, Table):
+            self.objective = PrivateTable.of(
+                own, privacy, ledger,
+                note=lambda question: store.note(_TOLD, question),
+                keep=self._told.__setitem__,
+            )  # fmt: skip
+        else:
+            self.objective = PrivateObjective(own, privacy, ledger)
         self._own_objective = self.objective
 
     def recall(self, versions: Versions) -> None:
@@ -175,6 +181,9 @@ class FlowerClient(NumPyClient):
                 with self.policy.in_time():
                     self.policy.check_arrays(parameters)
                     run, request = codec.decode_request(parameters, config, self._oracles)
+                    if self._ledger is not None:
+                        until_saved.push(self._keep_told)  # once they are counted, on disk
+                        until_saved.enter_context(self._ledger.opened())
                     if request.phase == PREPARE:
                         return codec.encode_reply(self._tell(run, request))
                     self._prepare(run.preparation)
@@ -186,8 +195,6 @@ class FlowerClient(NumPyClient):
                     self._count_request()
                     if self._store is not None:
                         self._store.keep_pass(run, str(config.get("pass", "")))
-                    if self._ledger is not None:
-                        until_saved.enter_context(self._ledger.opened())
                     phase = request.phase
                     remembers = self.remembers or phase == QUERY or request.held
                     store = self._store if remembers else None
@@ -241,6 +248,16 @@ class FlowerClient(NumPyClient):
             Surveys(self._store, self._own_objective).check(preparation)
         objective = self._own_objective.objective(preparation, self.policy.min_rows)
         self.objective = self._own_objective = objective
+
+    def _keep_told(self, kind: type[BaseException] | None, *of: object) -> None:
+        """Keep noisy sums, which then answer the same question again; not if something failed."""
+        store = self._store
+        if kind is not None or store is None or not self._told:
+            return
+        with store.noting(_TOLD):
+            for question, answer in self._told.items():
+                store.keep_note(_TOLD, question, answer)
+        self._told.clear()
 
     def _count_request(self) -> None:
         """Count a request on this node's rows, over all runs, before it is answered."""

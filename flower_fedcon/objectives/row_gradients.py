@@ -18,7 +18,7 @@ from flower_fedcon.validation import Array
 _AT_ONCE = 2**18  # numbers of a block of rows
 
 
-def clipped_steps(objective: Any, x: Array, grid: Grid, rows: Array) -> Array:
+def clipped_steps(objective: Any, x: Any, grid: Grid, rows: Array) -> Array:
     """Return the sum of some rows' gradients, each clipped and in whole steps of a grid.
 
     Parameters
@@ -35,7 +35,7 @@ def clipped_steps(objective: Any, x: Array, grid: Grid, rows: Array) -> Array:
     -------
     array of int64, of x's size, flattened
     """
-    entries = sum(np.size(layer) for layer in (x if isinstance(x, list) else [x]))
+    entries = sum(int(np.size(layer)) for layer in (x if isinstance(x, list) else [x]))
     total = np.zeros(entries, np.int64)
     size = max(2, _AT_ONCE // max(1, entries))
     for start in range(0, len(rows), size):

@@ -16,10 +16,13 @@ from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import natural, paths_of
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.problems.stated import stated
+from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table
 from flower_fedcon.tables.contrasts import check_comparable
+from flower_fedcon.tables.noisy_sums import PrivateTable
 from flower_fedcon.tables.read import log_notes, read_clients
 from flower_fedcon.tables.survey import collinear, same_rows, scales_of_outcomes
 from flower_fedcon.validation import Array, choice, count, nonnegative
@@ -156,10 +159,32 @@ def prepared_problem(
     penalty_factor: Mapping[str, float] | None = None,
     weighting: str = EXAMPLES,
     min_rows: int = 1,
+    privacy: ExampleDP | None = None,
 ) -> FederatedProblem:
-    """Return the problem of clients whose tables are at hand; see `tables`."""
+    r"""Return the problem of clients whose tables are at hand; see `tables`.
+
+    With `privacy` each client's rows are private from the first number on, as on a node with it:
+    see `flower_fedcon.tables.noisy_sums`. `problem.objectives[j].ledger` says what that has spent.
+
+    Examples
+    --------
+    >>> from flower_fedcon.tables import read_table
+    >>> import pathlib, tempfile
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "north.csv"
+    >>> _ = file.write_text("dose,effect\n" + "\n".join(f"{k % 10},{k % 7}" for k in range(500)))
+    >>> schema = {"target": "effect", "features": {"dose": {"range": [0, 9]}}}
+    >>> rows = read_table(file, Schema.load(schema))
+    >>> privacy = ExampleDP(clip=1.0, noise_multiplier=2.0, target_delta=1e-5)
+    >>> problem = prepared_problem([rows], ["north"], privacy=privacy)
+    >>> bool(abs(problem.preparation.means[0] - 4.5) < 0.5)
+    True
+    >>> problem.objectives[0].ledger.spent  # the two exchanges
+    {1.0: 2}
+    """
     choice("weighting", weighting, WEIGHTINGS)
     count("min_rows", min_rows)
+    if privacy is not None:
+        clients = [PrivateTable.of(table, privacy, Ledger(privacy)) for table in clients]
     preparation = prepare(clients, names, min_rows)
     said = [
         *scales_of_outcomes(names, clients),

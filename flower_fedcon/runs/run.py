@@ -174,7 +174,8 @@ class Run:
         history.outputs = {name: unpack(value) for name, value in outputs.items()}
         last, reached = history.rows[-1] if history.rows else {}, None
         asked = ended and server.round and server.setup.preparation is not None
-        if asked and not self._covered:  # of clients' gradients, without noise
+        # Of clients' gradients: none without noise in a private run, and noisy ones say little.
+        if asked and not self._covered and not self._engine.ledgers():
             reached = convergence(server, self._engine, self._start, last)
         history.report = Report.of(server, last, reached)
         if self._directory is not None:

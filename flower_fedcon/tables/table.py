@@ -77,6 +77,11 @@ class Table:
         return digest((self.schema.digest, *content))
 
     @property
+    def told_digest(self) -> str:
+        """The digest that a server is told, by which it knows the rows again."""
+        return self.resume_key
+
+    @property
     def outcome(self) -> Array:
         """The target of each row; in a Cox model whether the event was seen."""
         return self.targets[:, 1] if self.targets.ndim > 1 else self.targets

@@ -1,0 +1,220 @@
+"""A table whose rows are private from the first number on: noisy sums, then noisy gradients.
+
+What the exchanges of `tables.preparation` ask for are sums over rows, so each is a release like
+that of a gradient (`flower_fedcon.privacy.ExampleDP`): a row's part is a vector of numbers in
+[-1, 1], one for each quantity, whose length is bounded by what the schema says alone; the parts are
+added in whole steps of one grid, and so is the noise. With p numeric and q categorical features:
+
+    1. of each numeric column whether the row has a value, and (value - middle) / half its range;
+       of an outcome with classes which one: together at most sqrt(2 p + 1) long
+    2. of each numeric column ((value - mean) / range)^2; of each categorical one which category:
+       at most sqrt(p + q) long
+
+Each exchange counts in the ledger as one gradient over all rows, with the same noise multiplier.
+The same question is answered by the same numbers, which costs nothing. So ranges and categories
+must be the schema's; the number of rows is public. What is made of noisy sums is no release:
+counts are rounded into [0, rows], and a variance is at least that of 1 % of the range.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.objectives.private_objective import PrivateObjective
+from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.privacy.ledger import Ledger
+from flower_fedcon.privacy.noise import Grid
+from flower_fedcon.tables.encoding import WIDE, codes
+from flower_fedcon.tables.preparation import Preparation, packed_text, unpacked_text
+from flower_fedcon.tables.schema import Feature, Schema
+from flower_fedcon.tables.table import SUMMARY, Table
+from flower_fedcon.validation import Array
+from flower_fedcon.wire.digests import digest
+
+_LEAST_SPREAD = 1e-2  # of a range, that a column's standard deviation is at least
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateTable(Table):
+    """One node's rows, of which nothing but noisy sums and gradients leaves.
+
+    Parameters
+    ----------
+    privacy : ExampleDP
+    ledger : Ledger
+        Of these rows: what they spend before round 1 counts in it, too.
+    note, keep : callable
+        What was answered to a question, by its digest, "" for nothing; and to keep it.
+
+    Raises
+    ------
+    ConfigError
+        If the schema leaves open what must be public, or its loss has no gradient of each row.
+    """
+
+    privacy: ExampleDP | None = None
+    ledger: Ledger | None = None
+    note: Callable[[str], str] = str
+    keep: Callable[[str, str], None] = lambda question, answer: None
+
+    @classmethod
+    def of(cls, table: Table, privacy: ExampleDP, ledger: Ledger, **memory: Any) -> PrivateTable:
+        """Return a table whose rows are private."""
+        check_public(table.schema)
+        own = {field.name: getattr(table, field.name) for field in fields(Table)}
+        if not memory:
+            told: dict[str, str] = {}
+            memory = {"note": lambda question: told.get(question, ""), "keep": told.__setitem__}
+        return cls(**own, privacy=privacy, ledger=ledger, **memory)
+
+    @property
+    def told_digest(self) -> str:
+        """What a server is told of the rows: nothing."""
+        return ""
+
+    def _summary(self, rows: Any, least: int) -> dict[str, Any]:
+        schema, m = self.schema, float(len(rows))
+        limits = np.array([bounds(f) for f in schema.numeric]).reshape(-1, 2)
+        middle, half = limits.mean(axis=1), np.diff(limits, axis=1)[:, 0] / 2
+        values = self.numeric[rows]
+        there = ~np.isnan(values)
+        parts = [there, np.where(there, (values - middle) / half, 0.0)]
+        most = 2.0 * len(middle)
+        if schema.outcomes:
+            parts.append(self._classes(rows))
+            most += 1
+        sums = self._released(SUMMARY, parts, most)
+        p = len(middle)
+        observed = np.clip(np.rint(sums[:p]), 0.0, m)
+        observed[observed < least] = 0.0
+        found = np.clip(sums[p : 2 * p], -observed, observed) * half + observed * middle
+        answer: dict[str, Any] = {"rows": m}
+        if schema.outcomes:
+            answer["outcomes"] = np.clip(np.rint(sums[2 * p :]), 0.0, m)
+        return answer | {"observed": observed, "sums": found, "categories": packed_text({})}
+
+    def _classes(self, rows: Any) -> Array:
+        """Return which class each row is of, in columns of `Schema.outcomes`."""
+        own = self.outcome[rows]
+        if self.schema.loss == "multinomial":
+            return own[:, None] == np.arange(len(self.schema.classes))
+        found = [own < 0, own > 0] if self.schema.loss == "logistic" else [own > 0]
+        return np.stack(found, axis=1)
+
+    def _spread(self, rows: Any, down: dict[str, Any], least: int) -> dict[str, Any]:
+        schema, m = self.schema, float(len(rows))
+        agreed = unpacked_text(down["categories"])
+        limits = np.array([bounds(f) for f in schema.numeric]).reshape(-1, 2)
+        width = np.diff(limits, axis=1)[:, 0]
+        means = np.clip(np.asarray(down["means"], np.float64), limits[:, 0], limits[:, 1])
+        parts = [np.nan_to_num(((self.numeric[rows] - means) / width) ** 2)]
+        for feature, column in zip(schema.categorical, self.categories[rows].T, strict=True):
+            known = tuple(feature.categories)
+            if tuple(agreed.get(feature.name, ())) != known:
+                raise ConfigError(
+                    f"the server asks about other categories of {feature.name!r} than the schema's"
+                )
+            parts.append(codes(column, known)[:, None] == np.arange(len(known)))
+        question = digest(["spread", [float(mean).hex() for mean in means.tolist()]])
+        sums = self._released(question, parts, len(width) + len(schema.categorical))
+        p = len(width)
+        squares = np.clip(sums[:p], m * _LEAST_SPREAD**2, m) * width**2
+        counts = np.clip(np.rint(sums[p:]), 0.0, m)
+        return {"squares": squares, "counts": np.where(counts >= least, counts, 0.0)}
+
+    def _released(self, question: str, parts: list[Array], squared: float) -> Array:
+        """Return noisy sums of each row's numbers, whose squares sum to at most `squared`."""
+        assert self.privacy is not None  # noqa: S101  (`of` gives it)
+        assert self.ledger is not None  # noqa: S101
+        each = np.concatenate([np.asarray(part, np.float64) for part in parts], axis=1)
+        noise = self.privacy.noise_multiplier
+        if not each.shape[1]:
+            return np.zeros(0)
+        key = digest([self.resume_key, question, noise, each.shape[1]])
+        known = self.note(key)
+        if known:
+            return np.array(json.loads(known), np.float64)
+        clip = math.sqrt(squared) * (1 + 1e-6)  # what is rounded to the grid is not cut for that
+        grid = Grid(clip, noise * clip, len(each))
+        self.ledger.spend(1.0, grid.distance(each.shape[1]))
+        found = grid.value(grid.steps(each).sum(axis=0) + grid.noise(each.shape[1]))
+        self.keep(key, json.dumps(found.tolist()))
+        return found
+
+    def objective(self, preparation: Preparation, least: int = 1) -> Any:
+        """Return this node's objective, whose gradients are noisy.
+
+        No column is unknown for standing on few rows: whether it is would tell of them, and noise
+        covers what it tells.
+        """
+        assert self.privacy is not None  # noqa: S101
+        plain = super().objective(preparation)
+        plain.rows_key = digest(self)  # type: ignore[attr-defined]
+        return PrivateObjective(plain, self.privacy, self.ledger)
+
+
+def bounds(feature: Feature) -> tuple[float, float]:
+    """Return the least and the largest number that a numeric column holds, after its transform.
+
+    >>> bounds(Feature("dose", range=(-2.0, 1.0), transform="square"))
+    (0.0, 4.0)
+    """
+    ends = np.array(feature.range)
+    if feature.transform == "square":
+        low, high = sorted(ends * ends)
+        return (0.0 if ends[0] < 0 < ends[1] else float(low)), float(high)
+    if feature.transform != "none":
+        ends = getattr(np, feature.transform)(ends)
+    return float(ends[0]), float(ends[1])
+
+
+def check_public(schema: Schema) -> None:
+    """Raise unless a schema says all that must be public, for private rows.
+
+    Raises
+    ------
+    ConfigError
+    """
+    problems = []
+    if schema.sparse:
+        problems.append('features = "all" says nothing of columns: name them in [features]')
+    if schema.loss == "cox":
+        problems.append('loss = "cox" compares rows with each other: use another loss')
+    if schema.weight:
+        problems.append(
+            f"the sum of the weights in {schema.weight!r} changes with every row: leave weight out"
+        )
+    if any(not feature.range for feature in schema.numeric):
+        names = [feature.name for feature in schema.numeric if not feature.range]
+        problems.append(
+            f"the range of {', '.join(map(repr, names))} is not public: write "
+            f'{names[0]} = {{type = "numeric", range = [0, 120]}}, from what is known without the '
+            "data"
+        )
+    for feature in schema.numeric:
+        with np.errstate(all="ignore"):
+            usable = not feature.range or bool(np.isfinite(bounds(feature)).all())
+        if not usable:
+            problems.append(
+                f"range = {list(feature.range)} of {feature.name!r} has no end after transform = "
+                f"{feature.transform!r}: give one inside of what the transform takes"
+            )
+    for feature in schema.categorical:
+        if not feature.categories:
+            problems.append(
+                f"the categories of {feature.name!r} are not public: list them, "
+                f'{feature.name} = {{type = "categorical", categories = ["a", "b"]}}'
+            )
+        elif len(feature.categories) > WIDE:
+            problems.append(f"{feature.name!r} has more than {WIDE} categories: give fewer")
+    if problems:
+        raise ConfigError(
+            "with ExampleDP a table needs a schema that says what is public: " + "; ".join(problems)
+        )

@@ -1,0 +1,225 @@
+"""Tables whose rows are private from the first number on: sums before round 1, then gradients."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_grid import on_grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_tables_on_nodes import make_grid
+
+from flower_fedcon import Policy, simulate
+from flower_fedcon.errors import ConfigError, FedConError, RefusedError
+from flower_fedcon.privacy import ExampleDP
+from flower_fedcon.privacy.ledger import Ledger
+from flower_fedcon.privacy.noise import Grid
+from flower_fedcon.problems.tables import prepare, prepared_problem
+from flower_fedcon.regularizers import L1, WithIntercept
+from flower_fedcon.strategies import FedDualAvg
+from flower_fedcon.tables import Schema, read_table
+from flower_fedcon.tables.preparation import packed_text
+from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
+from flower_fedcon.tables.schema import Feature
+
+FEATURES = {
+    "age": {"range": [0, 120]},
+    "dose": {"range": [1, 100], "transform": "log"},
+    "sex": {"type": "categorical", "categories": ["f", "m"]},
+    "dx": {"type": "categorical", "categories": ["a", "b", "c"]},
+}
+SCHEMA = Schema.load({"target": "ill", "positive": ["yes"], "features": FEATURES})
+RULE = ExampleDP(clip=1.0, noise_multiplier=2.0, target_delta=1e-5)
+QUIET = replace(RULE, clip=50.0, noise_multiplier=1e-9)
+
+
+def written(folder, name="a", rows=400, seed=0):
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        age = "" if rng.random() < 0.1 else f"{rng.integers(20, 90)}"
+        dose, sex, dx = rng.uniform(1, 100), "fm"[rng.integers(2)], "abc"[rng.integers(3)]
+        ill = "yes" if rng.random() < 0.3 + 0.4 * (sex == "m") else "no"
+        lines.append(f"{age},{dose:.2f},{sex},{dx},{ill}")
+    path = folder / f"{name}.csv"
+    path.write_text("\n".join(["age,dose,sex,dx,ill", *lines]))
+    return path
+
+
+def private(table, rule=RULE):
+    return PrivateTable.of(table, rule, Ledger(rule))
+
+
+def test_next_to_no_noise_finds_what_is_found_without(tmp_path):
+    clients = [read_table(written(tmp_path, n, seed=j), SCHEMA) for j, n in enumerate("ab")]
+    plain = prepared_problem(clients, ["a", "b"], l1=0.01)
+    quiet = prepared_problem(clients, ["a", "b"], l1=0.01, privacy=QUIET)
+    assert quiet.preparation.names == plain.preparation.names
+    np.testing.assert_allclose(quiet.preparation.means, plain.preparation.means, rtol=1e-5)
+    np.testing.assert_allclose(quiet.preparation.scales, plain.preparation.scales, rtol=1e-5)
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
+    found = [simulate(strategy, problem, 5).x for problem in (plain, quiet)]
+    np.testing.assert_allclose(found[1], found[0], atol=1e-4)
+
+
+def test_one_epsilon_from_the_first_number_to_the_last(tmp_path):
+    clients = [read_table(written(tmp_path), SCHEMA)]
+    problem = prepared_problem(clients, ["a"], l1=0.01, privacy=RULE)
+    ledger = problem.objectives[0].ledger
+    assert ledger.spent == {1.0: 2}  # two exchanges
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
+    simulate(strategy, problem, 5)
+    assert ledger.spent == {1.0: 17}
+    assert ledger.epsilon == pytest.approx(RULE.epsilon({1.0: 17}), rel=1e-9)
+
+
+def test_the_noise_is_that_of_the_clip_that_the_schema_gives(tmp_path):
+    table = read_table(written(tmp_path, rows=50), SCHEMA)
+    found = []
+    for _ in range(400):
+        answer = private(table).answer("summary", {})
+        found.append(answer["sums"][0] - answer["observed"][0] * 60.0)  # about the middle
+    mean = float(np.nansum(table.numeric[:, 0] - 60.0))
+    deviation = 2.0 * np.sqrt(2 * 2 + 1) * 60.0  # z times the clip, times half the range
+    assert np.std(found) == pytest.approx(deviation, rel=0.2)
+    assert np.mean(found) == pytest.approx(mean, abs=4 * deviation / 20)
+
+
+def farthest(clip, step):
+    return (clip / step) ** 2 * (1 + 1e-12)
+
+
+def hold_neighbours(folder, rng, patch):
+    """Leave out what one row adds, or put in any other row: the sum moves by at most the clip."""
+    rule = replace(RULE, noise_multiplier=10.0 ** rng.uniform(-1, 2))
+    path = written(folder, rows=int(rng.integers(3, 40)), seed=int(rng.integers(1e6)))
+    forgetful = {"note": lambda question: "", "keep": lambda question, answer: None}
+    table = PrivateTable.of(read_table(path, SCHEMA), rule, Ledger(rule), **forgetful)
+    seen = []
+    patch.setattr(Grid, "noise", lambda grid, size: np.zeros(size, np.int64))
+    patch.setattr(Grid, "value", lambda grid, k: seen.append((grid, k)) or k * grid.step)
+    means = np.array([rng.uniform(-1e6, 1e6), rng.uniform(-9, 9)])
+    down = {"means": means, "categories": packed_text({"sex": ["f", "m"], "dx": ["a", "b", "c"]})}
+    m, out = len(table.targets), int(rng.integers(len(table.targets)))
+    for answer in (lambda rows: table._summary(rows, 1), lambda rows: table._spread(rows, down, 1)):
+        answer(np.arange(m))
+        answer(np.delete(np.arange(m), out))
+        (grid, whole), (_, less) = seen[-2:]
+        assert sum(int(k) ** 2 for k in whole - less) <= farthest(grid.clip, grid.step)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_row_moves_the_sums_by_at_most_the_clip(tmp_path, monkeypatch, seed):
+    hold_neighbours(tmp_path, np.random.default_rng(seed), monkeypatch)
+
+
+@pytest.mark.nightly
+def test_a_row_never_moves_the_sums_by_more_in_many_cases(tmp_path, monkeypatch):
+    rng = np.random.default_rng()
+    for _ in range(5_000):
+        hold_neighbours(tmp_path, rng, monkeypatch)
+
+
+@given(
+    st.sampled_from(["none", "log", "log1p", "sqrt", "square"]),
+    st.floats(0.01, 50), st.floats(0.01, 50), st.floats(0, 1),
+)  # fmt: skip
+@settings(max_examples=60)
+def test_bounds_hold_every_value_in_the_range(transform, low, width, at):
+    for least in (low, *([-low] if transform in ("none", "square") else [])):
+        feature = Feature("x", range=(least, least + width), transform=transform)
+        value = least + at * width
+        moved = value**2 if transform == "square" else (
+            value if transform == "none" else float(getattr(np, transform)(value)))  # fmt: skip
+        lower, upper = bounds(feature)
+        assert lower - 1e-9 <= moved <= upper + 1e-9
+
+
+def test_the_same_question_is_answered_alike_and_costs_nothing(tmp_path):
+    table = private(read_table(written(tmp_path), SCHEMA))
+    first, again = (table.answer("summary", {}) for _ in range(2))
+    for name in ("observed", "sums", "outcomes"):
+        np.testing.assert_array_equal(first[name], again[name])
+    assert table.ledger.spent == {1.0: 1}
+    assert table.answer("summary", {})["categories"].tobytes() == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"features": {**FEATURES, "age": "numeric"}}, r"range of 'age' is not public: write"),
+        ({"features": {**FEATURES, "dx": "categorical"}}, r"categories of 'dx' are not public"),
+        ({"weight": "w"}, "leave weight out"),
+        ({"features": "all"}, "name them in"),
+        ({"features": {**FEATURES, "dose": {"range": [0, 9], "transform": "log"}}}, "has no end"),
+    ],
+    ids=["range", "categories", "weight", "all", "log of 0"],
+)
+def test_what_a_schema_leaves_open_is_refused_with_what_to_write(change, words):
+    base = {"target": "ill", "positive": ["yes"], "features": FEATURES}
+    with pytest.raises(ConfigError, match=words):
+        check_public(Schema.load(base | change))
+
+
+def test_a_cox_model_is_refused():
+    schema = {"target": "t", "event": "e", "features": {"age": {"range": [0, 120]}}}
+    with pytest.raises(ConfigError, match="compares rows with each other"):
+        check_public(Schema.load(schema))
+
+
+# --- on nodes ------------------------------------------------------------------------------------
+
+
+def grid_of(files, tmp_path, **config):
+    config = {
+        "state-dir": str(tmp_path / "state"), "privacy.clip": 1.0,
+        "privacy.noise-multiplier": 2.0, "privacy.target-delta": 1e-5, **config,
+    }  # fmt: skip
+    return make_grid(files, SCHEMA, policy=Policy(), **config)
+
+
+@on_grid
+def test_nodes_spend_one_ledger_from_the_first_exchange(tmp_path):
+    files = [written(tmp_path, name, seed=j) for j, name in enumerate("ab")]
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
+    histories = [
+        strategy.start(grid_of(files, tmp_path), num_rounds=2, schema=SCHEMA, seed=k).history
+        for k in range(2)
+    ]
+    kept = sorted((tmp_path / "state" / "privacy").glob("*/spent.json"))
+    counts = [sum(n for *_, n in json.loads(path.read_text())["gradients"]) for path in kept]
+    assert counts == [2 + 2 * 6] * 2  # the second run asks what the first has asked
+    assert "objective" not in histories[0].columns
+    assert not np.array_equal(histories[0].x, histories[1].x)
+
+
+@on_grid
+def test_a_budget_holds_before_round_1(tmp_path):
+    files = [written(tmp_path)]
+    strategy = FedDualAvg(WithIntercept(L1(0.01)), client_lr=0.3, local_steps=3)
+    least = RULE.epsilon({1.0: 1})
+    with pytest.raises(FedConError, match=r"one more gradient exceeds it"):
+        strategy.start(
+            grid_of(files, tmp_path, **{"privacy.budget": 1.1 * least}), num_rounds=2,
+            schema=SCHEMA, max_retries=0,
+        )  # fmt: skip
+
+
+def test_a_server_that_asks_about_other_categories_learns_nothing(tmp_path):
+    table = private(read_table(written(tmp_path), SCHEMA))
+    down = {"means": np.zeros(2), "categories": packed_text({"sex": ["f"], "dx": ["a", "b", "c"]})}
+    with pytest.raises(ConfigError, match="other categories of 'sex'"):
+        table.answer("spread", down)
+    assert not table.ledger.spent
+    rule = replace(RULE, budget=1e-3)
+    with pytest.raises(RefusedError, match="one more gradient exceeds it"):
+        private(table, rule).answer("summary", {})
+
+
+def test_preparing_in_this_process_is_noisy(tmp_path):
+    table = read_table(written(tmp_path), SCHEMA)
+    means = [prepare([private(table)], ["a"]).means for _ in range(2)]
+    assert not np.array_equal(*means)
