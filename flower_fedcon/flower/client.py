@@ -42,8 +42,8 @@ from flower_fedcon.layout import Layout
 from flower_fedcon.objectives.private_objective import PrivateObjective, is_private
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
-from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.noisy_sums import PrivateTable
+from flower_fedcon.tables.preparation import Preparation
 from flower_fedcon.tables.read import log_notes
 from flower_fedcon.tables.table import Table
 from flower_fedcon.validation import Array, positive

@@ -12,12 +12,12 @@ import numpy as np
 from flower_fedcon.core.preparing import STAGES, Preparing
 from flower_fedcon.core.protocol import EXAMPLES, UNIFORM, WEIGHTINGS, Reply, Request
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.privacy.examples import ExampleDP
+from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.problems.federated import FederatedProblem
 from flower_fedcon.problems.files import natural, paths_of
 from flower_fedcon.problems.partitions import dealt_out
 from flower_fedcon.problems.stated import stated
-from flower_fedcon.privacy.examples import ExampleDP
-from flower_fedcon.privacy.ledger import Ledger
 from flower_fedcon.regularizers import L1, ElasticNet, GroupLasso, Regularizer, WithIntercept
 from flower_fedcon.regularizers.rescaled import Entrywise
 from flower_fedcon.tables import Preparation, Schema, Table, read_table

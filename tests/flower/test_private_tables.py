@@ -21,8 +21,8 @@ from flower_fedcon.problems.tables import prepare, prepared_problem
 from flower_fedcon.regularizers import L1, WithIntercept
 from flower_fedcon.strategies import FedDualAvg
 from flower_fedcon.tables import Schema, read_table
-from flower_fedcon.tables.preparation import packed_text
 from flower_fedcon.tables.noisy_sums import PrivateTable, bounds, check_public
+from flower_fedcon.tables.preparation import packed_text
 from flower_fedcon.tables.schema import Feature
 
 FEATURES = {
