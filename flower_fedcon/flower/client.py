@@ -29,7 +29,6 @@ from flower_fedcon.core.protocol import (
 from flower_fedcon.errors import (
     ConfigError,
     FedConError,
-    RefusedError,
     StorageError,
     printable,
 )
@@ -39,7 +38,7 @@ from flower_fedcon.flower.refusals import check_callers
 from flower_fedcon.flower.stores import ContextStore, FileStore, Store
 from flower_fedcon.flower.surveys import Surveys
 from flower_fedcon.layout import Layout
-from flower_fedcon.objectives.private_objective import PrivateObjective, is_private
+from flower_fedcon.objectives.private_objective import PrivateObjective
 from flower_fedcon.privacy.clipping import CLIP, clipped
 from flower_fedcon.privacy.examples import ExampleDP
 from flower_fedcon.tables.noisy_sums import PrivateTable
@@ -301,11 +300,15 @@ class FlowerClient(NumPyClient):
             self._prepare(codec.preparation_in(codec.named(prepared, names)))
         self.policy.check_model(parameters)
         objective = self._own_objective
-        if is_private(objective):
-            raise RefusedError("refused: this node's examples are private, and so is its loss")
         self._count_request()
         layered = Layout.from_json(str(config["layout"])).layered
         x: Any = parameters if layered else parameters[0]
+        if self._ledger is not None:
+            if not isinstance(objective, PrivateObjective):
+                raise ConfigError("this node's table is private, and not prepared yet")
+            with self._ledger.opened():
+                told = objective.noisy_value(x)
+            return told, objective.num_examples, {"client": int(config["client"])}
         metrics = getattr(objective, "metrics", None)
         own = spread_out(metrics(x)) if callable(metrics) else {}
         if hasattr(objective, "constraint_value"):

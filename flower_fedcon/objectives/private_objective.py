@@ -90,6 +90,34 @@ class PrivateObjective:
         """Return f(x), exactly."""
         return float(self.objective.value(self._layout.unpack(x) if self._packed else x))
 
+    def noisy_value(self, x: Any) -> float:
+        """Return the mean of the rows' losses, each cut to `loss_clip`, with noise, and count it.
+
+        l2 is added to it, which is no row's.
+
+        Raises
+        ------
+        RefusedError
+            If the rule has no `loss_clip`, or the budget is spent.
+        ConfigError
+            If the objective has no `row_losses(x, rows)`.
+        """
+        rule, m = self.privacy, self.num_examples
+        if rule.loss_clip is None:
+            raise RefusedError("refused: this node's examples are private, and so is its loss")
+        losses = getattr(self.objective, "row_losses", None)
+        if losses is None:
+            raise ConfigError(
+                f"{type(self.objective).__name__} has no row_losses(x, rows), a loss for each row: "
+                "define it, or leave privacy.loss-clip out"
+            )
+        at = self._layout.unpack(x) if self._packed else x
+        grid = Grid(rule.loss_clip, rule.noise_multiplier * rule.loss_clip, m)
+        self.ledger.spend(1.0, grid.distance(1))
+        total = grid.steps(losses(at, np.arange(m))[:, None]).sum(axis=0) + grid.noise(1)
+        ridge = getattr(self.objective, "ridge", None)
+        return float(grid.value(total)[0]) / m + (0.0 if ridge is None else float(ridge(at)))
+
     def gradient(self, x: Any) -> Any:
         """Return the noisy gradient over all rows, or over a sample of the node's own size."""
         return self._noisy(x, self.privacy.batch_size)

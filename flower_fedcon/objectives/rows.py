@@ -584,6 +584,30 @@ class LinearModel(Objective, Stackable):
         slopes : array of float64, shape (rows,) or (scores of a row, rows)
         data : array or sparse matrix, shape (rows, columns)
         """
+        scores, data, targets = self._apart(x, rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes: Array = self.scale * self.slope(scores, targets)
+        return slopes[..., : len(rows)], data[: len(rows)]
+
+    def row_losses(self, x: Array, rows: Array) -> Array:
+        """Return the loss of each of some rows, l2 not included, from that row alone.
+
+        Parameters
+        ----------
+        x : array of `shape`
+        rows : array of int
+
+        Returns
+        -------
+        array of float64, shape (rows,)
+        """
+        scores, _, targets = self._apart(x, rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses: Array = self.scale * self.loss(scores, targets)
+        return losses[: len(rows)]
+
+    def _apart(self, x: Array, rows: Array) -> tuple[Array, Any, Array]:
+        """Return the scores of some rows, two at least, with the rows and their targets."""
         self._expect(x)
         taken = np.resize(rows, max(2, len(rows)))  # of one, axes would change their order
         data, targets = self.rows[taken], self.targets[taken]
@@ -592,17 +616,14 @@ class LinearModel(Objective, Stackable):
         with np.errstate(over="ignore", invalid="ignore"):
             if own is not None and not is_ours(own):
                 parts = [self._scores(x, data[i : i + 1]) for i in range(len(taken))]
-                scores = np.concatenate(parts, axis=-1)
-            else:
-                columns = at.T.copy()
-                scores = np.stack(
-                    [data @ c for c in columns]
-                    if self.sparse
-                    else [(data * c).sum(axis=1) for c in columns]
-                )
-                scores = scores if len(self.shape) > len(self._row_shape) else scores[0]
-            slopes: Array = self.scale * self.slope(scores, targets)
-        return slopes[..., : len(rows)], data[: len(rows)]
+                return np.concatenate(parts, axis=-1), data, targets
+            columns = at.T.copy()
+            scores = np.stack(
+                [data @ c for c in columns]
+                if self.sparse
+                else [(data * c).sum(axis=1) for c in columns]
+            )
+        return scores if len(self.shape) > len(self._row_shape) else scores[0], data, targets
 
     # --- second derivatives ----------------------------------------------------------------------
 

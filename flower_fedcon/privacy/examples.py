@@ -11,7 +11,7 @@ no further release.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from flower_fedcon.errors import ConfigError
@@ -41,6 +41,10 @@ class ExampleDP:
     batch_size : int, optional (default: None)
         Rows that a gradient sees on average; by default what the server asks for, all rows or a
         `batch_size`.
+    loss_clip : float, optional (default: None)
+        > 0: then evaluations are answered with the mean of the rows' losses, each cut to at most
+        this in absolute value, with noise of standard deviation z times it in their sum; each
+        counts like a gradient over all rows. Without it a node tells no loss.
 
     Raises
     ------
@@ -51,7 +55,7 @@ class ExampleDP:
     --------
     >>> ExampleDP.of({"privacy.clip": 1.0, "privacy.noise-multiplier": 1.1,
     ...               "privacy.target-delta": 1e-5, "privacy.budget": 4.0})
-    ExampleDP(clip=1.0, noise_multiplier=1.1, target_delta=1e-05, budget=4.0, batch_size=None)
+    ExampleDP(clip=1.0, noise_multiplier=1.1, target_delta=1e-05, budget=4.0, batch_size=None, ...
     """
 
     clip: float
@@ -59,13 +63,15 @@ class ExampleDP:
     target_delta: float
     budget: float | None = None
     batch_size: int | None = None
+    loss_clip: float | None = field(default=None, metadata={"later": True})
 
     def __post_init__(self) -> None:
         positive("ExampleDP(clip)", self.clip)
         positive("ExampleDP(noise_multiplier)", self.noise_multiplier)
         if positive("ExampleDP(target_delta)", self.target_delta) >= 1:
             raise ConfigError(f"ExampleDP(target_delta) must be < 1, got {self.target_delta!r}")
-        optional(positive, "ExampleDP(budget)", self.budget)
+        for name in ("budget", "loss_clip"):
+            optional(positive, f"ExampleDP({name})", getattr(self, name))
         if self.batch_size is not None:
             count("ExampleDP(batch_size)", self.batch_size)
 

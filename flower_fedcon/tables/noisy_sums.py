@@ -104,7 +104,8 @@ class PrivateTable(Table):
         """Return which class each row is of, in columns of `Schema.outcomes`."""
         own = self.outcome[rows]
         if self.schema.loss == "multinomial":
-            return own[:, None] == np.arange(len(self.schema.classes))
+            each: Array = own[:, None] == np.arange(len(self.schema.classes))
+            return each
         found = [own < 0, own > 0] if self.schema.loss == "logistic" else [own > 0]
         return np.stack(found, axis=1)
 

@@ -240,25 +240,37 @@ class TorchObjective(Objective, Stackable):
         ConfigError
             If the module changes its buffers when it is called: they would tell one row of another.
         """
-        self._load(self._tensors(x))
-        buffers = list(self._module.buffers())
-        before = [buffer._version for buffer in buffers]
         found = np.zeros((len(rows), sum(p.numel() for p in self._parameters)))
-        for i, row in enumerate(rows.tolist()):
-            inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
-            loss = self._loss(self._module(inputs), target)
+        for i, loss in enumerate(self._alone(x, rows)):
             parts = torch.autograd.grad(loss, self._parameters, allow_unused=True)
             end = 0
             for g, w in zip(parts, self._parameters, strict=True):
                 start, end = end, end + w.numel()
                 if g is not None:
                     found[i, start:end] = as_array(g.reshape(-1))
+        return found
+
+    def row_losses(self, x: Any, rows: Array) -> Array:
+        """Return the loss of each of some rows alone, l2 not included, as `row_gradients` does."""
+        with torch.no_grad():
+            return np.array([float(loss) for loss in self._alone(x, rows)])
+
+    def _alone(self, x: Any, rows: Array) -> Iterator[Tensor]:
+        """Yield the loss of each row."""
+        self._load(self._tensors(x))
+        before = [buffer._version for buffer in self._module.buffers()]
+        for row in rows.tolist():
+            inputs, target = (part[row : row + 1].clone() for part in (self._inputs, self._targets))
+            yield self._loss(self._module(inputs), target)
         if [buffer._version for buffer in self._module.buffers()] != before:
             raise ConfigError(
                 "TorchObjective(module) changes its buffers when it is called, so that one row "
                 "tells of another: use a module without running statistics, or leave ExampleDP out"
             )
-        return found
+
+    def ridge(self, x: Any) -> float:
+        """Return l2/2 ||x||^2, of a model in layers."""
+        return 0.5 * self.l2 * sum(float(np.square(w, dtype=np.float64).sum()) for w in x)
 
     def ridged(self, gradient: Any, x: Any) -> Any:
         """Return a gradient of the rows' losses, in layers, with that of l2 added."""

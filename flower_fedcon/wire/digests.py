@@ -16,6 +16,8 @@ import numpy as np
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.wire.own_code import PLAIN, own_code
 
+LATER = "later"
+"""In the metadata of a dataclass's field that counts where it is set: older folders go on."""
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType)
 
 
@@ -115,7 +117,11 @@ class Content:
                 self._add_all("function", [value.__defaults__, value.__kwdefaults__, around])
         elif dataclasses.is_dataclass(value):
             self._mark("fields", _name_and_code(kind))
-            parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            parts = {
+                f.name: getattr(value, f.name)
+                for f in dataclasses.fields(value)
+                if LATER not in f.metadata or getattr(value, f.name) != f.default
+            }
             self.add(parts)
         else:
             self._add_object(value)

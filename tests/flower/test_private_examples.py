@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 
 import numpy as np
 import pytest
@@ -28,9 +28,11 @@ from flower_fedcon.objectives import (
 )
 from flower_fedcon.objectives.private_objective import Steps
 from flower_fedcon.privacy import ExampleDP
+from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, FedProx
+from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.ledgers import FileLedger
 
 DELTA, PAGE = 1e-5, "docs/private_examples.md"
@@ -381,3 +383,56 @@ def test_the_page_s_blocks(capsys):
     objective, epsilon = map(float, capsys.readouterr().out.split())
     assert 0.1 < objective < 0.4 < np.log(2)  # it has learnt
     assert epsilon == pytest.approx(ExampleDP(1.0, 2.0, 1e-5).epsilon({0.1: 100}))
+
+
+# --- noisy evaluations ---------------------------------------------------------------------------
+
+
+def test_a_noisy_value_is_the_mean_of_cut_losses_and_counted():
+    f, x = regression(l2=0.3), np.array([3.0, -2.0, 1.0, 0.5])
+    rule = replace(LOUD, loss_clip=0.4)
+    losses = f.row_losses(x, np.arange(50))
+    assert losses.mean() + f.ridge(x) == pytest.approx(f.value(x))
+    private = PrivateObjective(f, rule)
+    found = np.array([private.noisy_value(x) for _ in range(500)])
+    exact = np.clip(losses, -0.4, 0.4).mean() + f.ridge(x)
+    deviation = 2.0 * 0.4 / 50
+    assert kstest((found - exact) / deviation, "norm").pvalue > 1e-6
+    assert private.ledger.spent == {1.0: 500}
+    with pytest.raises(RefusedError, match="and so is its loss"):
+        PrivateObjective(f, LOUD).noisy_value(x)
+
+
+def test_one_row_moves_the_sum_of_losses_by_the_cut(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Grid, "noise", lambda grid, size: np.zeros(size, np.int64))
+    monkeypatch.setattr(Grid, "value", lambda grid, k: seen.append((grid, k)) or k * grid.step)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        m, scale = int(rng.integers(2, 20)), 10.0 ** rng.uniform(-2, 200)
+        A, b = rng.standard_normal((m, 3)), rng.choice([-1.0, 1.0], m)
+        x, out = scale * rng.standard_normal(3), int(rng.integers(m))
+        for rows in (np.arange(m), np.delete(np.arange(m), out)):
+            PrivateObjective(
+                LogisticRegression(A[rows], b[rows]), replace(LOUD, loss_clip=0.7)
+            ).noisy_value(x)
+        (grid, whole), (_, less) = seen[-2:]
+        assert abs(int(whole[0] - less[0])) <= 0.7 / grid.step
+
+
+@on_grid
+def test_nodes_tell_a_noisy_loss_where_they_say_so(tmp_path):
+    strategy = FedAvg(client_lr=0.5, local_steps=3)
+    grid = grid_of(tmp_path, **{"privacy.loss-clip": 2.0})
+    history = strategy.start(grid, num_rounds=2, evaluate_every=1).history
+    assert np.isfinite(history["objective"]).all()
+    assert ledgers(tmp_path) == [{1.0: 6 + 2}] * 2  # two evaluations
+
+
+def test_runs_begun_before_a_rule_had_a_loss_clip_go_on():
+    """The digest by which a folder knows its rule is what it was."""
+    parts = {f: getattr(LOUD, f) for f in ("clip", "noise_multiplier", "target_delta", "budget",
+                                           "batch_size")}  # fmt: skip
+    older = make_dataclass("ExampleDP", [*parts], frozen=True)(*parts.values())
+    type(older).__module__, type(older).__qualname__ = type(LOUD).__module__, "ExampleDP"
+    assert digest(older) == digest(LOUD) != digest(replace(LOUD, loss_clip=1.0))
