@@ -196,5 +196,12 @@ def show(
         for label, records in rows.items():
             if dropped := records[-1]["dropped"]:
                 say(f"{label}: {dropped:g} replies were dropped, see history.csv")
-    figure = plot_histories(rows, figures, title=_title(experiment), seeds=seeds, say=say)
+    measured = {label for label, records in rows.items() if any("objective" in r for r in records)}
+    for label in (set(rows) - measured) if measured else ():
+        say(
+            f"{label}: private, and not in the figure; unsafe = true in [run] records what is drawn"
+        )
+    drawn = {label: records for label, records in rows.items() if label in measured or not measured}
+    kept = None if seeds is None else {label: seeds[label] for label in drawn}
+    figure = plot_histories(drawn, figures, title=_title(experiment), seeds=kept, say=say)
     say(f"figure:    {figure}")

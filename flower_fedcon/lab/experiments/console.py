@@ -156,7 +156,8 @@ def results(
     columns: dict[str, str | None] = {"Algorithm": None}
     if participation is not None:
         columns["Participation"] = None
-    columns["Objective"] = "{objective:.6g}"
+    if any("objective" in row for row in last.values()):  # private runs have none
+        columns["Objective"] = "{objective:.6g}"
     if any("residual" in row for row in last.values()):
         columns["F - F*"] = "{residual:.3g}"
         if optimum is not None and abs(optimum) > 1e-12:
@@ -179,8 +180,9 @@ def results(
 
     def texts(row: Record) -> list[str]:
         numbers = {
+            **dict.fromkeys(("objective", "residual", "violation"), math.nan),
             **row,
-            "relative": row.get("residual", 0.0) / (abs(optimum or 0.0) or 1.0),
+            "relative": row.get("residual", math.nan) / (abs(optimum or 0.0) or 1.0),
             "up": row["uplink_bytes"] / 1e6,
             "down": row["downlink_bytes"] / 1e6,
         }

@@ -124,7 +124,9 @@ def plot_histories(
         row["residual"] > 0 for row in records
     )
     gap = all("fw_gap" in row and "residual" not in row for row in records)
-    column = y or ("residual" if residual else "fw_gap" if gap else "objective")
+    private = all("epsilon" in row and "objective" not in row for row in records)
+    usual = "residual" if residual else "fw_gap" if gap else "epsilon" if private else "objective"
+    column = y or usual
     residual = column == "residual"
     if not all(any(column in row for row in rows) for rows in histories.values()):
         known = set.intersection(*({key for row in rows for key in row}
