@@ -29,7 +29,7 @@ from flower_fedcon.objectives.private_objective import for_steps, is_private
 from flower_fedcon.objectives.set_aside import is_ours
 from flower_fedcon.solvers import GradientDescent, LocalProblem, LocalSolver, Solution
 from flower_fedcon.solvers.problem import Stop
-from flower_fedcon.solvers.stochastic import SGD, check_noise, shortened
+from flower_fedcon.solvers.stochastic import SGD, check_noise
 from flower_fedcon.validation import Array, check_field, count, spelt
 from flower_fedcon.wire.payloads import Payload
 
@@ -257,6 +257,7 @@ class FedConClient(FlowerClient, Generic[State]):
         if declared.solver is not None:
             return Done(declared, self._minimised(declared))
         own, count = self.objective, declared.steps
+        axes = None if declared.clip is None else len(self.model_axes)
         known = bool(type(self).gradient is FedConClient.gradient)
         if declared.gradient is None and known:
             self.tally_gradients(count)
@@ -272,9 +273,9 @@ class FedConClient(FlowerClient, Generic[State]):
             if end is not None:
                 return Done(declared, end, count)
         if known:
-            return Done(declared, declared.play(self._gradient), count)
+            return Done(declared, declared.play(self._gradient, axes), count)
         before = self.work.get("gradients")
-        end = declared.play(self.gradient)
+        end = declared.play(self.gradient, axes)
         if declared.gradient is None and self.work.get("gradients") == before:
             self.tally_gradients(count)  # of an override that counts nothing
         return Done(declared, end, count)
@@ -282,11 +283,7 @@ class FedConClient(FlowerClient, Generic[State]):
     def _epochs(self, declared: LocalPass) -> Done:
         """Return where the stochastic steps lead that stand for a minimisation."""
         rows = self.objective.rows_alike() if self._rows is None else self._rows[0]
-        solver = declared.solver
-        steps = solver.steps(declared, rows, self._round)
-        if (most := solver.clip) is not None:
-            axes = len(self.model_axes)
-            steps = steps._replace(gradient=lambda v: shortened(self.gradient(v), most, axes))
+        steps = declared.solver.steps(declared, rows, self._round)
         end = self.play(steps).end
         if steps.point is not None:
             end = steps.at(end, steps.steps)

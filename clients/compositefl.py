@@ -37,6 +37,7 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
     local_steps: int
     server_lr: float
     batch_size: int | None
+    clip: float | None
 
     def initialize(self, down: Payload) -> CompositeFLClientState:
         """Start with the server's c_i, or 0; P = x_bar and delta_i = 0 leave it there in step 2."""
@@ -65,7 +66,8 @@ class CompositeFLClient(LocalPassClient[CompositeFLClientState]):
         p = psi.prox(down["x_bar"], self.server_lr * eta * count)
         self.tally(proxes=proxes_of(psi))
         point = Prox(psi, lambda k: k * eta)
-        return LocalPass(p, linear=state.c, steps=count, rate=eta, point=point, first=p)
+        steps = LocalPass(p, linear=state.c, steps=count, rate=eta, clip=self.clip)
+        return steps._replace(point=point, first=p)
 
     def upload(
         self, state: CompositeFLClientState, down: Payload, done: Done

@@ -18,11 +18,13 @@ class FedAvgClient(LocalPassClient[None]):
     local_steps: int | None
     regularizer: Regularizer | None
     batch_size: int | None
+    clip: float | None
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
         """Do step 2 from w: each gradient gets a subgradient of psi."""
         w, count = down["w"], self.local_steps or 0
-        return LocalPass(w, steps=count, rate=self.client_lr, subgradient=self.regularizer)
+        psi, rate = self.regularizer, self.client_lr
+        return LocalPass(w, steps=count, rate=rate, subgradient=psi, clip=self.clip)
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""

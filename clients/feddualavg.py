@@ -22,6 +22,7 @@ class FedDualAvgClient(LocalPassClient[None]):
     server_prox_only: bool
     simplex_radius: float | None
     batch_size: int | None
+    clip: float | None
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
         """Do step 2 from z, at the points w of the steps so far; or with plain steps from w."""
@@ -30,13 +31,13 @@ class FedDualAvgClient(LocalPassClient[None]):
         if self.server_prox_only:
             w = psi.prox(z, elapsed)
             self.tally(proxes=proxes_of(psi))
-            return LocalPass(w, steps=count, rate=eta, onward=(0.0, 1.0))
+            return LocalPass(w, steps=count, rate=eta, clip=self.clip, onward=(0.0, 1.0))
 
         def entropic(z: Array, k: int) -> Array:
             return primal_point(psi, z, elapsed + eta * k, radius)
 
         prox = Prox(psi, lambda k: elapsed + eta * k) if radius is None else entropic
-        return LocalPass(z, steps=count, rate=eta, point=prox)
+        return LocalPass(z, steps=count, rate=eta, clip=self.clip, point=prox)
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""

@@ -19,12 +19,14 @@ class FedMiDClient(LocalPassClient[None]):
     regularizer: Regularizer
     server_prox_only: bool
     batch_size: int | None
+    clip: float | None
 
     def local_pass(self, state: None, down: Payload) -> LocalPass:
         """Do step 2 from w: on from v, the prox of where the last step led."""
         w, count, eta = down["w"], self.local_steps or 0, self.client_lr
         prox = None if self.server_prox_only else Prox(self.regularizer, lambda k: eta)
-        return LocalPass(w, steps=count, rate=eta, point=prox, first=w, onward=(0.0, 1.0))
+        steps = LocalPass(w, steps=count, rate=eta, clip=self.clip)
+        return steps._replace(point=prox, first=w, onward=(0.0, 1.0))
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""

@@ -32,6 +32,7 @@ class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
     client_lr: float
     communication_probability: float
     batch_size: int | None
+    clip: float | None
 
     def initialize(self, down: Payload) -> ScaffnewClientState:
         """Start with h_i = 0; xhat_i = x_bar leaves it there in step 2."""
@@ -53,7 +54,8 @@ class ScaffnewClient(LocalPassClient[ScaffnewClientState]):
     def local_pass(self, state: ScaffnewClientState, down: Payload) -> LocalPass:
         """Do step 3 from x_bar: -<h_i, x>."""
         count = int(down["steps"])
-        return LocalPass(down["x_bar"], linear=-state.h, steps=count, rate=self.client_lr)
+        x_bar, gamma = down["x_bar"], self.client_lr
+        return LocalPass(x_bar, linear=-state.h, steps=count, rate=gamma, clip=self.clip)
 
     def upload(
         self, state: ScaffnewClientState, down: Payload, done: Done

@@ -32,6 +32,7 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
     option: str
     mirror: bool
     batch_size: int | None
+    clip: float | None
 
     def initialize(self, down: Payload) -> ScaffoldClientState:
         """Start with c_i = 0."""
@@ -53,6 +54,7 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
             less=state.c,
             steps=self.local_steps or 0,
             rate=self.client_lr,
+            clip=self.clip,
             variate_rate=self.variate_rate,
         )
 
@@ -66,7 +68,8 @@ class ScaffoldClient(LocalPassClient[ScaffoldClientState]):
         if length is None:
             dc = done.gradient - state.c
         elif self.option == "I":
-            dc = self.gradient(done.start) - state.c
+            g = self.gradient(done.start)
+            dc = done.declared.clipped(g, len(self.model_axes)) - state.c
         else:
             dc = delta * (-1.0 / length) - down["c"]
         return {"delta": delta, "dc": dc}, state._replace(c=state.c + dc)

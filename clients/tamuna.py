@@ -22,6 +22,7 @@ class TAMUNAClient(LocalPassClient[None]):
     cohort_size: int
     copies: int
     batch_size: int | None
+    clip: float | None
 
     def steps_asked(self, run: RunInfo, down: Payload) -> int:
         """Return K_r."""
@@ -30,7 +31,8 @@ class TAMUNAClient(LocalPassClient[None]):
     def local_pass(self, state: None, down: Payload) -> LocalPass:
         """Do step 2 from x_bar: -<h_i, x>."""
         count = int(down["steps"])
-        return LocalPass(down["x_bar"], linear=-down["h"], steps=count, rate=self.client_lr)
+        x_bar, h, gamma = down["x_bar"], down["h"], self.client_lr
+        return LocalPass(x_bar, linear=-h, steps=count, rate=gamma, clip=self.clip)
 
     def upload(self, state: None, down: Payload, done: Done) -> tuple[Payload, None]:
         """Do step 3."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +55,8 @@ class Card:
         Whether psi must be convex, and why; "" for a method without one.
     step_sizes : str
         Whether a server optimizer and a schedule will do, or why not; "" without these arguments.
+    clipping : str
+        Whether the gradients of local steps may be clipped, and what is proved then; or why not.
     compression : str
         Which compression of uploads is right, and what it does; or why none is.
     release : str
@@ -76,6 +79,7 @@ class Card:
     aggregation: str
     regularizer: str
     step_sizes: str
+    clipping: str
     compression: str
     release: str
     lost_state: str
@@ -152,6 +156,7 @@ def read_card(title: str, docstring: str, where: str) -> Card:
         aggregation=found["Aggregation"],
         regularizer="",
         step_sizes="",
+        clipping="",
         compression=found["Compression"],
         release="",
         lost_state=found["Lost state"],
@@ -198,14 +203,29 @@ def _psi(kind: type[Any]) -> str:
 
 def _step_sizes(kind: type[Any]) -> str:
     """Return which server optimizers and schedules a method takes."""
-    if "server_optimizer" not in parameters(kind):
-        return ""
-    rule = f"none: {kind.needs_server_lr}" if kind.needs_server_lr else "any"
-    if not kind.needs_server_lr and kind.needs_one_length:
-        rule = f"Momentum alone: {kind.needs_one_length}"
-    why = kind.needs_constant_lr
-    lr = f"a number alone: {why}" if why else "a number or a schedule"
-    return f"server_optimizer: {rule}; client_lr: {lr}"
+    known, said = parameters(kind), []
+    if "server_optimizer" in known:
+        rule = f"none: {kind.needs_server_lr}" if kind.needs_server_lr else "any"
+        if not kind.needs_server_lr and kind.needs_one_length:
+            rule = f"Momentum alone: {kind.needs_one_length}"
+        said = [f"server_optimizer: {rule}"]
+    if "client_lr" in known:
+        why = kind.needs_constant_lr
+        said.append("client_lr: " + (f"a number alone: {why}" if why else "a number or a schedule"))
+    return "; ".join(said)
+
+
+def _clipping(kind: type[Any], fields: Sequence[str]) -> str:
+    """Return whether the gradients of local steps may be clipped, and what is proved then."""
+    if "local_solver" in fields:
+        return "in local_solver=SGD(..., clip=...)"
+    if "clip" not in fields or kind.needs_gradient:
+        return f"none: {kind.needs_gradient}" if "batch_size" in fields else ""
+    return (
+        "clip shortens gradients in local steps, before terms are added; what is proved holds "
+        "where no gradient is longer, near the limit too. Where some are longer at the limit, the "
+        "shortened gradients balance in the place of the gradients, and no rate is proved"
+    )
 
 
 def _weights(kind: type[Any]) -> str:
@@ -220,8 +240,11 @@ def _weights(kind: type[Any]) -> str:
     )
 
 
-def card_of(kind: type[Any]) -> Card:
-    """Return a strategy class's card; a subclass without a `name` of its own has its parent's."""
+def card_of(kind: type[Any], fields: Sequence[str]) -> Card:
+    """Return a strategy class's card; a subclass without a `name` of its own has its parent's.
+
+    `fields` are those of its client.
+    """
     home = next((base for base in kind.__mro__ if "name" in vars(base)), kind)
     module = inspect.getmodule(home)
     card = read_card(kind.title, (module and module.__doc__) or "", home.__module__)
@@ -231,6 +254,7 @@ def card_of(kind: type[Any]) -> Card:
         weights=_weights(kind),
         regularizer=_psi(kind),
         step_sizes=_step_sizes(kind),
+        clipping=_clipping(kind, fields),
     )
     if kind.needs_mean:  # said once, where it is refused
         card = replace(card, aggregation=f"the mean alone: {kind.needs_mean}")

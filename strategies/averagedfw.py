@@ -76,6 +76,7 @@ class AveragedFW(FedConStrategy[AveragedFWState]):
     name = "averagedfw"
     needs_exact = "what is left of an upload would leave the set"
     uplink = ("delta",)
+    needs_gradient = "its oracle looks at the direction of a gradient alone, which clipping leaves"
     release = Release()
 
     def __init__(

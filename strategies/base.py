@@ -21,6 +21,7 @@ from flower_fedcon.flower.strategy import FlowerStrategy
 from flower_fedcon.privacy import GaussianDP
 from flower_fedcon.registry import client_class
 from flower_fedcon.server.aggregation import Aggregation, as_aggregation
+from flower_fedcon.server.schedules import Schedule, rate_or_schedule
 from flower_fedcon.strategies.families.arguments import COMMON, check_convexity, names_checked
 from flower_fedcon.strategies.families.arguments import Common as Common
 from flower_fedcon.validation import Array, choice, count, optional, parameters, positive
@@ -48,6 +49,10 @@ class FedConStrategy(Method[State], FlowerStrategy):
     batch_order : {"round", "epoch"} (default: "round")
         Each round begins with a new order of a client's rows, or goes on in that of the epoch that
         is under way, counted over all rounds: for methods with a fixed number of local steps.
+    clip : float, optional (default: None)
+        > 0: a client's gradient that is longer, of a minibatch or of all rows, is shortened to this
+        Euclidean norm in each local step, before the method adds anything to it. Refused by methods
+        whose steps need the gradient itself (`needs_gradient`).
     min_replies : int, optional (default: None)
         How many usable replies a round needs; with fewer, it changes nothing and the missing
         clients are asked again. By default everyone, where the algorithm needs everyone, and
@@ -80,6 +85,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         participation: Participation | None = None,
         batch_size: int | None = None,
         batch_order: str = "round",
+        clip: float | None = None,
         min_replies: int | None = None,
         aggregation: Aggregation | None = None,
         norm_bound: float | None = None,
@@ -107,6 +113,12 @@ class FedConStrategy(Method[State], FlowerStrategy):
         self.batch_order = choice("batch_order", batch_order, ORDERS)
         if batch_order != ORDERS[0] and batch_size is None:
             raise ConfigError(f"batch_order={batch_order!r} is for minibatches: give batch_size")
+        self.clip = optional(positive, "clip", clip)
+        if clip is not None and (why := self._why_no_clip()):
+            raise ConfigError(
+                f"{self.title} takes no clip={clip!r}: {why}. `fedcon info` says which methods "
+                "take it"
+            )
         self.min_replies = None if min_replies is None else count("min_replies", min_replies)
         self.aggregation = as_aggregation(aggregation)
         if aggregation is not None and self.needs_mean:
@@ -120,6 +132,33 @@ class FedConStrategy(Method[State], FlowerStrategy):
             check_argument(self)
         self.compression = compression
         compressing.check_argument(self)
+
+    def _why_no_clip(self) -> str:
+        """Return why the gradients of local steps cannot be clipped; "" if they can."""
+        if "local_solver" in self.client_settings:
+            return "its clients minimise, by steps that local_solver=SGD(..., clip=...) clips"
+        if self.needs_gradient or "clip" in self.client_settings:
+            return self.needs_gradient
+        return "its client does not declare `clip`, nor hand it to its local pass"
+
+    def step_length(self, client_lr: Any) -> Any:
+        """Return a `client_lr` as a float or, for methods that take one, a schedule.
+
+        Raises
+        ------
+        ConfigError
+            If it is neither.
+        """
+        if client_lr is None:
+            return None
+        found = rate_or_schedule("client_lr", client_lr)
+        if isinstance(found, Schedule) and self.needs_constant_lr:
+            raise ConfigError(
+                f"{self.title} takes no schedule for client_lr, got {found!r}: "
+                f"{self.needs_constant_lr}. Give a number; `fedcon info {type(found).__name__}` "
+                "says which methods take a schedule"
+            )
+        return found
 
     # --- what a run asks of each method ----------------------------------------------------------
 
@@ -140,7 +179,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
     @classmethod
     def card(cls) -> Card:
         """Return what the module docstring says of the method."""
-        return card_of(cls)
+        return card_of(cls, client_class(cls.name).fields)
 
     @classmethod
     def other_names(cls) -> dict[str, str]:
@@ -153,7 +192,7 @@ class FedConStrategy(Method[State], FlowerStrategy):
         """Return the hyperparameters, by argument name."""
         hidden = {"setup", "constants", "_draws", "_grid_run", "uses_num_rounds", "queries"}
         hidden |= {"inclusion"}
-        later = "privacy", "server_optimizer", "compression"  # older runs can be resumed
+        later = "privacy", "server_optimizer", "compression", "clip"  # older runs can be resumed
         hidden |= {k for k in later if getattr(self, k, None) is None}
         hidden |= {"batch_order"} if self.batch_order == ORDERS[0] else set()
         return {k: v for k, v in vars(self).items() if k not in hidden}

@@ -75,7 +75,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
     server_optimizer : ServerOptimizer, optional
         Refused, as is a schedule for client_lr: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -98,6 +98,7 @@ class CompositeFL(LocalSteps[CompositeFLState], Mirrored[CompositeFLState]):
 
     name = "compositefl"
     uplink = ("delta",)
+    needs_gradient = ""
     needs_exact = "its control variates amplify errors: with error feedback it diverged"
     needs_mean = "the c_i sum to 0 only if delta_bar is the mean of the delta_i"
     needs_uniform = "its theory is of uniform cohorts of one size, by which the c_i sum to 0"

@@ -68,7 +68,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     regularizer : Regularizer, optional
         psi; it needs a subgradient.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -88,6 +88,7 @@ class FedAvg(LocalSteps[FedAvgState]):
     name = "fedavg"
     title = "FedAvg (subgradient)"
     uplink = ("delta",)
+    needs_gradient = ""
     needs_mean = needs_uniform = ""
     needs_convex = ""
     needs_server_lr = ""

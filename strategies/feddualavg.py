@@ -44,6 +44,7 @@ from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import Indicator
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.sets import Simplex
 from flower_fedcon.solvers.bregman import DISTANCES, dual_point, primal_point
 from flower_fedcon.strategies.families.local_steps import LocalProxSteps, StepOptions
@@ -55,7 +56,7 @@ class FedDualAvgState(NamedTuple):
     """The server's state."""
 
     z: Array  # dual average, shape of x0
-    r: float  # rounds done; steps done, where K is the clients' own
+    r: float  # rounds done, or steps, where K is the clients' own; by a schedule each times eta_c
 
 
 class FedDualAvg(LocalProxSteps[FedDualAvgState]):
@@ -65,8 +66,9 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     ----------
     regularizer : Regularizer or ConstraintSet
         psi; a set stands for its indicator, any object with `prox(v, step)` will do.
-    client_lr : float
-        eta_c > 0; about 1/(2 L) for K = 1, less for more steps.
+    client_lr : float or Schedule
+        eta_c > 0; about 1/(2 L) for K = 1, less for more steps. By a schedule e_r is the sum of the
+        steps that there were; the theory is for one length.
     local_steps : int
         K >= 1.
     server_lr : float (default: 1.0)
@@ -76,9 +78,9 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     distance : {"euclidean", "entropy"} (default: "euclidean")
         h; the entropy for vectors on a `Simplex`, from a start inside it.
     server_optimizer : ServerOptimizer, optional
-        Refused, as is a schedule for client_lr: see `fedcon info`.
+        Refused: see `fedcon info`.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -101,9 +103,10 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     name = "feddualavg"
     uplink = ("delta",)
+    needs_gradient = ""
     needs_mean = needs_uniform = ""
     needs_server_lr = "z and the step of its prox grow together, both by server_lr times the steps"
-    needs_constant_lr = "the step of its prox counts local steps of one length"
+    needs_constant_lr = ""
     needs_convex = "its prox step grows in every round, past any that such a psi has a prox for"
     needs_exact = ""
     release = Release()
@@ -131,7 +134,8 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
 
     def elapsed(self, r: float) -> float:
         """Return e_r = eta_s eta_c r K, the sum of the steps so far."""
-        steps: float = self.server_lr * self.client_lr * r * self.unit
+        lr = 1.0 if isinstance(self.client_lr, Schedule) else self.client_lr
+        steps: float = self.server_lr * lr * r * self.unit
         return steps
 
     def initialize(self, x0: Array) -> FedDualAvgState:
@@ -145,7 +149,10 @@ class FedDualAvg(LocalProxSteps[FedDualAvgState]):
     def aggregate(self, state: FedDualAvgState, uploads: Uploads) -> FedDualAvgState:
         """Step 4."""
         z = state.z + self.server_lr * uploads.mean("delta")
-        return FedDualAvgState(z=z, r=state.r + self.units(uploads))
+        units = self.units(uploads)
+        if isinstance(self.client_lr, Schedule):
+            units = units * self.rate(uploads)
+        return FedDualAvgState(z=z, r=state.r + units)
 
     def model(self, state: FedDualAvgState) -> Array:
         """Return w_r."""

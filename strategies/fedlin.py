@@ -29,8 +29,9 @@ from typing import NamedTuple, Unpack
 from flower_fedcon.core.release import Release
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
+from flower_fedcon.server.schedules import Schedule
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, count, optional, positive
+from flower_fedcon.validation import Array, count
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -44,7 +45,7 @@ class FedLinState(NamedTuple):
 class FedLinConstants(NamedTuple):
     """What follows from the setup."""
 
-    client_lr: float  # eta
+    client_lr: float | Schedule  # eta
 
 
 class FedLin(FedConStrategy[FedLinState]):
@@ -54,10 +55,11 @@ class FedLin(FedConStrategy[FedLinState]):
     ----------
     local_steps : int
         H >= 1.
-    client_lr : float, optional (default: None)
-        eta > 0; None for 1/(6 L H), where the clients know L.
+    client_lr : float or Schedule, optional (default: None)
+        eta > 0, or a schedule of `flower_fedcon.schedules`, by rounds, which come in pairs; None
+        for 1/(6 L H), where the clients know L.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -78,6 +80,8 @@ class FedLin(FedConStrategy[FedLinState]):
 
     name = "fedlin"
     uplink = ("gradient", "delta")
+    needs_constant_lr = ""
+    needs_gradient = ""
     needs_exact = "its steps are corrected by the exact gradients of a first exchange"
     needs_mean = "the corrections sum to 0 only if g is the mean of the gradients"
     release = Release()
@@ -85,11 +89,15 @@ class FedLin(FedConStrategy[FedLinState]):
     constants: FedLinConstants
 
     def __init__(
-        self, *, local_steps: int, client_lr: float | None = None, **common: Unpack[Common]
+        self,
+        *,
+        local_steps: int,
+        client_lr: float | Schedule | None = None,
+        **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
         self.local_steps = count("local_steps", local_steps)
-        self.client_lr = optional(positive, "client_lr", client_lr)
+        self.client_lr = self.step_length(client_lr)
 
     def derive(self) -> FedLinConstants:
         """Settle eta."""

@@ -63,7 +63,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
         `Momentum(...)` of `flower_fedcon.optimizers`: what it makes of the mean takes the mean's
         place. It moves no fixed point; a step length for each entry would.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -83,6 +83,7 @@ class FedMiD(LocalProxSteps[FedMiDState]):
 
     name = "fedmid"
     uplink = ("delta",)
+    needs_gradient = ""
     needs_mean = needs_uniform = ""
     needs_convex = ""
     needs_server_lr = ""

@@ -102,6 +102,7 @@ class FedNewton(FedConStrategy[FedNewtonState]):
 
     name = "fednewton"
     uplink = ("m",)
+    needs_gradient = "its models are made of exact gradients and second derivatives"
     needs_exact = "it is exact, by second derivatives that an error would spoil"
     needs_mean = "m must stay the mean of the m_i: it is not a step, but a model of the objective"
     needs_uniform = "m is the mean of the latest m_i of all clients, whoever takes part"

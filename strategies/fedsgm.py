@@ -148,6 +148,8 @@ class FedSGM(Switching[FedSGMState]):
     name = "fedsgm"
     uplink = ("delta",)
     needs_mean = ""
+    needs_gradient = "its bound on the violation is for the gradients of objective and constraint"
+    needs_constant_lr = "its average weighs rounds alike, as steps of one length allow"
     needs_uniform = "its estimate of the constraint is the plain mean of a uniform cohort"
     queries = ("constraint",)
     constraints = "mean"

@@ -106,6 +106,8 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
 
     name = "locodl"
     uplink = ("d",)
+    needs_gradient = "its steps take the share of f_i that is g off the whole gradient"
+    needs_constant_lr = "its duals move by the step length of the round before"
     needs_exact = "it has its own, uplink_compressor"
     needs_mean = "the u_i and v balance only if d_bar is half the mean of the d_i"
     release = Release(single="its mirror holds what each client has sent")
@@ -130,7 +132,7 @@ class LoCoDL(FedConStrategy[LoCoDLState]):
             )
         self.share = positive("share", share)
         self.strong_convexity = optional(positive, "strong_convexity", strong_convexity)
-        self.client_lr = optional(positive, "client_lr", client_lr)
+        self.client_lr = self.step_length(client_lr)
         p = optional(positive, "communication_probability", communication_probability)
         for argument, value in (("share", share), ("communication_probability", p)):
             if value is not None and (value > 1 or (value == 1 and argument == "share")):

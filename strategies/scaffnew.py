@@ -36,7 +36,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, optional, positive, up_to_one
+from flower_fedcon.validation import Array, optional, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -66,7 +66,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
     regularizer : Regularizer or ConstraintSet, optional (default: None)
         psi, on the server alone.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -86,6 +86,8 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
 
     name = "scaffnew"
     uplink = ("v",)
+    needs_constant_lr = "the h_i move by the step length of the round before"
+    needs_gradient = ""
     needs_mean = "the h_i sum to 0 only if v_bar is the mean of the v_i"
     needs_convex = "the h_i converge since the prox of a convex psi expands no distance"
     needs_exact = ""
@@ -103,7 +105,7 @@ class Scaffnew(FedConStrategy[ScaffnewState]):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.client_lr = optional(positive, "client_lr", client_lr)
+        self.client_lr = self.step_length(client_lr)
         p = optional(up_to_one, "communication_probability", communication_probability)
         self.communication_probability = p
         self.regularizer = as_regularizer(regularizer)

@@ -74,7 +74,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     mirror : bool (default: True)
         Keep a copy of every c_i on the server.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -93,6 +93,7 @@ class Scaffold(LocalSteps[ScaffoldState], Mirrored[ScaffoldState]):
     name = "scaffold"
     needs_shares = True
     uplink = ("delta", "dc")
+    needs_gradient = ""
     needs_mean = "c must stay the mean of all c_i"
     needs_uniform = "c is the mean of all c_i, whoever takes part, and corrects every step"
     needs_server_lr = ""

@@ -46,7 +46,7 @@ from flower_fedcon.core.rng import COIN, COMPRESS
 from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.strategies.base import Common, FedConStrategy
-from flower_fedcon.validation import Array, count, optional, positive, up_to_one
+from flower_fedcon.validation import Array, count, optional, up_to_one
 from flower_fedcon.wire.payloads import Payload
 
 
@@ -81,7 +81,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
     copies : int, optional (default: None)
         s, how many of a cohort send an entry, from 2 to c; None for c, all of them.
     participation, batch_size, min_replies, aggregation, norm_bound, privacy : see `FedConStrategy`
-    batch_order, compression : see `FedConStrategy`
+    batch_order, clip, compression : see `FedConStrategy`
 
     Raises
     ------
@@ -102,6 +102,8 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
 
     name = "tamuna"
     uplink = ("x",)
+    needs_constant_lr = "the h_i move by the step length of the round before"
+    needs_gradient = ""
     needs_exact = "it has its own: each client sends copies / C of the entries"
     needs_mean = "the h_i sum to 0 only if x_bar is the mean of what was sent"
     needs_uniform = "its theory is of uniform cohorts"
@@ -117,7 +119,7 @@ class TAMUNA(FedConStrategy[TAMUNAState]):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        self.client_lr = optional(positive, "client_lr", client_lr)
+        self.client_lr = self.step_length(client_lr)
         p = optional(up_to_one, "communication_probability", communication_probability)
         self.communication_probability = p
         self.copies = None if copies is None else count("copies", copies, minimum=2)

@@ -38,10 +38,14 @@ class LocalPassClient(FedConClient[State]):
     def upload(self, state: State, down: Payload, done: Done) -> tuple[Payload, State]:
         """Return the upload and the state to keep, after the pass."""
 
+    def begin_round(self, server_round: int, client: int = 0) -> None:
+        """Go to a round, and to the length that its steps have by a schedule."""
+        super().begin_round(server_round, client)
+        if self._schedule is not None:
+            self.client_lr = self._schedule.at(server_round)
+
     def step(self, state: State, down: Payload) -> tuple[Payload, State]:
         """Play the pass."""
-        if self._schedule is not None:
-            self.client_lr = self._schedule.at(self._round)
         done = self.play(self.local_pass(state, down))
         self._varied = None if done.declared.variate_rate is None else done
         return self.upload(state, down, done)

@@ -161,8 +161,11 @@ def _algorithm_info(name: str, size: str | None) -> None:
     screen.print(grid)
     screen.print("\nHyperparameters", style="bold")
     docstrings = [vars(base).get("__doc__") or "" for base in kind.__mro__]
-    whole = "batch_size" not in client_class(kind.name).fields  # which refuses one
-    _show_parameters(kind, docstrings, without=("batch_size", "batch_order") if whole else ())
+    fields = client_class(kind.name).fields
+    refused = [name for name in ("batch_size", "clip") if name not in fields]
+    if "batch_size" in refused:
+        refused.append("batch_order")
+    _show_parameters(kind, docstrings, without=refused)
     if size is not None:
         screen.print(f"\nOn the wire, model {size}", style="bold")
         costs = table("What", "Bytes", right_from=1)

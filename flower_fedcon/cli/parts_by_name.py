@@ -36,8 +36,8 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
 
     >>> from flower_fedcon.optimizers import Adam
     >>> from flower_fedcon.schedules import Cosine
-    >>> takers(Adam), takers(Cosine)
-    ({'server_optimizer': ['FedAvg', 'Scaffold']}, {'client_lr': ['FedAvg', 'FedMiD', 'Scaffold']})
+    >>> takers(Adam), takers(Cosine)["client_lr"][:3]
+    ({'server_optimizer': ['FedAvg', 'Scaffold']}, ['FedAvg', 'FedMiD', 'FedDualAvg'])
     """
     from flower_fedcon.compressors import EF21
     from flower_fedcon.registry import algorithms
@@ -54,7 +54,7 @@ def takers(part: type[Any]) -> dict[str, list[str]]:
             if stepping and not stepping.needs_server_lr:
                 names = [] if part.entrywise and stepping.needs_one_length else ["server_optimizer"]
         elif issubclass(part, Schedule):
-            names = ["client_lr"] if stepping and not stepping.needs_constant_lr else []
+            names = ["client_lr"] if "client_lr" in known and not kind.needs_constant_lr else []
         else:
             names = [] if kind.needs_exact else ["compression"]
             names += [n for n in known if n.endswith("compressor") and part is not EF21]

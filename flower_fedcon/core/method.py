@@ -58,6 +58,10 @@ class Method(ABC, Generic[State]):
     """Why means must not weigh uploads by 1/p where clients take part unequally often; "" if so."""
     needs_exact: ClassVar[str] = "it is not declared to be right with compressed uploads"
     """Why uploads must not be compressed; "" where `compression` is right."""
+    needs_gradient: ClassVar[str] = "it is not declared to be right with clipped gradients"
+    """Why clients' gradients must not be clipped; "" where `clip` is right."""
+    needs_constant_lr: ClassVar[str] = "it is not declared to be right with steps that change"
+    """Why `client_lr` must stay the same; "" where a schedule will do."""
     release: ClassVar[Release] = Release(single="it does not declare that their sum is enough")
     """What the server needs of the uploads: whether their sum is enough."""
     compact: ClassVar[bool] = False
@@ -85,6 +89,7 @@ class Method(ABC, Generic[State]):
     participation: Participation
     batch_size: int | None
     batch_order: str = "round"
+    clip: float | None = None
     min_replies: int | None
     aggregation: Aggregation | None
     norm_bound: float | None

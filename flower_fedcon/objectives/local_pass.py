@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from flower_fedcon.arrays import larger, length, wide
 from flower_fedcon.regularizers import Regularizer, Zero
 from flower_fedcon.regularizers.batched import BatchedRegularizer, entry_weights
 from flower_fedcon.validation import Array
@@ -74,6 +75,19 @@ def proxes_of(psi: Any) -> int:
     return int(not isinstance(inner, Zero))
 
 
+def shortened(gradient: Array, most: float, axes: int) -> Array:
+    """Return gradients, each of a client, that are no longer than so much.
+
+    >>> import numpy as np
+    >>> shortened(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1)
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    """
+    factor = most / larger(length(gradient, axes), most)
+    short: Array = wide(factor, gradient) * gradient
+    return short
+
+
 class LocalPass(NamedTuple):
     """Steps z := a z + b w - rate g of a client, or a minimisation, and where they start.
 
@@ -105,6 +119,8 @@ class LocalPass(NamedTuple):
         a and b.
     gradient : callable, optional
         Takes the place of f_j's.
+    clip : float, optional
+        A longer gradient of f_j is shortened to this norm, before anything is added to it.
     variate_rate : float, optional
         What control variates move by, if there are any: c_i := c_i + (rate (end - start) - c),
         where c_i is `less` and c is `linear`.
@@ -138,6 +154,7 @@ class LocalPass(NamedTuple):
     first: Array | None = None
     onward: tuple[float, float] = (1.0, 0.0)
     gradient: Callable[[Array], Array] | None = None
+    clip: float | None = None
     variate_rate: float | None = None
     solver: Any = None
     regularizer: Any = None
@@ -194,6 +211,10 @@ class LocalPass(NamedTuple):
         """Whether anything is added to the gradients of f_j."""
         return not (self.subgradient is None and self.linear is None and not self.shift)
 
+    def clipped(self, gradient: Any, axes: int) -> Any:
+        """Return gradients of f_j, of models with so many axes, as the steps take them."""
+        return gradient if self.clip is None else shortened(gradient, self.clip, axes)
+
     def add_to(self, gradient: Any, x: Any) -> Any:
         """Return a gradient of f_j at x with those of the added terms, as a new array.
 
@@ -211,20 +232,25 @@ class LocalPass(NamedTuple):
 
     # --- all of them ----------------------------------------------------------------------------
 
-    def play(self, gradient: Callable[[Array], Array]) -> Array:
-        """Return where the steps lead, taken one by one; `gradient` is that of f_j."""
+    def play(self, gradient: Callable[[Array], Array], axes: int | None = None) -> Array:
+        """Return where the steps lead, taken one by one; `gradient` is that of f_j.
+
+        A model has so many axes, those of `start` by default.
+        """
         each, ask = self.simplified, self.gradient or gradient
-        z, corrects = each.start, each.corrects
+        z, corrects, clips = each.start, each.corrects, each.clip is not None
         for k in range(each.steps):
             w = each.at(z, k)
             g = ask(w)
+            if clips:
+                g = each.clipped(g, z.ndim if axes is None else axes)
             z = each.moved(z, w, each.add_to(g, w) if corrects else g)
         return z  # type: ignore[no-any-return]
 
     @property
     def in_numbers(self) -> bool:
         """Whether the steps are arrays and numbers, but for f_j: compiled loops take those."""
-        if self.subgradient is not None or self.gradient is not None:
+        if self.subgradient is not None or self.gradient is not None or self.clip is not None:
             return False
         return self.point is None or (isinstance(self.point, Prox) and self.point.entrywise)
 

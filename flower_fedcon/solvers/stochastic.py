@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from flower_fedcon.arrays import larger, length, wide
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.local_pass import LocalPass, Prox
 from flower_fedcon.regularizers import Zero
 from flower_fedcon.server.schedules import Schedule, at, rate_or_schedule
 from flower_fedcon.solvers.gradient import GradientDescent
 from flower_fedcon.solvers.problem import LocalProblem, LocalSolver, Solution, Stop
-from flower_fedcon.validation import Array, count, optional, positive
+from flower_fedcon.validation import count, optional, positive
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ class SGD(LocalSolver):
             regularizer=None,
             steps=self.number(rows),
             rate=rate,
+            clip=self.clip,
         )
         if psi is None or isinstance(psi, Zero):
             return own
@@ -118,19 +118,6 @@ class SGD(LocalSolver):
             "SGD minimises in a client's step alone, whose batches it takes: use another local "
             'solver here, such as "exact"'
         )
-
-
-def shortened(gradient: Array, most: float, axes: int) -> Array:
-    """Return gradients, each of a client, that are no longer than so much.
-
-    >>> import numpy as np
-    >>> shortened(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0, 1)
-    array([[0.6, 0.8],
-           [0.3, 0.4]])
-    """
-    factor = most / larger(length(gradient, axes), most)
-    short: Array = wide(factor, gradient) * gradient
-    return short
 
 
 def check_noise(solver: object) -> None:

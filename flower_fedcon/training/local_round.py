@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -89,7 +90,7 @@ class LocalTraining:
 
     @property
     def rate(self) -> float | None:
-        """The strategy's `client_lr`; None without one."""
+        """The strategy's `client_lr`, of this round; None without one."""
         return self._client.client_lr if "client_lr" in self._client.fields else None
 
     @property
@@ -187,7 +188,9 @@ class LocalTraining:
         """Take the method's own step with these gradients at the point; return the next one."""
         added = self._added
         z = added.start if self._z is None else self._z
-        self._z = added.moved(z, self._w, added.add_to(self.packed(gradients, "gradient"), self._w))
+        gradient = self.packed(gradients, "gradient")
+        gradient = added.clipped(gradient, gradient.ndim)
+        self._z = added.moved(z, self._w, added.add_to(gradient, self._w))
         self.steps += 1
         self._w = added.at(self._z, self.steps)
         return self.layers(self._w)
@@ -208,7 +211,8 @@ class LocalTraining:
             self.steps += correction.steps
             if self.keeps_gradient and correction.steps:
                 gradient = self.packed(correction.mean_gradient(), "gradient")
-        if not self.steps and (added.is_the_method or added.corrects):
+        changes = added.is_the_method or added.corrects or added.clip is not None
+        if not self.steps and changes:
             self._refuse(
                 "the train function has taken no step with it: call "
                 + (
@@ -267,7 +271,7 @@ class LoopCorrection:
     ) -> None:
         added = training.added()
         self._training, self._to_tensor, self._to_array = training, to_tensor, to_array
-        self._subgradient = added.subgradient
+        self._subgradient, self._clip = added.subgradient, added.clip
         columns = [list(self._tensors(a)) for a in (added.start, added.linear, added.center)]
         parts = zip(*columns, strict=True)
         self._parts = [LocalPass(s, linear, added.shift, c) for s, linear, c in parts]
@@ -276,8 +280,12 @@ class LoopCorrection:
         training.keep(self)
 
     def corrected(self, gradients: Sequence[Any], model: Sequence[Any]) -> list[Any]:
-        """Count a step; return gradients at a model with the method's terms added."""
+        """Count a step; return gradients at a model, clipped, with the method's terms added."""
         self.steps += 1
+        if self._clip is not None:
+            norm = math.sqrt(sum(float((g * g).sum()) for g in gradients))
+            factor = self._clip / max(norm, self._clip)
+            gradients = [factor * g for g in gradients]
         if self._training.keeps_gradient:
             sums = self._sums or [0.0] * len(gradients)
             self._sums = [s + g for s, g in zip(sums, gradients, strict=True)]
@@ -292,7 +300,7 @@ class LoopCorrection:
         """Let go of the loop: the round is over."""
 
     def mean_gradient(self) -> list[Array]:
-        """Return the mean of the gradients so far, as they came."""
+        """Return the mean of the gradients so far, without the method's terms."""
         return [self._to_array(s / self.steps) for s in self._sums]
 
     def _tensors(self, packed: Array | None) -> Iterator[Any]:

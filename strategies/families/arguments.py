@@ -35,6 +35,7 @@ class Common(TypedDict, total=False):
     participation: Participation | None
     batch_size: int | None
     batch_order: str
+    clip: float | None
     min_replies: int | None
     aggregation: Aggregation | None
     norm_bound: float | None

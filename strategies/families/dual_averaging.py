@@ -44,6 +44,7 @@ class DualAveraging(OwnSteps[State]):
 
     own_loop_decides: ClassVar[tuple[str, ...]] = ()
     needs_exact = "its rounds weigh more and more, and errors with them"
+    needs_gradient = "its model of f takes gradients for those of a strongly convex function"
 
     def __init__(
         self,

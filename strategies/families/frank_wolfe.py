@@ -62,6 +62,7 @@ class FrankWolfe(Mirrored[State]):
     compact = True
     needs_exact = "an atom is compact already, and what is left of it would leave the set"
     needs_mean = "x_bar must stay the mean of all x_i, and each step moves it by eta_t/N at most"
+    needs_gradient = "its oracle weighs the gradient against the pull to x_bar"
     needs_uniform = "x_bar is the mean of all x_i, whoever takes part"
     release = Release("with everyone")
 

@@ -9,7 +9,7 @@ from flower_fedcon.core.uploads import Uploads
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.regularizers import as_regularizer
 from flower_fedcon.server.optimizers import OptimizerState, ServerOptimizer, as_optimizer
-from flower_fedcon.server.schedules import Schedule, at, rate_or_schedule
+from flower_fedcon.server.schedules import Schedule, at
 from flower_fedcon.strategies.base import Common, FedConStrategy
 from flower_fedcon.validation import Array, count, positive
 
@@ -95,8 +95,6 @@ class LocalSteps(OwnSteps[State]):
     """Why the server must go `server_lr` times the mean; "" where an optimizer may lead."""
     needs_one_length: ClassVar[str] = ""
     """Why an optimizer must give all entries of the model one step length; "" if it need not."""
-    needs_constant_lr: ClassVar[str] = "it is not declared to be right with steps that change"
-    """Why `client_lr` must stay the same; "" where a schedule will do."""
 
     def __init__(
         self,
@@ -108,15 +106,7 @@ class LocalSteps(OwnSteps[State]):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(**common)
-        if client_lr is not None:
-            client_lr = rate_or_schedule("client_lr", client_lr)
-        if isinstance(client_lr, Schedule) and self.needs_constant_lr:
-            raise ConfigError(
-                f"{self.title} takes no schedule for client_lr, got {client_lr!r}: "
-                f"{self.needs_constant_lr}. Give a number; `fedcon info "
-                f"{type(client_lr).__name__}` says which methods take a schedule"
-            )
-        self.client_lr = client_lr
+        self.client_lr = self.step_length(client_lr)
         self.local_steps = None if local_steps is None else count("local_steps", local_steps)
         self.server_lr = positive("server_lr", server_lr)
         self.server_optimizer = as_optimizer(server_optimizer)
@@ -133,15 +123,6 @@ class LocalSteps(OwnSteps[State]):
                 f"{self.title} needs client_lr and local_steps, both or, for clients with a train "
                 f"loop of their own, neither: got {client_lr!r} and {local_steps!r}"
             )
-
-    def bind(self, setup: Setup) -> Self:
-        """Return a copy for one run."""
-        if setup.own_loops and isinstance(self.client_lr, Schedule):
-            raise ConfigError(
-                f"{self.title}: client_lr={self.client_lr!r} is for clients with an objective; a "
-                "train loop of one's own has its own schedule: give a number, or leave it out"
-            )
-        return super().bind(setup)
 
     def rate(self, uploads: Uploads) -> float:
         """Return the client_lr of the uploads' round."""

@@ -105,7 +105,7 @@ class Switching(CompressedMessages[State]):
         **common: Unpack[CompressionOptions],
     ) -> None:
         super().__init__(**common)
-        self.client_lr = optional(positive, "client_lr", client_lr)
+        self.client_lr = self.step_length(client_lr)
         self.local_steps = count("local_steps", local_steps)
         self.tolerance = optional(positive, "tolerance", tolerance)
         self.distance = optional(positive, "distance", distance)

@@ -13,7 +13,7 @@ from flower_fedcon.optimizers import Adagrad, Adam, Momentum, Yogi
 from flower_fedcon.registry import algorithms
 from flower_fedcon.regularizers import L1, MCP
 from flower_fedcon.schedules import Constant, Cosine, Inverse, InverseSqrt, StepDecay
-from flower_fedcon.strategies import CompositeFL, FedAvg, FedDualAvg, FedMiD, Scaffold
+from flower_fedcon.strategies import CompositeFL, FedAvg, FedMiD, Scaffold
 from flower_fedcon.strategies.families.local_steps import LocalSteps
 from flower_fedcon.validation import parameters
 
@@ -181,7 +181,7 @@ def test_who_that_is():
     kinds = [algorithms()[name] for name in LOCAL]
     assert {k for k in kinds if not k.needs_server_lr} == {FedAvg, FedMiD, Scaffold}
     assert {k for k in kinds if k.needs_one_length} == {FedMiD}
-    assert {k for k in kinds if k.needs_constant_lr} == {FedDualAvg, CompositeFL}
+    assert {k for k in kinds if k.needs_constant_lr} == {CompositeFL}
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,10 @@ def test_the_page_s_numbers():
 def test_info_says_what_a_part_is_and_who_takes_it(run_command):
     for name, words in (
         ("Adam", ("FedAdam", "tau", "server_optimizer= FedAvg, Scaffold")),
-        ("InverseSqrt", ("initial / sqrt(t)", "client_lr= FedAvg, FedMiD, Scaffold")),
+        (
+            "InverseSqrt",
+            ("initial / sqrt(t)", "client_lr= FedAvg, FedMiD, FedDualAvg, Scaffold"),
+        ),
         ("EF21", ("Error feedback by a memory", "compression= FedAvg, FedMiD,")),
         ("TopK", ("fraction", "downlink_compressor= FedSGM")),
     ):
