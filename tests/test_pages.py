@@ -120,6 +120,7 @@ PASTED = {
     "docs/private_examples.md": [
         ("toml", "flower/test_private_examples.py::test_the_page_s_blocks"),
         ("python", "flower/test_private_examples.py::test_the_page_s_blocks"),
+        ("toml", "flower/test_private_examples.py::test_the_page_s_blocks"),
     ],
     "docs/secure_aggregation.md": [
         ("python", "flower/test_secure_aggregation.py::test_the_page_s_blocks"),

@@ -32,6 +32,8 @@ from flower_fedcon.privacy.noise import Grid
 from flower_fedcon.regularizers import L1
 from flower_fedcon.solvers import AOGM, GradientDescent
 from flower_fedcon.strategies import FedAvg, FedDualAvg, FedExProx, FedNewton, FedProx
+from flower_fedcon.tables import Schema
+from flower_fedcon.tables.noisy_sums import check_public
 from flower_fedcon.wire.digests import digest
 from flower_fedcon.wire.ledgers import FileLedger
 
@@ -376,7 +378,8 @@ def test_a_node_tells_no_constants_and_no_digest_of_its_rows(tmp_path):
 
 
 def test_the_page_s_blocks(capsys):
-    node = tomllib.loads(blocks("toml", PAGE)[0])
+    node, schema = map(tomllib.loads, blocks("toml", PAGE))
+    check_public(Schema.load(schema))
     flat = {f"privacy.{key}": value for key, value in node["privacy"].items()}
     assert ExampleDP.of(flat) == ExampleDP(1.0, 1.1, 1e-5, budget=4.0, batch_size=64)
     exec(compile(blocks("python", PAGE)[0], PAGE, "exec"), {})
