@@ -199,12 +199,16 @@ class Server:
         )
         return down, up
 
+    @property
+    def _exchanges(self) -> int:
+        """How many exchanges a round has."""
+        return 2 if self.strategy.queries else 1
+
     def _in_time(self, server_round: int, vain: int, cohort: list[int]) -> list[int]:
         """Return those of a cohort that would be in time, and note how many would not."""
         assert self.clock is not None  # noqa: S101  (only with a deadline)
         self.clock.anew(vain)
-        exchanges = 2 if self.strategy.queries else 1
-        sizes = self._expected_bytes()
+        sizes, exchanges = self._expected_bytes(), self._exchanges
         times = self.clock.times(server_round, cohort, *sizes, exchanges=exchanges)
         kept = [c for c, time in zip(cohort, times.tolist(), strict=True) if time <= self._within]
         self._late = (self._late if vain else 0) + len(cohort) - len(kept)
@@ -213,8 +217,7 @@ class Server:
     def _check_deadline(self) -> None:
         """Refuse a deadline that nobody can keep, and say who never will."""
         assert self.clock is not None  # noqa: S101  (only with a deadline)
-        exchanges = 2 if self.strategy.queries else 1
-        times = self.clock.least_times(*self._expected_bytes(), exchanges=exchanges)
+        times = self.clock.least_times(*self._expected_bytes(), exchanges=self._exchanges)
         if times.min() > self._within:
             raise ConfigError(
                 f"Deadline(seconds={self._within:g}): the fastest client takes {times.min():.4g} "

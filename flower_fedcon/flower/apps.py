@@ -79,11 +79,13 @@ def client_app(
         check_mods(mods)
     app = ClientApp(mods=list(mods) if mods else None)
 
+    def rules_of(context: Context) -> Any:
+        return policy(context) if callable(policy) else policy
+
     def build(config: Mapping[str, Any], context: Context) -> Any:
         kind = client_class(str(config.get("algorithm")))
-        objective, rules = load(context), policy(context) if callable(policy) else policy
         given: dict[str, Any] = {"state_dir": state_dir, "oracles": oracles, "privacy": privacy}
-        return kind(objective, context=context, policy=rules, **given)
+        return kind(load(context), context=context, policy=rules_of(context), **given)
 
     def fit(context: Context, arrays: list[Any], config: dict[str, Any], summed: int = 1) -> Any:
         return build(config, context).answer(arrays, config, summed)
@@ -92,9 +94,11 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         check_callers()
         if secagg_node.is_part(message):
-            rules = policy(context) if callable(policy) else policy
-            known = Policy.of(dict(context.node_config), rules)
-            return secagg_node.answer(message, context, partial(fit, context), known)
+
+            def own() -> Policy:
+                return Policy.of(dict(context.node_config), rules_of(context))
+
+            return secagg_node.answer(message, context, partial(fit, context), own)
         arrays, config = messages.read_instruction(message, messages.TRAIN)
         try:
             answer = fit(context, arrays, config)

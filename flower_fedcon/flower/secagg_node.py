@@ -43,8 +43,8 @@ def is_part(message: Message) -> bool:
     return CONFIGS in message.content
 
 
-def answer(message: Message, context: Context, fit: Fit, policy: Policy) -> Message:
-    """Return the reply to a message of the protocol.
+def answer(message: Message, context: Context, fit: Fit, policy: Callable[[], Policy]) -> Message:
+    """Return the reply to a message of the protocol; `policy` returns the node's.
 
     A run has one range for each upload. If a server could choose another in each round, and hear
     who is beyond it, it would learn the largest entry of each node by bisection.
@@ -56,7 +56,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Policy) -> Mess
 
     def train(message: Message, context: Context) -> Message:
         arrays, config = messages.read_instruction(message, messages.TRAIN)
-        kept = _one_range(context, json.loads(str(config[SUM]))["ranges"], policy)
+        kept = _one_range(context, json.loads(str(config[SUM]))["ranges"], known)
         least: Any = context.state.config_records[_STATE]["threshold"]
         values, _, said = fit(arrays, config, int(least))
         if ERROR in said or LOST in said:
@@ -71,6 +71,7 @@ def answer(message: Message, context: Context, fit: Fit, policy: Policy) -> Mess
         return messages.train_reply(message, [vector], 1, {k: said[k] for k in ("client", "round")})
 
     try:
+        known = policy()  # a bad one is told the server as other errors are
         _check_unmasking(configs)
         return secaggplus_mod(message, context, train)
     except _UnmaskedError as plain:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flower_fedcon.errors import ConfigError
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.images import Images, Split, hold_out, shares, softmax_problem
-from flower_fedcon.problems.partitions import checked_rule
-from flower_fedcon.problems.partitions import partition as dealt
+from flower_fedcon.problems.images import Images, Split, hold_out, rows_of_clients, softmax_problem
 from flower_fedcon.problems.stated import stated
 
 CLASSES = 10
@@ -70,12 +67,7 @@ def digits(
     images = Images(pixels / 16, labels)
     shuffle = test_size != 0 and split != "writer-like"
     kept, held = hold_out(len(labels), test_size, seed, shuffle=shuffle)
-    if partition is None:
-        rows = shares(labels[kept], clients, split, seed)
-    else:
-        if checked_rule(partition) == "natural":
-            raise ConfigError("partition: no column says whose the digits are: use another rule")
-        rows = list(dealt(labels[kept], partition).values())
+    rows = rows_of_clients(labels[kept], clients, split, partition, seed)
     return softmax_problem(
         images.take(kept),
         images.take(held),

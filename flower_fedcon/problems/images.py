@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from flower_fedcon.errors import ConfigError
+from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.objectives import SoftmaxRegression
 from flower_fedcon.problems.federated import FederatedProblem, Metric
+from flower_fedcon.problems.partitions import checked_rule
+from flower_fedcon.problems.partitions import partition as dealt
 from flower_fedcon.regularizers import L1
 from flower_fedcon.sets import L1Ball
 from flower_fedcon.validation import Array, choice, count, nonnegative, positive
@@ -108,6 +110,45 @@ def shares(labels: Array, clients: int, split: Split, seed: int) -> list[Array]:
     shards = np.array_split(np.argsort(labels, kind="stable"), pieces)
     p = np.random.default_rng(seed).permutation(pieces)
     return [np.concatenate([shards[p[2 * i]], shards[p[2 * i + 1]]]) for i in range(clients)]
+
+
+def rows_of_clients(
+    labels: Array,
+    clients: int,
+    split: Split,
+    partition: Mapping[str, Any] | None,
+    seed: int,
+    columns: Mapping[str, Array] | None = None,
+) -> list[Array]:
+    """Return each client's rows, by a rule of `partition` if there is one, else by `shares`.
+
+    Parameters
+    ----------
+    labels, clients, split, seed : see `shares`
+    partition : dict, optional
+        A rule of `flower_fedcon.problems.partition`.
+    columns : dict of array, shape (n,), optional
+        By name what says whose a row is, for the rule "natural".
+
+    Raises
+    ------
+    ConfigError
+        As these two do, or if there is no such column.
+
+    >>> rule = {"by": "classes", "clients": 2, "classes": 1, "mode": "deterministic"}
+    >>> rows_of_clients(np.array([1, 0, 1, 0]), 10, "even", rule, seed=0)
+    [array([1, 3]), array([0, 2])]
+    """
+    if partition is None:
+        return shares(labels, clients, split, seed)
+    column = None
+    if checked_rule(partition) == "natural":
+        known, name = columns or {}, str(partition["column"])
+        if name not in known:
+            remedy = nearest(name, known) if known else "use another rule"
+            raise ConfigError(f"partition: no column {name!r} says whose the images are: {remedy}")
+        column = known[name]
+    return list(dealt(labels, partition, column).values())
 
 
 def softmax_problem(

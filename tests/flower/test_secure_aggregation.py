@@ -268,6 +268,22 @@ def test_a_client_beyond_the_range_says_so_once_and_takes_no_more_part():
 
 
 @on_grid
+def test_a_policy_that_cannot_be_had_is_told_the_server():
+    """Once the run is under way: the first message of a node is none of the protocol."""
+    asked = []
+
+    def policy(context):
+        asked.append(context)
+        if len(asked) > 6:
+            raise ConfigError("policy.min-summed must be at least 1, got 0")
+        return Policy()
+
+    grid = FakeGrid(q6_objectives(), make=lambda load: client_app(load, policy=policy))
+    with pytest.raises(FedConError, match=r"round 1.*policy\.min-summed must be at least 1"):
+        STEPS.start(grid, num_rounds=1, max_retries=0, secure_aggregation=SECURE)
+
+
+@on_grid
 def test_a_node_may_insist_on_sums(log):
     def make(load):
         return client_app(load, policy=Policy(min_summed=4))

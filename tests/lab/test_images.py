@@ -13,7 +13,7 @@ from problems import MNIST, needs_mnist
 from flower_fedcon.cli.command import main
 from flower_fedcon.errors import ConfigError
 from flower_fedcon.lab.experiments.experiment import Experiment
-from flower_fedcon.problems import cifar10, digits, emnist, mnist
+from flower_fedcon.problems import cifar10, digits, emnist, mnist, partition
 from flower_fedcon.simulation import simulate
 
 SIMS = Path(__file__).parents[2] / "sims"
@@ -71,6 +71,28 @@ def test_the_training_images_and_held_out_ones(tmp_path: Path) -> None:
     assert [f.num_examples for f in held.objectives] == [4, 3]
     assert "test_accuracy" in held.metrics
     assert "test_accuracy" not in mnist(data=str(tmp_path), test_size=0).metrics
+
+
+def test_a_partition_deals_the_images_out(tmp_path: Path) -> None:
+    """By the rules of `partition`, in Python and in a file."""
+    write_mnist(tmp_path, "t10k", 40)
+    _, labels = write_mnist(tmp_path, "t10k", 40)
+    rule = {"by": "dirichlet", "clients": 3, "alpha": 0.5, "min_rows": 2}
+    told = {"data": str(tmp_path), "split": "writer-like", "bias": False}
+    problem = mnist(**told, partition=rule)
+    for f, rows in zip(problem.objectives, partition(labels, rule).values(), strict=True):
+        np.testing.assert_array_equal(f.y, labels[rows])
+    tables = {
+        "problem": {"name": "mnist", **told, "partition": rule},
+        "algorithm": {"name": "FedAvg", "client_lr": 0.1, "local_steps": 1},
+        "run": {"rounds": 1},
+    }
+    stated = Experiment(tables).problem()
+    assert [f.num_examples for f in stated.objectives] == [
+        f.num_examples for f in problem.objectives
+    ]
+    with pytest.raises(ConfigError, match="partition: no column 'writer' says whose"):
+        mnist(**told, partition={"by": "natural", "column": "writer"})
 
 
 @needs_mnist
@@ -239,6 +261,12 @@ def test_writers_are_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         np.testing.assert_array_equal(f.A, pixels[rows].reshape(-1, 784) / 255)
         np.testing.assert_array_equal(f.y, classes[rows])
         assert problem.weights[j] == pytest.approx(rows.sum() / 40)
+    rule = {"by": "natural", "column": "writer_id"}
+    natural = emnist(data=str(tmp_path / "copy"), clients=5, partition=rule)
+    for mine, theirs in zip(natural.objectives, problem.objectives, strict=True):
+        np.testing.assert_array_equal(mine.y, getattr(theirs, "objective", theirs).y)
+    with pytest.raises(ConfigError, match=r"partition: no column 'writer' .*writer_id"):
+        emnist(data=str(tmp_path / "copy"), clients=5, partition={**rule, "column": "writer"})
     letters = emnist(data=str(tmp_path / "copy"), classes=62, clients=3, test_size=4)
     assert letters.x0.shape == (784, 62)
     assert "test_accuracy" in letters.metrics

@@ -179,12 +179,7 @@ class Claims:
                     if claim is not None:
                         self.claims.append(claim)
             self.left_out = len(given) - len(self.claims)
-            _check_shown(given, path)
-            self.shown = [
-                text if ": " in text and text not in _holding(given) else f"{path.stem}: {text}"
-                for claim in given
-                for text in as_list(claim.get("explained", {}).get("shown_by", []))
-            ]
+            self.shown = _shown(given, path)
 
     def overrides(self, seed: int, place: int = 0) -> tuple[str, ...]:
         """Return what `Experiment.load` is given."""
@@ -303,19 +298,29 @@ def _check_explained(table: Table) -> None:
     choice("fault", table["fault"], tuple(FAULTS))
 
 
-def _check_shown(claims: Iterable[Table], path: Path) -> None:
-    """Raise unless what each explanation is shown by is a claim that holds."""
+def _shown(claims: Iterable[Table], path: Path) -> list[str]:
+    """Return what explanations are shown by, each "figure: claim", a claim that holds.
+
+    Raises
+    ------
+    ConfigError
+        If one is not.
+    """
+    shown: list[str] = []
     own, siblings = _holding(claims), {file.stem: file for file in path.parent.glob("*.toml")}
     for claim in claims:
         for text in as_list(claim.get("explained", {}).get("shown_by", [])):
             name, _, what = text.partition(": ")
-            holding = own
+            holding, figure = own, path.stem
             if text not in own and name in siblings:
                 holding, text = _holding(read_toml(siblings[name])["claim"]), what
+                figure = name
             if text not in holding:
                 with context(claim["what"]):
                     raise ConfigError(f"shown_by = {text!r} is no other claim that holds: "
                                       f"{nearest(text, holding)}")  # fmt: skip
+            shown.append(f"{figure}: {text}")
+    return shown
 
 
 def _holding(claims: Iterable[Table]) -> list[str]:

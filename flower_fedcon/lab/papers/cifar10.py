@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flower_fedcon.lab.papers import hub
@@ -22,6 +24,7 @@ def cifar10(
     part: Part = "train",
     clients: int = 8,
     split: Split = "even",
+    partition: dict[str, Any] | None = None,
     l1: float | None = None,
     l1_radius: float | None = None,
     bias: bool = True,
@@ -42,7 +45,7 @@ def cifar10(
     part : {"train", "test"}
         Which images to train on: the 50,000 of "train", or the 10,000 of "test".
     split, test_size : see `flower_fedcon.problems.mnist`
-    clients, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
+    clients, partition, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.
@@ -69,6 +72,7 @@ def cifar10(
         part=part,
         clients=clients,
         split=split,
+        partition=partition,
         test_size=test_size,
         seed=seed,
         l1=l1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from flower_fedcon.problems.images import (
     Images,
     Split,
     hold_out,
-    shares,
+    rows_of_clients,
     softmax_problem,
 )
 from flower_fedcon.problems.stated import stated
@@ -34,6 +34,7 @@ def emnist(
     classes: Literal[10, 62] = 10,
     clients: int = 367,
     split: Split = "writer-like",
+    partition: dict[str, Any] | None = None,
     l1: float | None = None,
     l1_radius: float | None = None,
     bias: bool = False,
@@ -60,6 +61,9 @@ def emnist(
         "writer-like": each client is one writer, and has the weight of its number of images, as in
         the paper. "label-skew": the images sorted by label and cut into 2 N shards, two random
         shards for each client. "even": N blocks of (almost) the same size of the shuffled images.
+    partition : dict, optional
+        A rule of `flower_fedcon.problems.partition` in place of `split`, for the images of so many
+        writers; "natural" has the column "writer_id".
     l1 : float, optional
         Weight of an l1 regularizer on all entries, bias included; the paper's is 1e-4.
     l1_radius, bias, l2 : see `flower_fedcon.problems.digits`
@@ -93,14 +97,15 @@ def emnist(
     choice("split", split, SPLITS)
     count("seed", seed, minimum=0)
     images, writers = _load(data or DATASET, classes, count("clients", clients), seed)
-    by_writer = split == "writer-like"
-    kept, held = hold_out(len(writers), test_size, seed, shuffle=not by_writer)
+    by_writer = split == "writer-like" and partition is None
+    kept, held = hold_out(len(writers), test_size, seed, shuffle=split != "writer-like")
     if by_writer:
         rows = [np.flatnonzero(writers[kept] == writer) for writer in range(clients)]
         if not all(map(len, rows)):
             raise ConfigError(f"test_size = {test_size} leaves a writer without images: lower it")
     else:
-        rows = shares(images.labels[kept], clients, split, seed)
+        columns = {"writer_id": writers[kept]}
+        rows = rows_of_clients(images.labels[kept], clients, split, partition, seed, columns)
     return softmax_problem(
         images.take(kept),
         images.take(held),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flower_fedcon.lab.papers import hub
 from flower_fedcon.lab.papers.image_files import find, folder, read_mnist
 from flower_fedcon.lab.papers.two_parts import Part, two_part_problem
@@ -20,6 +22,7 @@ def mnist(
     part: Part | None = None,
     clients: int = 8,
     split: Split = "even",
+    partition: dict[str, Any] | None = None,
     l1: float | None = None,
     l1_radius: float | None = None,
     bias: bool = True,
@@ -47,7 +50,7 @@ def mnist(
     test_size : int, optional
         Images of `part` that are held out. By default none: the test images are then those of
         "test", if they are not trained on.
-    clients, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
+    clients, partition, l1, l1_radius, bias, l2, seed : see `flower_fedcon.problems.digits`
 
     Metrics: "test_accuracy" in [0, 1], if there are test images; "sparsity", the fraction of
     entries with |x| <= 1e-8.
@@ -77,6 +80,7 @@ def mnist(
         part=part,
         clients=clients,
         split=split,
+        partition=partition,
         test_size=test_size,
         seed=seed,
         l1=l1,

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from flower_fedcon.problems.federated import FederatedProblem
-from flower_fedcon.problems.images import SPLITS, Images, Split, hold_out, shares, softmax_problem
+from flower_fedcon.problems.images import (
+    SPLITS,
+    Images,
+    Split,
+    hold_out,
+    rows_of_clients,
+    softmax_problem,
+)
 from flower_fedcon.validation import choice
 
 Part: TypeAlias = Literal["train", "test"]
@@ -19,6 +26,7 @@ def two_part_problem(
     part: Part,
     clients: int,
     split: Split,
+    partition: dict[str, Any] | None,
     test_size: int | None,
     seed: int,
     **model: Any,
@@ -32,8 +40,8 @@ def two_part_problem(
     num_classes : int
     part : {"train", "test"}
         Which images to train on.
-    clients, split, seed
-        See `shares`. The images are shuffled first, except for "writer-like".
+    clients, split, partition, seed
+        See `rows_of_clients`. The images are shuffled first, except for "writer-like".
     test_size : int, optional
         Images of `part` that are held out; by default none, and the test images are the part
         "test", if it is not trained on.
@@ -43,7 +51,7 @@ def two_part_problem(
     >>> both = Images(np.eye(4), np.arange(4) % 2)
     >>> settings = {"l1": None, "l1_radius": None, "bias": False, "l2": 0.1}
     >>> two_part_problem(lambda part: both, 2, part="train", clients=2, split="even",
-    ...                  test_size=None, seed=0, **settings).num_clients
+    ...                  partition=None, test_size=None, seed=0, **settings).num_clients
     2
     """
     choice("part", part, ("train", "test"))
@@ -53,6 +61,5 @@ def two_part_problem(
     train, test = images.take(kept), images.take(held)
     if test_size is None and part == "train":
         test = load("test")
-    return softmax_problem(
-        train, test, shares(train.labels, clients, split, seed), num_classes, **model
-    )
+    rows = rows_of_clients(train.labels, clients, split, partition, seed)
+    return softmax_problem(train, test, rows, num_classes, **model)
