@@ -74,6 +74,8 @@ def table(
     shown = console.table("Algorithm", *found.titles, right_from=1)
     for label in found.rows:
         shown.add_row(label, *found.texts(label))
+    for label, why in found.failed.items():
+        shown.add_row(label, f"failed: {why}")
     console.console().print(shown)
     for path in output or ():
         write(path, found.latex() if path.suffix == ".tex" else found.csv())

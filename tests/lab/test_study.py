@@ -112,6 +112,44 @@ def test_a_cell_that_fails_says_why(fedcon: Command) -> None:
     table = out[out.index("Algorithm") :]
     for label in ("FedAvg, client_lr 0.001", "FedFWPlus", "Mirror, 2 steps"):
         assert label in table
+    assert any("FedAvg, client_lr 1000" in line and "failed: " in line
+               for line in table.partition("figure:")[0].splitlines())  # fmt: skip
+    home = out.rpartition("directory: ")[2].split()[0]
+    code, out, _ = fedcon("table", home, "--to", "residual=1e9", "-o", "t.csv", "-o", "t.tex")
+    assert code == 0
+    assert "failed:" in out
+    (line,) = [line for line in Path("t.csv").read_text().splitlines() if ",0,0," in line]
+    assert line.startswith('"FedAvg, client_lr 1000.0",')
+    assert "diverges" in line
+    assert "\\multicolumn{1}{l}{failed: " in Path("t.tex").read_text()
+
+
+def test_names_of_values(fedcon: Command) -> None:
+    """They stand in labels, and in the panels of a figure."""
+    names = 'names.participation = ["two", "all"]\nnames.local_steps = ["one step", "three"]\n'
+    study = written(f"{SWEEP}{names}", rounds=2)
+    found = list(dict.fromkeys(run.label for run in runs_of(Experiment.load(study))))
+    assert "Mirror, 2 steps, two, one step" in found
+    assert "FedFW, all" in found
+    code, out, error = fedcon("compare", "study.toml", "--run-dir", "s", "--workers", "1")
+    assert (code, error) == (0, "")
+    assert "Mirror, 2 steps, all, three" in out
+    panels = panels_of([Path("s")], "participation")
+    assert {panel for panel, _ in panels.values()} == {"two", "all"}
+    assert panels["Mirror, 2 steps, all, three"] == ("all", "Mirror, 2 steps, three")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ('names.participation = ["two"]', r"names.participation must be 2 texts"),
+        ("names.local_steps = [1, 2]", r"names.local_steps must be 2 texts"),
+        ('names.client_lr = ["a"]', r"names.client_lr is of no key of \[sweep\]"),
+    ],
+)
+def test_names_of_other_values_are_refused(fedcon: Command, names: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Experiment.load(written(f"{SWEEP}{names}\n"))
 
 
 def with_grid(more: str) -> None:

@@ -157,6 +157,7 @@ def show(
     *,
     one_problem: bool = True,
     participation: Mapping[str, str] | None = None,
+    failed: Mapping[str, str] | None = None,
 ) -> None:
     """Print the table of the runs that recorded anything, and draw their figure.
 
@@ -174,6 +175,8 @@ def show(
         Whether all runs have one, and so one optimum.
     participation : dict, optional
         Label -> who takes part; by default as the experiment says.
+    failed : dict, optional
+        Label -> why there is no run of it, a row as well.
     """
     rows = {label: records for label, records in histories.items() if records}
     if not rows:
@@ -190,6 +193,7 @@ def show(
             seeds=seeds,
             until=experiment.run_options.until,
             participation=rules if set(rules.values()) - {"full"} else None,
+            failed=failed,
         )
     )
     if seeds is None:

@@ -131,6 +131,7 @@ def results(
     seeds: Mapping[str, Sequence[Sequence[Record]]] | None = None,
     until: Mapping[str, float] | None = None,
     participation: Mapping[str, str] | None = None,
+    failed: Mapping[str, str] | None = None,
 ) -> Table:
     """Return the table at the end of a run.
 
@@ -148,6 +149,8 @@ def results(
         Column -> the level at which a run ends: how many arrived is shown.
     participation : dict, optional
         Label -> who takes part.
+    failed : dict, optional
+        Label -> why there is no run of it: a row that says that.
     """
     from flower_fedcon.lab.experiments.seed_statistics import at_ends
 
@@ -203,6 +206,9 @@ def results(
             arrived = sum(any(each[name] <= until[name] for name in until) for each in levels)
             cells.append(f"{arrived} of {len(runs)}")
         made.add_row(label, *cells)
+    for label, why in (failed or {}).items():
+        before = [] if participation is None else [participation.get(label, "")]
+        made.add_row(label, *before, f"failed: {why}")
     return made
 
 

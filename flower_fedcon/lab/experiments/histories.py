@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 from flower_fedcon.errors import ConfigError, nearest
 from flower_fedcon.lab.experiments.folders import labels_of, runs_in, unused
+from flower_fedcon.lab.experiments.run_tables import check_sweep, names_of_values
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.runs.directory import CONFIG, HISTORY
 from flower_fedcon.runs.history import History, Record
-from flower_fedcon.runs.toml import read_toml, value_at
+from flower_fedcon.runs.toml import read_toml, value_at, write_value
 
 Histories: TypeAlias = dict[str, Sequence[Record]]
 Seeds: TypeAlias = dict[str, list[Sequence[Record]]]
+
+
+FAILED = "failed.json"
+"""Of a study: why a cell has no finished run, by its label."""
+
+
+def failed_in(folders: Sequence[Path]) -> dict[str, str]:
+    """Return why cells of studies have no finished run, by their labels."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        if (path := folder / FAILED).is_file():
+            try:
+                found |= json.loads(path.read_text("utf-8"))
+            except (OSError, ValueError, TypeError) as error:
+                raise ConfigError(f"cannot read {path}: {error}") from None
+    return found
 
 
 def histories_of(folders: Sequence[Path]) -> tuple[Histories, Seeds]:
@@ -59,12 +77,17 @@ def panels_of(folders: Sequence[Path], key: str) -> dict[str, tuple[str, str]]:
     """
     table, _, name = key.rpartition(".")
     found, known = {}, set()
+    called: dict[tuple[str, str], str] = {}
+    for folder in folders:
+        if (path := folder / CONFIG).is_file():
+            called |= names_of_values(check_sweep(read_toml(path).get("sweep", {})))
     for label, members in labelled(folders).items():
         tables = read_toml(members[0] / CONFIG)
         known |= tables.get(table or "algorithm", {}).keys()
         value = value_at(tables, key)
         value = "full" if value is None and key == "participation" else value
         text = "other" if value is None else setting_text(key, value)
+        text = called.get((key, write_value(value)), text) if value is not None else text
         rest = f", {label}, ".replace(f", {text}, ", ", ").strip(", ")
         found[label] = (text, rest or label)
     if all(panel == "other" for panel, _ in found.values()):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flower_fedcon.core import rng
-from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.errors import ConfigError, nearest, repr_of
 from flower_fedcon.problems.mismatch import ON_MISMATCH
 from flower_fedcon.runs.certificates import CERTIFICATES
 from flower_fedcon.runs.history import Callback, EarlyStopping
 from flower_fedcon.runs.limits import Budget
 from flower_fedcon.runs.observing import Observer
 from flower_fedcon.runs.plan import Plan
-from flower_fedcon.runs.toml import own_object
+from flower_fedcon.runs.toml import own_object, write_value
 from flower_fedcon.simulation import ENGINES
 from flower_fedcon.validation import choice, count, optional, positive
 
@@ -137,13 +138,18 @@ class TuningOptions:
 
 
 def check_sweep(table: Any) -> dict[str, Any]:
-    """Return a table ``[sweep]`` as key -> values, dotted keys as texts.
+    """Return a table ``[sweep]`` as key -> values, dotted keys as texts, "names" among them.
+
+    Raises
+    ------
+    ConfigError
+        If a key has no list of different values, or names for other values than it has.
 
     >>> check_sweep({"local_steps": [1, 5], "run": {"seed": [0, 1]}})
     {'local_steps': [1, 5], 'run.seed': [0, 1]}
     """
     found: dict[str, Any] = {}
-    pending = [("", table)]
+    pending, names = [("", {k: v for k, v in table.items() if k != "names"})], table.get("names")
     while pending:
         place, tables = pending.pop(0)
         for key, value in tables.items():
@@ -158,4 +164,27 @@ def check_sweep(table: Any) -> dict[str, Any]:
                 raise ConfigError(f"{name} has a value twice: {value!r}")
             else:
                 found[name] = value
+    if names is not None:
+        found["names"] = check_sweep(names)
+        for key, texts in found["names"].items():
+            if key not in found or key == "tune":
+                raise ConfigError(f"names.{key} is of no key of [sweep]: {nearest(key, found)}")
+            if len(texts) != len(found[key]) or not all(isinstance(text, str) for text in texts):
+                raise ConfigError(
+                    f"names.{key} must be {len(found[key])} texts, one for each value of {key}, "
+                    f"got {texts!r}"
+                )
     return found
+
+
+def names_of_values(sweep: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Return what a sweep calls its values, by key and value as TOML writes it.
+
+    >>> names_of_values(check_sweep({"steps": [1, 5], "names": {"steps": ["one", "five"]}}))
+    {('steps', '1'): 'one', ('steps', '5'): 'five'}
+    """
+    return {
+        (key, write_value(value)): text
+        for key, texts in sweep.get("names", {}).items()
+        for value, text in zip(sweep[key], texts, strict=True)
+    }

@@ -7,11 +7,13 @@ local_steps = [1, 5]              # any key that `--set` takes, of the algorithm
 "run.seed" = [0, 1, 2, 3, 4]
 tune = true                       # choose from each algorithm's grid in each cell first; a
                                   # swept key is no longer in it
+names.participation = ["a tenth", "a third", "all"]   # optional: in tables and figures
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,8 @@ from flower_fedcon.lab.experiments.comparison import figures_of, show
 from flower_fedcon.lab.experiments.console import brief, clock, say
 from flower_fedcon.lab.experiments.experiment import Experiment
 from flower_fedcon.lab.experiments.folders import label_slug, write
-from flower_fedcon.lab.experiments.histories import setting_text
+from flower_fedcon.lab.experiments.histories import FAILED, setting_text
+from flower_fedcon.lab.experiments.run_tables import names_of_values
 from flower_fedcon.lab.experiments.runner import Job, play_jobs
 from flower_fedcon.lab.experiments.seed_statistics import mean
 from flower_fedcon.runs.directory import CONFIG, TUNING
@@ -55,7 +58,8 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
     A setting that an algorithm does not take makes no further runs of it; one that it does take is
     what a cell is about, and no value of its grid takes its place.
     """
-    lists = {key: values for key, values in experiment.sweep.items() if key != "tune"}
+    rest, called = ("tune", "names"), names_of_values(experiment.sweep)
+    lists = {key: values for key, values in experiment.sweep.items() if key not in rest}
     # The problem's seed first: runs on one problem follow one another, and find its optimum once.
     order = sorted(lists, key=lambda key: (not key.startswith("problem."), not _is_seed(key)))
     found: dict[tuple[str, str], CellRun] = {}
@@ -65,7 +69,11 @@ def runs_of(experiment: Experiment) -> list[CellRun]:
         tried = experiment.changed(changes)
         for label in tried.labels:
             own = {k: v for k, v in chosen.items() if tried.concerns(label, k)}
-            texts = [setting_text(key, value) for key, value in own.items() if not _is_seed(key)]
+            texts = [
+                called.get((key, write_value(value))) or setting_text(key, value)
+                for key, value in own.items()
+                if not _is_seed(key)
+            ]
             seed = "-".join(str(value) for key, value in own.items() if _is_seed(key))
             name = ", ".join([label, *texts])
             changes = [f"algorithm.label={write_value(name)}", *_fixed(label, own, tried)]
@@ -96,7 +104,7 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         _say_unstacked(runs)
     write(folder / CONFIG, experiment.to_toml())  # first: it says whose runs these are
     labels = list(dict.fromkeys(run.label for run in runs))
-    failed: list[str] = []
+    failed: list[tuple[str, str, str]] = []  # label, name of the run, why
     if experiment.sweep.get("tune"):
         runs, failed = _tuned(runs, labels, experiment, folder, workers)
     jobs = []
@@ -110,13 +118,15 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         run = runs[number]
         name = f"{run.label}, seed {run.seed}" if run.seed else run.label
         if played.error:
-            failed.append(f"{name}: failed: {played.error}")
+            failed.append((run.label, name, played.error))
         else:
             rows[run.label].append(played.rows)
         state = "failed" if played.error else brief(played.rows[-1])
         left = (time.monotonic() - began) / done * (len(jobs) - done)
         after = f", {clock(left)} left" if done < len(jobs) else ""
         say(f"{done}/{len(jobs)}: {name}: {state}{', found' if played.found else ''}{after}")
+    cells = {label: why for label, _, why in reversed(failed) if not rows[label]}
+    write(folder / FAILED, json.dumps(cells, indent=1))
     whole = {label: found for label, found in rows.items() if found and all(found)}
     who = {run.label: next(iter(run.experiment.who_takes_part().values())) for run in runs}
     one_problem = len({write_value(run.experiment.problem_arguments) for run in runs}) == 1
@@ -127,9 +137,10 @@ def run_study(experiment: Experiment, folder: Path, *, workers: int = 2) -> bool
         whole,
         one_problem=one_problem,
         participation={} if _in_labels(experiment) else who,
+        failed=cells,
     )
-    for text in failed:
-        say(text)
+    for _, name, why in failed:
+        say(f"{name}: failed: {why}")
     say(f"directory: {folder}")
     return not failed
 
@@ -162,13 +173,13 @@ def _tuned(
     experiment: Experiment,
     folder: Path,
     workers: int,
-) -> tuple[list[CellRun], list[str]]:
+) -> tuple[list[CellRun], list[tuple[str, str, str]]]:
     """Return the runs with the best settings of each cell's grid, found with its first seed.
 
-    A cell that no value of its grid can play has no runs, and a text that says why.
+    A cell that no value of its grid can play has no runs, and a reason: (label, label, reason).
     """
     options, best, found = experiment.tuning, dict[str, list[str] | None](), list[CellRun]()
-    failed: list[str] = []
+    failed: list[tuple[str, str, str]] = []
     for run in runs:
         alone = run.experiment
         if not alone.grid(run.label):
@@ -188,7 +199,7 @@ def _tuned(
                 )
             except tuning.NothingPlayedError as error:
                 best[run.label] = None
-                failed.append(f"{run.label}: failed: {error}")
+                failed.append((run.label, run.label, str(error)))
                 continue
             first = tuning.best(points, options)[0]
             taken = [f"algorithm.{k}={v}" for k, v in first.settings.items()]
@@ -198,7 +209,7 @@ def _tuned(
         if changes is not None:
             found.append(run._replace(experiment=alone.changed(changes)))
     if not found:
-        raise ConfigError(failed[0])
+        raise ConfigError(f"{failed[0][1]}: failed: {failed[0][2]}")
     return found, failed
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flower_fedcon.errors import ConfigError, nearest
-from flower_fedcon.lab.experiments.histories import histories_of
+from flower_fedcon.lab.experiments.histories import failed_in, histories_of
 from flower_fedcon.runs.history import Record, why_not_recorded
 
 SPENT = {
@@ -84,11 +84,14 @@ class TargetTable(NamedTuple):
         Label -> its cells.
     middle : str
         "mean" or "median".
+    failed : dict
+        Label -> why a cell of a study has no run: a row that says that.
     """
 
     heads: list[tuple[Target, str]]
     rows: dict[str, list[Cell]]
     middle: str
+    failed: Mapping[str, str] = {}
 
     @property
     def titles(self) -> list[str]:
@@ -119,15 +122,17 @@ class TargetTable(NamedTuple):
         out = io.StringIO(newline="")
         writer = csv.writer(out)
         writer.writerow(["label", "column", "level", "spent", self.middle, "low", "high", "arrived",
-                         "runs"])  # fmt: skip
+                         "runs", "failed"])  # fmt: skip
         for label, cells in self.rows.items():
             for (target, of), cell in zip(self.heads, cells, strict=True):
                 arrived = len(cell.spent)
                 level = "" if target.at_end else target.level
                 numbers = [repr(n) if arrived else "" for n in cell.numbers(self.middle)]
                 writer.writerow(
-                    [label, target.column, level, _title(of), *numbers, arrived, cell.total]
+                    [label, target.column, level, _title(of), *numbers, arrived, cell.total, ""]
                 )
+        for label, why in self.failed.items():
+            writer.writerow([label, *[""] * 6, 0, 0, why])
         return out.getvalue()
 
     def latex(self) -> str:
@@ -139,6 +144,11 @@ class TargetTable(NamedTuple):
         body = [
             f"{_tex(label)} & {' & '.join(map(self._latex, cells))} \\\\"
             for label, cells in self.rows.items()
+        ]
+        width = len(self.heads)
+        body += [
+            f"{_tex(label)} & \\multicolumn{{{width}}}{{l}}{{failed: {_tex(why)}}} \\\\"
+            for label, why in self.failed.items()
         ]
         said = {"mean": "mean and standard deviation", "median": "median, least and greatest"}
         lines = [
@@ -218,11 +228,13 @@ def targets_of(
     """
     histories, seeds = histories_of(folders)
     heads = [(target, name) for target in to for name in ([target.column] if target.at_end else of)]
+    failed = failed_in(folders)
     rows = {
         label: [_cell(seeds.get(label, [rows]), target, name) for target, name in heads]
         for label, rows in histories.items()
+        if label not in failed
     }
-    return TargetTable(heads, rows, middle)
+    return TargetTable(heads, rows, middle, failed)
 
 
 def _cell(runs: Sequence[Sequence[Record]], target: Target, of: str) -> Cell:
