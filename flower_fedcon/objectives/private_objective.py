@@ -187,6 +187,14 @@ def is_private(objective: Any) -> bool:
     return isinstance(inner, PrivateObjective)
 
 
+def exact(objective: Any) -> Any:
+    """Return an objective as its owner measures it: of a private one what the noise is added to."""
+    if isinstance(objective, Scaled) and isinstance(objective.objective, PrivateObjective):
+        inner = objective.objective.objective
+        return Scaled(inner, objective.factor, constraint=objective.constraint_factor != 1.0)
+    return objective.objective if isinstance(objective, PrivateObjective) else objective
+
+
 def own_content(objective: Any) -> Any:
     """Return what the owner of an objective knows it by: of a private one its rows and its noise.
 

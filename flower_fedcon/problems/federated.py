@@ -18,7 +18,7 @@ from flower_fedcon.layout import Layout, Model
 from flower_fedcon.objectives import ManyClients, Noisy, Scaled
 from flower_fedcon.objectives.foreign import as_seen
 from flower_fedcon.objectives.many import representatives
-from flower_fedcon.objectives.private_objective import own_content
+from flower_fedcon.objectives.private_objective import exact, is_private, own_content
 from flower_fedcon.problems.constrained_reference import least_violation, solve_constrained
 from flower_fedcon.problems.functional import FunctionalConstraints, check_bounds, check_convex
 from flower_fedcon.problems.reference import Reference, solve
@@ -138,6 +138,8 @@ class FederatedProblem:
             ]
             self.clients = [as_seen(o, self.layout) for o in self.objectives]
             self._summands = self.clients
+            if any(map(is_private, self.objectives)):  # a reference spends nothing of theirs
+                self._summands = [as_seen(exact(o), self.layout) for o in self.objectives]
         self._functional = FunctionalConstraints(
             representatives(self.clients), constraints, own_names
         )

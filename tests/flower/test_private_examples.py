@@ -388,6 +388,16 @@ def test_the_page_s_blocks(capsys):
     assert epsilon == pytest.approx(ExampleDP(1.0, 2.0, 1e-5).epsilon({0.1: 100}))
 
 
+def test_the_reference_optimum_is_the_owner_s_and_spends_nothing():
+    objectives, psi = [regression(seed=j) for j in range(3)], L1(weight=0.02)
+    private = [PrivateObjective(f, LOUD) for f in objectives]
+    for weights in (None, [1.0, 2.0, 3.0]):
+        own = FederatedProblem(private, regularizer=psi, weights=weights)
+        plain = FederatedProblem(objectives, regularizer=psi, weights=weights)
+        assert own.optimum.value == pytest.approx(plain.optimum.value, abs=1e-12)
+    assert [f.ledger.spent for f in private] == [{}] * 3
+
+
 # --- noisy evaluations ---------------------------------------------------------------------------
 
 
