@@ -80,6 +80,12 @@ def test_start():
     assert sent[3] == 1000 * 10 * 136
 
 
+def test_survival():
+    (after,) = run_page("survival")[-1:]
+    assert after["model"].concordance_ > 0.6
+    assert after["test"].pvalue < 0.01
+
+
 def test_estimators(capsys):
     run_page("estimators")
     printed = capsys.readouterr().out

@@ -3,8 +3,12 @@
 `fit(X, y, groups=...)` takes the client of each row; the coefficients are those of the pooled rows.
 """
 
-from flower_fedcon.estimators.counts import FederatedPoissonRegressor
-from flower_fedcon.estimators.cox_regression import FederatedCoxRegression
+from flower_fedcon.estimators.counts import FederatedPoissonRegressor, FederatedPoissonRegressorCV
+from flower_fedcon.estimators.cox_regression import (
+    FederatedCoxRegression,
+    FederatedCoxRegressionCV,
+    Proportionality,
+)
 from flower_fedcon.estimators.linear_regression import (
     FederatedElasticNet,
     FederatedElasticNetCV,
@@ -18,6 +22,7 @@ from flower_fedcon.estimators.logistic_regression import (
 
 __all__ = [
     "FederatedCoxRegression",
+    "FederatedCoxRegressionCV",
     "FederatedElasticNet",
     "FederatedElasticNetCV",
     "FederatedLasso",
@@ -25,4 +30,6 @@ __all__ = [
     "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV",
     "FederatedPoissonRegressor",
+    "FederatedPoissonRegressorCV",
+    "Proportionality",
 ]

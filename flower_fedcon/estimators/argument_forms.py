@@ -14,13 +14,17 @@ from flower_fedcon.validation import Array, count, expect_unmasked, plain_array
 _FOLDS = 5
 
 
-def clients_of(groups: Any, n: int) -> tuple[Array, Array]:
+def clients_of(groups: Any, n: int, name: str = "groups") -> tuple[Array, Array]:
     """Return the clients that `groups` names, in order, and the place of each row's among them.
 
     Parameters
     ----------
     groups : array, list or column of n labels, or None
         Numbers, texts, dates, tuples, or such beside one another; None for one client.
+    n : int
+        Rows.
+    name : str
+        For messages.
 
     Raises
     ------
@@ -36,30 +40,30 @@ def clients_of(groups: Any, n: int) -> tuple[Array, Array]:
     """
     if groups is None:
         return np.zeros(1, int), np.zeros(n, np.intp)
-    expect_unmasked("groups", groups)
+    expect_unmasked(name, groups)
     if isinstance(groups, str):
-        raise ValueError(f"groups must have one label for each row, got {groups!r}")
+        raise ValueError(f"{name} must have one label for each row, got {groups!r}")
     if getattr(groups, "ndim", 1) == 2:  # a table of one column, say
         groups = np.asarray(groups)
         if groups.shape[1] != 1:
             raise ValueError(
-                f"groups must have one label for each row, got shape {groups.shape}: write several "
+                f"{name} must have one label for each row, got shape {groups.shape}: write several "
                 "columns as tuples, `list(map(tuple, ...))`"
             )
         groups = groups[:, 0]
     check_consistent_length(np.empty(n), groups)
     if isinstance(groups, np.ndarray) and groups.dtype.kind != "O":
-        _expect_labels(np.flatnonzero(groups != groups))
+        _expect_labels(np.flatnonzero(groups != groups), name)
         labels, place = np.unique(groups, return_inverse=True)
         return labels, place
     cells = list(groups)
     for row, cell in enumerate(cells):
         if getattr(type(cell), "__hash__", None) is None:
             raise ValueError(
-                f"groups has {repr_of(cell)} in row {row}: name a client by a number, a text or a "
+                f"{name} has {repr_of(cell)} in row {row}: name a client by a number, a text or a "
                 "tuple of such"
             )
-    _expect_labels([row for row, cell in enumerate(cells) if _is_missing(cell)])
+    _expect_labels([row for row, cell in enumerate(cells) if _is_missing(cell)], name)
     distinct = list(dict.fromkeys(cells))
     try:
         distinct.sort()
@@ -69,7 +73,7 @@ def clients_of(groups: Any, n: int) -> tuple[Array, Array]:
     for label in distinct:
         if (other := written.setdefault(str(label), label)) is not label:
             raise ValueError(
-                f"groups has {other!r} and {label!r}, which are written alike: name each client "
+                f"{name} has {other!r} and {label!r}, which are written alike: name each client "
                 "in one way"
             )
     places = {label: place for place, label in enumerate(distinct)}
@@ -88,10 +92,10 @@ def _is_missing(label: Any) -> bool:
         return True
 
 
-def _expect_labels(missing: Any) -> None:
+def _expect_labels(missing: Any, name: str) -> None:
     if len(missing):
         raise ValueError(
-            f"groups has no value for {len(missing)} rows, the first of them row {missing[0]}: "
+            f"{name} has no value for {len(missing)} rows, the first of them row {missing[0]}: "
             "name the client of each row, or drop such rows"
         )
 

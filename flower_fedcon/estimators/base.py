@@ -242,6 +242,8 @@ class Tuned(FederatedEstimator):
     rule: str
     cv_: CrossValidation
     l1_ratio_: float
+    _held_out_loss: ClassVar[Any] = None
+    """As `loss` of `flower_fedcon.cross_validate`."""
 
     def _splits(self, X: Any, y: Array, groups: Any) -> Any:
         """Return the folds: a number, or each client's rows in each of those that are given."""
@@ -279,6 +281,7 @@ class Tuned(FederatedEstimator):
                 num=self.num,
                 min_ratio=self.min_ratio,
                 values=values,
+                loss=type(self)._held_out_loss,
                 **self._options(),
             )
             for share in shares

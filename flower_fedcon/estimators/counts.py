@@ -3,19 +3,66 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import xlogy
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils import Tags
 
 from flower_fedcon.core.participation import Participation
-from flower_fedcon.estimators.linear_regression import FederatedElasticNet
+from flower_fedcon.estimators.linear_regression import (
+    FederatedElasticNet,
+    FederatedElasticNetCV,
+    LinearRegressor,
+)
 from flower_fedcon.objectives import PoissonRegression
 from flower_fedcon.validation import Array
 
 
-class FederatedPoissonRegressor(FederatedElasticNet):
+class _Counts(LinearRegressor):
+    """What the regressors of counts share."""
+
+    def _check(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
+        X, y = self._validated(X, y, y_numeric=True, **checks)
+        if y.min() < 0:
+            raise ValueError(f"y must be counts or rates >= 0, got {y.min():g}")
+        return X, y
+
+    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
+        return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
+
+    def _start(self, clients: list[Any]) -> Array | None:
+        """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
+        mean = self._mean_target(clients)
+        return self._with_intercept(clients, math.log(mean)) if mean > 0 else None
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return D^2, the share of the deviance that is explained: `PoissonRegressor.score`.
+
+        Parameters
+        ----------
+        X : array or sparse matrix, shape (rows, features)
+        y : array, shape (rows,)
+            Counts >= 0.
+        sample_weight : array, shape (rows,), optional
+        """
+        expected = np.clip(self.predict(X), np.finfo(float).tiny, None)
+        found: float = d2_tweedie_score(y, expected, sample_weight=sample_weight, power=1)
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """Return the expected counts, shape (rows,)."""
+        return np.exp(self._scores(X))
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
+class FederatedPoissonRegressor(_Counts, FederatedElasticNet):
     """Poisson regression over clients: `sklearn.linear_model.PoissonRegressor` of the pooled rows.
 
     Minimises the mean of exp(X w + b) - y (X w + b), plus alpha (1 - l1_ratio) ||w||^2 / 2 and
@@ -65,39 +112,69 @@ class FederatedPoissonRegressor(FederatedElasticNet):
             random_state=random_state,
         )
 
-    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
-        X, y = self._validated(X, y, y_numeric=True)
-        if y.min() < 0:
-            raise ValueError(f"y must be counts or rates >= 0, got {y.min():g}")
-        return X, y
 
-    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
-        return PoissonRegression(X, y, sample_weight=weight, intercept=self.fit_intercept)
+class FederatedPoissonRegressorCV(_Counts, FederatedElasticNetCV):
+    """`FederatedPoissonRegressor` with alpha by cross-validation within the clients.
 
-    def _start(self, clients: list[Any]) -> Array | None:
-        """Return the null model: with counts in thousands a Newton step from 0 overshoots."""
-        mean = self._mean_target(clients)
-        return self._with_intercept(clients, math.log(mean)) if mean > 0 else None
+    Parameters
+    ----------
+    l1_ratio : float, or list of several (default: 1.0)
+        In (0, 1]; of several, that with the least mean deviance is chosen.
+    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
+    fit_intercept, tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return D^2, the share of the deviance that is explained: `PoissonRegressor.score`.
+    Attributes
+    ----------
+    alpha_, l1_ratio_ : float
+    cv_ : CrossValidation
+        The path of all rows, mean deviances of rows held out as losses, and how often each
+        coefficient was selected.
+    coef_, intercept_, history_, n_iter_, n_features_in_, feature_names_in_, groups_
+        See `FederatedLasso`.
 
-        Parameters
-        ----------
-        X : array or sparse matrix, shape (rows, features)
-        y : array, shape (rows,)
-            Counts >= 0.
-        sample_weight : array, shape (rows,), optional
-        """
-        expected = np.clip(self.predict(X), np.finfo(float).tiny, None)
-        found: float = d2_tweedie_score(y, expected, sample_weight=sample_weight, power=1)
-        return found
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedPoissonRegressorCV
+    >>> rng = np.random.default_rng(1)
+    >>> X = rng.normal(size=(120, 4))
+    >>> y = rng.poisson(np.exp(X[:, 0]))
+    >>> model = FederatedPoissonRegressorCV(rule="1se").fit(X, y, groups=np.arange(120) % 3)
+    >>> np.flatnonzero(model.coef_)
+    array([0])
+    """
 
-    def predict(self, X: Any) -> Array:
-        """Return the expected counts, shape (rows,)."""
-        return np.exp(self._scores(X))
+    def __init__(
+        self,
+        *,
+        l1_ratio: float | Sequence[float] = 1.0,
+        num: int = 100,
+        min_ratio: float = 1e-3,
+        cv: Any = 5,
+        rule: str = "min",
+        fit_intercept: bool = True,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        super().__init__(
+            l1_ratio=l1_ratio,
+            num=num,
+            min_ratio=min_ratio,
+            cv=cv,
+            rule=rule,
+            fit_intercept=fit_intercept,
+            tol=tol,
+            max_iter=max_iter,
+            algorithm=algorithm,
+            participation=participation,
+            random_state=random_state,
+        )
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        return tags
+    @staticmethod
+    def _held_out_loss(whole: Any, fitted: Any, held: Any, x: Array) -> float:
+        """Return the mean deviance of the rows held out."""
+        y, weights = held.targets, held.weights
+        least = y - xlogy(y, y)  # the loss of a model that knows each row's count
+        return 2.0 * float(held.value(x) - np.average(least, weights=weights))

@@ -2,18 +2,206 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.stats import chi2, rankdata
+from sklearn.utils.validation import check_is_fitted
 
 from flower_fedcon.core.participation import Participation
-from flower_fedcon.estimators.base import FederatedEstimator
-from flower_fedcon.objectives import CoxRegression
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.estimators.argument_forms import clients_of
+from flower_fedcon.estimators.base import FederatedEstimator, Tuned
+from flower_fedcon.objectives import CoxRegression, Scaled
 from flower_fedcon.objectives.survival import NOTHING_COMPARED
-from flower_fedcon.validation import Array, nonnegative
+from flower_fedcon.problems.federated import FederatedProblem
+from flower_fedcon.tables.held_out import concordance
+from flower_fedcon.validation import Array, choice, nonnegative
+
+_ROUNDING = 1e-10  # of sums over the events, relative
+_TRANSFORMS = ("log", "rank", "identity")
+_POOLED = (
+    "stratified must be True: with one baseline hazard for all sites an event is compared with the "
+    "rows at risk at every site, whose times would have to leave them. Fit each site as a stratum, "
+    "which is what is offered, and test what differs between sites by a column that says so"
+)
 
 
-class FederatedCoxRegression(FederatedEstimator):
+@dataclass(frozen=True, eq=False)
+class Proportionality:
+    """A test of proportional hazards: whether a coefficient changes with time.
+
+    Attributes
+    ----------
+    transform : {"log", "rank", "identity"}
+        The function of time along which coefficients may change.
+    names : list of str
+        The columns'.
+    statistic, pvalue : arrays, shape (features,)
+        Chi-squared with 1 degree of freedom, of each column.
+    global_statistic : float
+        Chi-squared of all columns together.
+    degrees : int
+        Its degrees of freedom: the columns, less those that others make up.
+    global_pvalue : float
+    """
+
+    transform: str
+    names: list[str]
+    statistic: Array
+    pvalue: Array
+    global_statistic: float
+    degrees: int
+    global_pvalue: float
+
+    def to_frame(self) -> Any:
+        """Return a pandas table with a row for each column, and the last for all of them."""
+        import pandas as pd
+
+        columns = {
+            "statistic": [*self.statistic, self.global_statistic],
+            "degrees": [1] * len(self.names) + [self.degrees],
+            "pvalue": [*self.pvalue, self.global_pvalue],
+        }
+        return pd.DataFrame(columns, index=[*self.names, "GLOBAL"])
+
+
+class _Stratified(FederatedEstimator):
+    """What the estimators of proportional hazards share."""
+
+    fit_intercept = False
+    ties: str
+    stratified: bool
+    __metadata_request__score: ClassVar = {"groups": True}
+    _sites: list[Any]
+    _strata: Array | None
+
+    def _strata_problem(
+        self, X: Any, y: Any, groups: Any, sample_weight: Any, strata: Any
+    ) -> FederatedProblem:
+        """Return the problem of clients whose rows are in strata."""
+        if self.stratified is not True:
+            raise ConfigError(_POOLED)
+        labels, stratum = clients_of(strata, len(y), "strata")
+        self._strata = None if strata is None else labels
+        problem = self._problem(X, np.c_[y, stratum], groups, sample_weight)
+        if all(f.smoothness == 0 for f in problem.clients):
+            raise ValueError(f"n_samples={X.shape[0]}: {NOTHING_COMPARED}")
+        self._sites = [f.objective if isinstance(f, Scaled) else f for f in problem.objectives]
+        return problem
+
+    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
+        X, y = self._validated(X, _columns(y), y_numeric=True, multi_output=True)
+        y = _times(y)
+        if not y[:, 1].any():
+            raise ValueError("y has no event in any row: there is nothing to fit")
+        return X, y
+
+    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
+        time, event, stratum = y.T
+        return CoxRegression(X, time, event, ties=self.ties, strata=stratum, sample_weight=weight)
+
+    def _take(self, x: Array) -> None:
+        self.coef_ = x.copy()
+
+    def predict(self, X: Any) -> Array:
+        """Return the log hazard ratios to a row of zeros, shape (rows,)."""
+        return self._products(X)
+
+    def score(self, X: Any, y: Any, groups: Any = None) -> float:
+        """Return Harrell's concordance, (C + T/2) / (C + D + T), as lifelines does.
+
+        Parameters
+        ----------
+        X, y : see `fit`
+        groups : array, shape (rows,), optional
+            Rows are compared within a group; all of them by default.
+
+        Raises
+        ------
+        ValueError
+            If no two rows can be compared.
+        """
+        scores = self.predict(X)
+        checks = {"y_numeric": True, "multi_output": True, "reset": False}
+        y = _times(self._validated(X, _columns(y), **checks)[1])
+        _, place = clients_of(groups, len(y))
+        total, pairs = _within(place, scores, y[:, 0], y[:, 1])
+        if not pairs:
+            raise ValueError(
+                "no two rows can be compared: none has an event while another"
+                + (" of its group" if groups is not None else "")
+                + " is at risk for longer"
+            )
+        return total / pairs
+
+    @property
+    def site_concordance_(self) -> Array:
+        """Each site's share of concordant pairs, in the order of `groups_`; NaN of no pair."""
+        found = np.full(len(self.groups_), math.nan)
+        for (own, pairs), rows in zip(self._concordant(), self._rows, strict=True):
+            if pairs:
+                found[self._place[rows[0]]] = own / pairs
+        return found
+
+    @property
+    def concordance_(self) -> float:
+        """The share of concordant pairs among those that the sites can compare."""
+        own, pairs = np.sum(self._concordant(), axis=0)
+        return float(own / pairs) if pairs else math.nan
+
+    def _concordant(self) -> list[tuple[float, float]]:
+        return [
+            _within(f.strata, f.rows @ self.coef_, f.times, f.events.astype(float))
+            for f in self._sites
+        ]
+
+
+def _within(strata: Array, scores: Array, time: Array, event: Array) -> tuple[float, float]:
+    """Return the concordant pairs, a tie counted half, and all pairs, within strata."""
+    right = pairs = 0.0
+    for stratum in np.unique(strata):
+        own = strata == stratum
+        share, number = concordance(scores[own], time[own], event[own])
+        right, pairs = right + share * number, pairs + number
+    return right, pairs
+
+
+def _columns(y: Any) -> Any:
+    """Return scikit-survival's records of (event, time) as two columns; others as they are."""
+    names = np.asarray(y).dtype.names
+    if names is not None:
+        event, time = (np.asarray(y)[name] for name in names)
+        y = np.stack([time, event], axis=1).astype(float)
+    return y
+
+
+def _times(y: Array) -> Array:
+    """Return y as two columns, time and event."""
+    if y.ndim == 1:
+        y = np.stack([np.abs(y), y >= 0], axis=1).astype(float)
+    elif y.shape[1] != 2:
+        raise ValueError(f"y must be times, or the columns time and event, got {y.shape}")
+    time, event = y.T
+    if (time < 0).any():
+        row = int(np.argmax(time < 0))
+        raise ValueError(
+            f"times must be >= 0, got {time[row]:g} in row {row}: with a column of events the "
+            "sign of a time says nothing, so correct it or drop the row"
+        )
+    other = event[(event != 0) & (event != 1)]
+    if other.size:
+        raise ValueError(
+            f"the second column of y must be 1 for an event and 0 for none, got {other[0]:g}: "
+            "where 2 stands for an event, give y[:, 1] == 2"
+        )
+    return y
+
+
+class FederatedCoxRegression(_Stratified):
     """Cox's proportional hazards over clients, stratified: each has a baseline hazard of its own.
 
     Minimises the negative log partial likelihood, summed over the clients, / n, plus
@@ -27,12 +215,26 @@ class FederatedCoxRegression(FederatedEstimator):
         In [0, 1].
     ties : {"breslow", "efron"} (default: "breslow")
         See `flower_fedcon.objectives.CoxRegression`.
+    stratified : bool (default: True)
+        True: each client is a stratum. One baseline hazard for all clients is not offered, and the
+        error says why.
+    share_baseline : bool (default: False)
+        Whether clients send their baseline hazards, which tell the times of their events.
     tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
 
     Attributes
     ----------
     coef_ : array, shape (features,)
         Log hazard ratios.
+    concordance_ : float
+        Harrell's share of concordant pairs, (C + T/2) / (C + D + T), of pairs within a stratum,
+        summed over the clients.
+    site_concordance_ : array, shape (clients,)
+        That of each client; NaN without a pair that can be compared.
+    baseline_cumulative_hazard_ : dict
+        With `share_baseline`, by client (by client and stratum, where `fit` is given strata) an
+        array of shape (times, 2): times of events, and Breslow's cumulative hazard of a row of
+        zeros up to them.
     history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`
 
     Examples
@@ -44,14 +246,14 @@ class FederatedCoxRegression(FederatedEstimator):
     array([0.481])
     """
 
-    fit_intercept = False
-
     def __init__(
         self,
         alpha: float = 0.01,
         *,
         l1_ratio: float = 1.0,
         ties: str = "breslow",
+        stratified: bool = True,
+        share_baseline: bool = False,
         tol: float = 1e-8,
         max_iter: int = 1000,
         algorithm: Any = None,
@@ -61,13 +263,17 @@ class FederatedCoxRegression(FederatedEstimator):
         self.alpha = alpha
         self.l1_ratio = l1_ratio
         self.ties = ties
+        self.stratified = stratified
+        self.share_baseline = share_baseline
         self.tol = tol
         self.max_iter = max_iter
         self.algorithm = algorithm
         self.participation = participation
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, strata: Any = None
+    ) -> Self:
         """Fit the model of all clients' rows.
 
         Parameters
@@ -80,46 +286,185 @@ class FederatedCoxRegression(FederatedEstimator):
             The client of each row, which is its stratum; one by default.
         sample_weight : array, shape (rows,), optional
             Weights >= 0.
+        strata : array, shape (rows,), optional
+            The stratum of each row within its client: a baseline hazard for each sex, say.
+
+        Raises
+        ------
+        ConfigError
+            If `stratified` is not True, or `alpha` negative.
+        ValueError
+            If X or y cannot be used, or no two rows can be compared.
         """
         X, y = self._check(X, y)
-        problem = self._problem(X, y, groups, sample_weight)
-        if all(f.smoothness == 0 for f in problem.clients):
-            raise ValueError(f"n_samples={X.shape[0]}: {NOTHING_COMPARED}")
+        problem = self._strata_problem(X, y, groups, sample_weight, strata)
         return self._fit_at(problem, self.l1_ratio, nonnegative("alpha", self.alpha))
 
-    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
-        names = np.asarray(y).dtype.names
-        if names is not None:
-            event, time = (np.asarray(y)[name] for name in names)
-            y = np.stack([time, event], axis=1).astype(float)
-        X, y = self._validated(X, y, y_numeric=True, multi_output=True)
-        if y.ndim == 1:
-            y = np.stack([np.abs(y), y >= 0], axis=1).astype(float)
-        elif y.shape[1] != 2:
-            raise ValueError(f"y must be times, or the columns time and event, got {y.shape}")
-        time, event = y.T
-        if (time < 0).any():
-            row = int(np.argmax(time < 0))
-            raise ValueError(
-                f"times must be >= 0, got {time[row]:g} in row {row}: with a column of events the "
-                "sign of a time says nothing, so correct it or drop the row"
+    @property
+    def baseline_cumulative_hazard_(self) -> dict[Any, Array]:
+        """Breslow's cumulative baseline hazard by client, or by client and stratum."""
+        if not self.share_baseline:
+            raise AttributeError(
+                "baseline hazards stay at the clients, whose events' times they tell: "
+                "share_baseline=True has them sent"
             )
-        other = event[(event != 0) & (event != 1)]
-        if other.size:
-            raise ValueError(
-                f"the second column of y must be 1 for an event and 0 for none, got {other[0]:g}: "
-                "where 2 stands for an event, give y[:, 1] == 2"
+        found = {}
+        for f, rows in zip(self._sites, self._rows, strict=True):
+            client = self.groups_[self._place[rows[0]]]
+            for stratum, hazard in f.baseline(self.coef_).items():
+                own = None if self._strata is None else self._strata[int(stratum)]
+                found[client if own is None else (client, own)] = hazard
+        return found
+
+    def proportionality(self, transform: str = "log") -> Proportionality:
+        """Test whether hazards are proportional: R's cox.zph, of sums over the clients.
+
+        It is the score test of coefficients that change linearly with a function of time. A client
+        sends sums over its events: one number for each column, and two matrices of columns by
+        columns. For "rank" it also needs the ranks of its times among those of all clients.
+
+        Parameters
+        ----------
+        transform : {"log", "rank", "identity"} (default: "log")
+            The function of time: its logarithm, its rank among all rows' times, or itself.
+
+        Returns
+        -------
+        Proportionality
+
+        Raises
+        ------
+        ConfigError
+            If the fit has a penalty, or "log" meets an event at time 0.
+        """
+        choice("transform", transform, _TRANSFORMS)
+        check_is_fitted(self)
+        if self.alpha:
+            raise ConfigError(
+                f"proportionality is tested of a fit without a penalty, got alpha={self.alpha!r}: "
+                "fit with alpha=0"
             )
-        if not event.any():
-            raise ValueError("y has no event in any row: there is nothing to fit")
-        return X, y
+        times = [f.times for f in self._sites]
+        if transform == "rank":
+            ranks = rankdata(np.concatenate(times))
+            times = np.split(ranks, np.cumsum([len(own) for own in times])[:-1])
+        elif transform == "log":
+            if any((f.times[f.events] == 0).any() for f in self._sites):
+                raise ConfigError(
+                    'transform="log" needs times of events above 0, and one is 0: take "rank" or '
+                    '"identity", or correct the time'
+                )
+            times = [np.log(np.where(own > 0, own, 1.0)) for own in times]
+        at_events = [own[f.events] for f, own in zip(self._sites, times, strict=True)]
+        center = float(np.concatenate(at_events).mean())
+        sums = [
+            f.sums_in_time(self.coef_, own - center)
+            for f, own in zip(self._sites, times, strict=True)
+        ]
+        score, first, second, third = (np.sum(part, axis=0) for part in zip(*sums, strict=True))
+        # The score's covariance, once the coefficients are fitted.
+        covariance = third - second @ _inverse(first)[0] @ second
+        variances = np.diag(covariance)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            statistic = np.where(
+                variances > _ROUNDING * np.diag(third), score**2 / variances, np.nan
+            )
+        inverse, degrees = _inverse(covariance)
+        together = float(score @ inverse @ score)
+        return Proportionality(
+            transform,
+            self._feature_names,
+            statistic,
+            chi2.sf(statistic, 1),
+            together,
+            degrees,
+            float(chi2.sf(together, degrees)),
+        )
 
-    def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
-        return CoxRegression(X, y[:, 0], y[:, 1], ties=self.ties, sample_weight=weight)
 
-    def _take(self, x: Array) -> None:
-        self.coef_ = x.copy()
+class FederatedCoxRegressionCV(_Stratified, Tuned):
+    """`FederatedCoxRegression` with alpha by cross-validation within the clients.
 
-    def predict(self, X: Any) -> Array:
-        """Return the log hazard ratios to a row of zeros, shape (rows,)."""
-        return self._products(X)
+    The loss of a fold is that of all rows less that of the rows outside of the fold, for each event
+    of the fold, so that held-out rows are compared with all at risk (glmnet's grouped folds).
+
+    Parameters
+    ----------
+    l1_ratio : float, or list of several (default: 1.0)
+        In (0, 1]; of several, that with the least mean loss is chosen.
+    ties, stratified : see `FederatedCoxRegression`
+    num, min_ratio, cv, rule : see `FederatedElasticNetCV`
+    tol, max_iter, algorithm, participation, random_state : see `FederatedLasso`
+
+    Attributes
+    ----------
+    alpha_, l1_ratio_ : float
+    cv_ : CrossValidation
+        The path of all rows, negative log partial likelihoods of rows held out, and how often each
+        coefficient was selected.
+    coef_, concordance_, site_concordance_ : see `FederatedCoxRegression`
+    history_, n_iter_, n_features_in_, feature_names_in_, groups_ : see `FederatedLasso`
+
+    Examples
+    --------
+    >>> from flower_fedcon.estimators import FederatedCoxRegressionCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(150, 4))
+    >>> y = np.c_[rng.exponential(np.exp(-X[:, 0])), np.ones(150)]
+    >>> model = FederatedCoxRegressionCV(rule="1se").fit(X, y, groups=np.arange(150) % 3)
+    >>> np.flatnonzero(model.coef_)
+    array([0])
+    """
+
+    def __init__(
+        self,
+        *,
+        l1_ratio: float | Sequence[float] = 1.0,
+        ties: str = "breslow",
+        stratified: bool = True,
+        num: int = 100,
+        min_ratio: float = 1e-3,
+        cv: Any = 5,
+        rule: str = "min",
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+        algorithm: Any = None,
+        participation: Participation | None = None,
+        random_state: int | None = None,
+    ) -> None:
+        self.l1_ratio = l1_ratio
+        self.ties = ties
+        self.stratified = stratified
+        self.num = num
+        self.min_ratio = min_ratio
+        self.cv = cv
+        self.rule = rule
+        self.tol = tol
+        self.max_iter = max_iter
+        self.algorithm = algorithm
+        self.participation = participation
+        self.random_state = random_state
+
+    def fit(
+        self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, strata: Any = None
+    ) -> Self:
+        """Choose alpha and fit; see `FederatedCoxRegression.fit`."""
+        X, y = self._check(X, y)
+        problem = self._strata_problem(X, y, groups, sample_weight, strata)
+        self.alpha_ = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
+        return self
+
+    @staticmethod
+    def _held_out_loss(whole: Any, fitted: Any, held: Any, x: Array) -> float:
+        """Return the negative log partial likelihood that the rows held out add, by weight."""
+        rest = 0.0 if fitted is None else fitted.total_weight * fitted.value(x)
+        return float((whole.total_weight * whole.value(x) - rest) / held.total_weight)
+
+
+def _inverse(matrix: Array) -> tuple[Array, int]:
+    """Return the (pseudo-)inverse of a covariance in any units, and its rank."""
+    sizes = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    unit = np.where(sizes > 0, sizes, 1.0)
+    same = matrix / unit / unit[:, None]
+    inverse: Array = np.linalg.pinv(same, rcond=_ROUNDING, hermitian=True) / unit / unit[:, None]
+    return inverse, int(np.linalg.matrix_rank(same, tol=_ROUNDING, hermitian=True))

@@ -20,8 +20,8 @@ _ROUNDING = 1e-8  # of sums of products: relative to the largest target times th
 class LinearRegressor(RegressorMixin, FederatedEstimator):  # type: ignore[misc]
     """What the regressors share."""
 
-    def _check(self, X: Any, y: Any) -> tuple[Any, Array]:
-        return self._validated(X, y, y_numeric=True)
+    def _check(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Array]:
+        return self._validated(X, y, y_numeric=True, **checks)
 
     def _objective(self, X: Any, y: Array, weight: Array | None) -> Any:
         return LeastSquares(X, y, sample_weight=weight, intercept=self.fit_intercept)
@@ -257,7 +257,7 @@ class FederatedElasticNetCV(LinearRegressor, Tuned):
 
     def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Choose alpha and fit; see `FederatedElasticNet.fit`."""
-        X, y = self._validated(X, y, y_numeric=True, ensure_min_samples=2)
+        X, y = self._check(X, y, ensure_min_samples=2)
         problem = self._problem(X, y, groups, sample_weight)
         folds, values = self._splits(X, y, groups), None
         if (y == y[0]).all():  # a target that is constant: all weights leave nothing but rounding

@@ -11,7 +11,7 @@ from flower_fedcon.errors import ConfigError
 from flower_fedcon.objectives.rows import LinearModel
 from flower_fedcon.validation import Array, choice, float_array
 
-_TIES = ("breslow", "efron")
+TIES = ("breslow", "efron")
 NOTHING_COMPARED = (
     "no client has two rows at risk together, the earlier with an event, whose columns differ. "
     "Rows are compared within a client, which is a stratum: the likelihood is constant, with "
@@ -41,6 +41,9 @@ class CoxRegression(LinearModel):
         How events at one time are treated. With Breslow's way, which is scikit-survival's, a
         weight is as many copies of a row. Efron's, that of lifelines and R, is nearer to the exact
         likelihood where many events are tied. Without ties both are the same.
+    strata : array of int, shape (m,), optional
+        The stratum of each row, which has a baseline hazard of its own: rows are compared within
+        it. One by default.
     sample_weight : array, shape (m,), optional
         As for `LogisticRegression`. Tied events count with the mean of their weights, as in R.
 
@@ -68,15 +71,21 @@ class CoxRegression(LinearModel):
         l2: float = 0.0,
         *,
         ties: str = "breslow",
+        strata: object = None,
         sample_weight: object = None,
     ) -> None:
         super().__init__(A, event, l2, sample_weight=sample_weight)
         times = self._match("time", float_array("CoxRegression(time)", time))
-        self.ties = choice("CoxRegression(ties)", ties, _TIES)
-        # Longest time first: a risk set is then the first rows, and a sum over it a running one.
-        order = np.argsort(-times, kind="stable")
+        self.ties = choice("CoxRegression(ties)", ties, TIES)
+        stratum = np.zeros(len(times))
+        if strata is not None:
+            stratum = self._match("strata", float_array("CoxRegression(strata)", strata))
+        # Stratum by stratum, longest time first: a risk set is then the first rows of a stratum,
+        # and a sum over it a running one.
+        order = np.lexsort((-times, stratum))
         self.rows = self.rows[order]
         self.times, self.events = times[order], self.targets[order] == 1
+        self.strata = stratum[order]
         self.targets = self.events
         self._w = np.ones(self.num_examples, self.dtype)
         if self.weights is not None:
@@ -97,8 +106,11 @@ class CoxRegression(LinearModel):
 
     def subset(self, rows: Array) -> Self:
         """Return the likelihood of some rows alone, numbered from the longest time."""
-        part = super().subset(np.sort(rows))
-        part.times, part.events = self.times[np.sort(rows)], self.events[np.sort(rows)]
+        rows = np.sort(rows)
+        part = super().subset(rows)
+        part.times, part.events, part.strata = (
+            values[rows] for values in (self.times, self.events, self.strata)
+        )
         part._w = np.ones(part.num_examples, part.dtype) if part.weights is None else part.weights
         part._prepare()
         return part
@@ -106,7 +118,10 @@ class CoxRegression(LinearModel):
     def _prepare(self) -> None:
         """Find each event's risk set and its share of the ties, which do not depend on x."""
         m = self.num_examples
-        _, group = np.unique(-self.times, return_inverse=True)  # groups of one time
+        self._starts = np.flatnonzero(np.diff(self.strata, prepend=np.nan))  # of the strata
+        new = np.diff(self.times, prepend=np.nan) != 0
+        new[self._starts] = True
+        group = np.cumsum(new) - 1  # rows of one time, within a stratum
         last = np.searchsorted(group, np.arange(group[-1] + 1), side="right") - 1
         self._group, self._last = group, last
         own = np.flatnonzero(self.events)
@@ -121,14 +136,24 @@ class CoxRegression(LinearModel):
         ]  # the weight of each event's term
         self._size = float(m)
 
-    def _terms(self, scores: Array) -> tuple[Array, Array, Array, float]:
-        """Return the risks r_i, each event's sum over its risk set, its logarithm, and a shift."""
-        shift = float(scores.max())
+    def _running(self, values: Array) -> Array:
+        """Return the sums over the rows of a stratum up to each one."""
+        parts = np.split(values, self._starts[1:])
+        return np.concatenate([np.cumsum(part, axis=0) for part in parts])
+
+    def _terms(self, scores: Array) -> tuple[Array, Array, Array, Any]:
+        """Return the risks r_i, each event's sum over its risk set, those of ties, and a shift."""
+        shift: Any = float(scores.max())
+        top = shift
+        if len(self._starts) > 1:  # so that a stratum of small risks keeps its digits
+            sizes = np.diff(self._starts, append=self.num_examples)
+            top = np.repeat(np.maximum.reduceat(scores, self._starts), sizes)
+            shift = top[self.events]
         # Not to 0, by which a later risk set of small risks alone would be divided.
         least = -60.0 if scores.dtype == np.float32 else -300.0
-        risks = self._w * np.exp(np.maximum(scores - shift, least))
+        risks = self._w * np.exp(np.maximum(scores - top, least))
         tied = np.bincount(self._group, risks * self.events, minlength=len(self._last))
-        sums = np.cumsum(risks)[self._last][self._own] - self._share * tied[self._own]
+        sums = self._running(risks)[self._last][self._own] - self._share * tied[self._own]
         return risks, sums, tied, shift + math.log(self.total_weight / self.num_examples)
 
     def _mean(self, scores: Array) -> float:
@@ -138,12 +163,18 @@ class CoxRegression(LinearModel):
         logs = np.log(np.maximum(sums, tiny)) + shift
         return float(self._term_weights.dot(logs) - own) / self._size
 
-    def _expected(self, risks: Array, sums: Array) -> Array:
-        """Return, for each row, the events that it is expected to have: r_i times its hazard."""
-        hazards = self._term_weights / np.maximum(sums, np.finfo(sums.dtype).tiny)
+    def _expected(self, risks: Array, sums: Array, terms: Array | None = None) -> Array:
+        """Return, for each row, the events that it is expected to have: r_i times its hazard.
+
+        `terms` are other weights of the events than their own.
+        """
+        terms = self._term_weights if terms is None else terms
+        hazards = terms / np.maximum(sums, np.finfo(sums.dtype).tiny)
         groups = len(self._last)
         # A row meets the events at its own time and before: those of its group and later groups.
-        met = np.cumsum(np.bincount(self._own, hazards, minlength=groups)[::-1])[::-1]
+        at_time = np.bincount(self._own, hazards, minlength=groups)
+        parts = np.split(at_time, self._group[self._starts[1:]])
+        met = np.concatenate([np.cumsum(part[::-1])[::-1] for part in parts])
         shared = np.bincount(self._own, self._share * hazards, minlength=groups)
         expected: Array = risks * (met[self._group] - self.events * shared[self._group])
         return expected
@@ -172,19 +203,70 @@ class CoxRegression(LinearModel):
     def hessian(self, x: Array, columns: Array | None = None) -> Array:
         """Return the matrix of second derivatives at x; see `LogisticRegression.hessian`."""
         self._expect(x)
+        hessian = self._covariances(x, columns, self._term_weights)[0]
+        return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
+
+    def _covariances(self, x: Array, columns: Array | None, terms: Array) -> tuple[Array, Array]:
+        """Return the risk sets' covariances, averaged by weights of the events, and their means."""
         risks, sums, _, _ = self._terms(self._scores(x, self.rows))
-        hessian = self._gram(self._expected(risks, sums) / self._size, columns)
+        found = self._gram(self._expected(risks, sums, terms) / self._size, columns)
         rows = self.rows if columns is None else self.rows[:, columns]
         dense = rows.toarray() if self.sparse else rows
         moments = risks[:, None] * dense
-        running = np.cumsum(moments, axis=0)[self._last][self._own]
+        running = self._running(moments)[self._last][self._own]
         if self._share.any():
             tied = np.zeros((len(self._last), dense.shape[1]))
             np.add.at(tied, self._group[self.events], moments[self.events])
             running -= self._share[:, None] * tied[self._own]
         means = running / np.maximum(sums, np.finfo(sums.dtype).tiny)[:, None]
-        hessian -= (self._term_weights[:, None] * means).T @ means / self._size
-        return self._add_l2(hessian.astype(self.dtype, copy=False), columns)
+        found -= (terms[:, None] * means).T @ means / self._size
+        return found, means
+
+    def sums_in_time(self, x: Array, moments: Array) -> tuple[Array, Array, Array, Array]:
+        """Return what a test of proportional hazards adds up over sites.
+
+        With V the covariance of a risk set and g a function of time, these are the sums over the
+        events of g (row - mean of the risk set), of V, of g V and of g^2 V.
+
+        Parameters
+        ----------
+        x : array, shape (features,)
+        moments : array, shape (m,)
+            g of each row's time, in the order of `times`.
+        """
+        g, unit = moments[self.events], self.total_weight / self._size
+        flat = np.ones_like(g)
+        powers = [self._covariances(x, None, self._term_weights * f) for f in (flat, g, g * g)]
+        own = self.rows[self.events]
+        weights = self._w[self.events] * g
+        score = np.asarray(own.T @ weights).reshape(-1) - (self._term_weights * g) @ powers[0][1]
+        first, second, third = (self.total_weight * found for found, _ in powers)
+        return unit * score, first, second, third
+
+    def baseline(self, x: Array) -> dict[float, Array]:
+        """Return the baseline cumulative hazard of each stratum by Breslow's sum.
+
+        Returns
+        -------
+        dict of array, shape (times, 2)
+            By stratum the times of its events, ascending, and the hazard of a row of zeros up to
+            them.
+        """
+        scores = self._scores(x, self.rows)
+        found = {}
+        for start, end in zip(self._starts, [*self._starts[1:], self.num_examples], strict=True):
+            own = slice(start, end)
+            top = float(scores[own].max())
+            risks = np.cumsum(self._w[own] * np.exp(scores[own] - top))
+            times, first = np.unique(self.times[own][::-1], return_index=True)
+            deaths = np.add.reduceat((self._w * self.events)[own][::-1], first)
+            with np.errstate(over="ignore"):
+                # the risk set of a time ends where its rows do
+                steps = deaths / risks[::-1][first] * np.exp(-top)
+            seen = deaths > 0
+            hazard = np.cumsum(steps[seen])
+            found[float(self.strata[start])] = np.stack([times[seen], hazard], axis=1)
+        return found
 
     def usual_curvatures(self) -> float:
         """Return the share of the rows with an event."""
@@ -205,7 +287,7 @@ class CoxRegression(LinearModel):
     def _curvature(self) -> tuple[float, float]:
         bound = np.ones(1) if self._bound is None else self._bound
         most, least = self.l2 * float(bound.max()), self.l2 * float(bound.min())
-        at_risk = np.cumsum(self._w > 0)[self._last][self._own]
+        at_risk = self._running(self._w > 0)[self._last][self._own]
         if not ((at_risk > 1) & (self._term_weights > 0)).any():
             return most, least
         # A covariance over a risk set is at most the largest squared distance from any point.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -153,12 +154,13 @@ def cross_validate(
     min_ratio: float = 1e-3,
     values: Sequence[float] | Array | None = None,
     seed: int = 0,
+    loss: Callable[[Any, Any, Any, Array], float] | None = None,
     **options: Any,
 ) -> CrossValidation:
     """Compare the weights of a path by the loss on held-out rows.
 
     Each client deals its own rows to the folds, so that no row leaves it; its part of a fold's
-    loss is one number for each weight. The loss is that of the objective.
+    loss is one number for each weight. The loss is that of the objective, unless another is given.
 
     Parameters
     ----------
@@ -171,6 +173,10 @@ def cross_validate(
         pair of arrays of row numbers for every client, those to fit and those held out.
     seed : int (default: 0)
         Of the folds, and of the runs.
+    loss : callable, optional
+        The mean loss of the rows that a client holds out in a fold, of four arguments: the client's
+        objective of all its rows, of those to fit (None if there are none), of those held out, and
+        the model.
     **options
         Others of `regularization_path`.
 
@@ -222,10 +228,11 @@ def cross_validate(
     )
     found = regularization_path(together, Each(psi), strategy, values=path.values, **options)
     losses = np.zeros((len(splits), len(path)))
-    for parts, own in zip(test, held, strict=True):
-        for k, f in enumerate(parts):
+    for core, rest, parts, own in zip(cores, train, test, held, strict=True):
+        for k, (fitted, f) in enumerate(zip(rest, parts, strict=True)):
             if f is not None:
-                losses[k] += [own[k] * f.value(x[k]) for x in found.coefs]
+                measured = f.value if loss is None else partial(loss, core, fitted, f)
+                losses[k] += [own[k] * measured(x[k]) for x in found.coefs]
     return CrossValidation(path, found, losses)
 
 

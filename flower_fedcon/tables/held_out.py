@@ -114,9 +114,34 @@ def concordance(scores: Array, time: Array, event: Array) -> tuple[float, float]
     >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([1, 0, 1]))
     (1.0, 2.0)
     """
-    right = pairs = 0.0
-    for i in np.flatnonzero(event):
-        later = scores[(time > time[i]) | ((time == time[i]) & (event == 0))]
-        pairs += len(later)
-        right += float((later < scores[i]).sum() + 0.5 * (later == scores[i]).sum())
-    return (right / pairs, pairs) if pairs else (0.0, 0.0)
+    # Longest time first and censored rows before events of their time, so that the rows that an
+    # event is compared with are those before the first event of its time.
+    order = np.lexsort((event != 0, -time))
+    time, died, ranks = time[order], event[order] != 0, np.unique(scores, return_inverse=True)[1]
+    ranks = ranks[order]
+    own = np.flatnonzero(died)
+    new = (np.diff(time[own], prepend=np.nan) != 0).astype(np.intp)
+    ends = own[new == 1][np.cumsum(new) - 1] if own.size else own
+    pairs = float(ends.sum())
+    below, same = _before(ranks, ends, ranks[own])
+    return ((below + 0.5 * same) / pairs, pairs) if pairs else (0.0, 0.0)
+
+
+def _before(ranks: Array, ends: Array, values: Array) -> tuple[float, float]:
+    """Return how many of ranks[:end] are below a value, and how many equal it, over all pairs.
+
+    An end is a sum of powers of 2, so that what is before it are blocks, of which each is sorted.
+    """
+    below = same = 0.0
+    most = int(ranks.max(initial=0)) + 1
+    places = np.arange(len(ranks))
+    for bit in range(len(ranks).bit_length()):
+        use = (ends >> bit) & 1 == 1
+        if use.any():
+            keys = np.sort((places >> bit) * most + ranks)
+            block = (ends[use] >> bit) - 1
+            wanted = block * most + values[use]
+            left, right = (np.searchsorted(keys, wanted, side=side) for side in ("left", "right"))
+            below += float((left - (block << bit)).sum())
+            same += float((right - left).sum())
+    return below, same

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.objectives.survival import TIES
 from flower_fedcon.tables.marks import canonical
 from flower_fedcon.validation import choice, count
 
@@ -103,6 +104,8 @@ class Schema:
         The column that says whether the event was seen, for "cox".
     event_values : [not seen, seen] (default: 0, 1)
         Its two values, such as ``[1, 2]`` where 2 stands for the event.
+    ties : {"breslow", "efron"} (default: "breslow")
+        How events at one time are treated, for "cox": see `flower_fedcon.objectives.CoxRegression`.
     weight : str, optional
         The column of the rows' weights, >= 0. They count in the model's loss, as `sample_weight` of
         scikit-learn; in means, scales and metrics of rows held out each row counts alike.
@@ -136,6 +139,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     event: str = ""
     event_values: tuple[str, ...] = ("0", "1")
+    ties: str = TIES[0]
     weight: str = ""
     missing: tuple[str, ...] = _MISSING
     standardize: bool = True
@@ -166,6 +170,11 @@ class Schema:
             )
         if self.event_values != ("0", "1") and not self.event:
             raise ConfigError("event_values is for the column that event names: name it, too")
+        if choice("ties", self.ties, TIES) != TIES[0] and not self.event:
+            raise ConfigError(
+                f'ties = "{self.ties}" is for loss = "cox": name the column of the event, or leave '
+                "ties out"
+            )
         if not isinstance(self.standardize, bool):
             raise ConfigError(f"standardize must be true or false, got {self.standardize!r}")
         if not _is_number(self.test_fraction) or not 0 <= self.test_fraction < 1:

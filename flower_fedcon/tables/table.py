@@ -253,7 +253,7 @@ class Table:
                 return HuberRegression(A, y, intercept=True, **common)
             if loss == "poisson":
                 return PoissonRegression(A, y, intercept=True, **common)
-            return CoxRegression(A, y[:, 0], y[:, 1], **common)
+            return CoxRegression(A, y[:, 0], y[:, 1], ties=self.schema.ties, **common)
         except ConfigError as error:
             misfit = Misfit(self.schema.target, 0, str(error), f"a {loss} loss", "choose another")
             raise DataError.of(self.file, [misfit]) from None

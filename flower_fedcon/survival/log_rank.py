@@ -1,0 +1,162 @@
+"""The log-rank test, of sums over sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import chi2
+
+from flower_fedcon.errors import ConfigError, repr_of
+from flower_fedcon.estimators.argument_forms import clients_of
+from flower_fedcon.survival.site_counts import checked, counts_of_sites
+from flower_fedcon.validation import Array
+
+_ROUNDING = 1e-10  # of a sum over the intervals, relative
+
+
+@dataclass(frozen=True, eq=False)
+class LogRank:
+    """A log-rank test of whether arms have one hazard.
+
+    Attributes
+    ----------
+    statistic : float
+        Chi-squared with `degrees` degrees of freedom where the hazards are the same.
+    degrees : int
+    pvalue : float
+    arms : array, shape (arms,)
+    observed, expected : arrays, shape (arms,)
+        Events, and how many there would be with one hazard.
+    covariance : array, shape (arms, arms)
+        Of observed - expected.
+    stratified : bool
+        Whether rows are compared within a site alone.
+
+    Examples
+    --------
+    >>> from flower_fedcon.survival import logrank
+    >>> test = logrank([1.0, 2, 3, 4], [1, 1, 1, 1], by=["a", "a", "b", "b"])
+    >>> test.observed, test.expected.round(3), round(test.pvalue, 4)
+    (array([2, 2]), array([0.833, 3.167]), 0.0896)
+    """
+
+    statistic: float
+    degrees: int
+    pvalue: float
+    arms: Array
+    observed: Array
+    expected: Array
+    covariance: Array
+    stratified: bool
+
+    @classmethod
+    def of_counts(
+        cls, at_risk: Array, events: Array, arms: Array, stratified: bool = False
+    ) -> LogRank:
+        """Return the test of the sites' counts.
+
+        Parameters
+        ----------
+        at_risk, events : arrays, shape (sites, intervals, arms)
+            What each site sends; see `flower_fedcon.tables.risk_counts`.
+        arms : array, shape (arms,)
+        stratified : bool
+            Whether a site is a stratum, so that it could send its sums over the intervals.
+
+        Raises
+        ------
+        ConfigError
+            If no event comes where rows of two arms are at risk.
+        """
+        if not stratified:
+            at_risk, events = at_risk.sum(axis=0)[None], events.sum(axis=0)[None]
+        n, d = at_risk.sum(axis=2), events.sum(axis=2)
+        rows = np.maximum(n, 1).astype(float)
+        shares = at_risk / rows[:, :, None]
+        expected = np.einsum("jk,jka->a", d, shares)
+        # Hypergeometric: of one row at risk nothing is left to chance.
+        factor = d * (rows - d) / np.maximum(rows - 1.0, 1.0)
+        between = np.einsum("jk,jka,jkb->ab", factor, shares, shares)
+        covariance = np.diag(np.einsum("jk,jka->a", factor, shares)) - between
+        observed = events.sum(axis=(0, 1))
+        # The differences sum to 0, up to rounding: over the arms, or those that ever meet.
+        least = _ROUNDING * float(np.trace(covariance))
+        degrees = int(np.linalg.matrix_rank(covariance, tol=least, hermitian=True))
+        if not degrees:
+            raise ConfigError(
+                "no event comes where rows of two arms are at risk"
+                + (" at one site: compare across sites, stratified=False" if stratified else "")
+                + ", so there is nothing to test"
+            )
+        difference = observed - expected
+        inverse = np.linalg.pinv(covariance, rcond=_ROUNDING, hermitian=True)
+        statistic = float(difference @ inverse @ difference)
+        pvalue = float(chi2.sf(statistic, degrees))
+        return cls(
+            statistic, degrees, pvalue, arms, observed, expected, covariance, bool(stratified)
+        )
+
+    def to_frame(self) -> Any:
+        """Return a pandas table with a row for each arm."""
+        import pandas as pd
+
+        index = pd.Index(self.arms, name="arm")
+        return pd.DataFrame({"observed": self.observed, "expected": self.expected}, index=index)
+
+    def __repr__(self) -> str:
+        kind = "stratified, " if self.stratified else ""
+        found = f"chi2 {self.statistic:.4g}, p = {self.pvalue:.3g}"
+        return f"LogRank({kind}{len(self.arms)} arms: {found})"
+
+
+def logrank(
+    time: Any,
+    event: Any,
+    by: Any,
+    groups: Any = None,
+    stratified: bool = False,
+    *,
+    grid: Any = None,
+    min_rows: int = 1,
+) -> LogRank:
+    """Return the log-rank test of arms over all sites' rows, of sums that each site could send.
+
+    Parameters
+    ----------
+    time, event, groups, grid, min_rows : see `kaplan_meier`
+    by : array, shape (rows,)
+        The arm of each row, of two arms or more.
+    stratified : bool (default: False)
+        Whether each site is a stratum: rows are compared with those of their own site.
+
+    Returns
+    -------
+    LogRank
+
+    Raises
+    ------
+    ConfigError
+        As `kaplan_meier` does, if there is one arm alone, or no event comes where rows of two arms
+        are at risk.
+
+    Examples
+    --------
+    >>> from flower_fedcon.survival import logrank
+    >>> rng = np.random.default_rng(0)
+    >>> site, treated = rng.integers(0, 3, 200), rng.integers(0, 2, 200)
+    >>> months = rng.exponential(np.where(treated, 14.0, 7.0) * (1 + site))
+    >>> logrank(months, months < 24, treated, groups=site, stratified=True)
+    LogRank(stratified, 2 arms: chi2 10.87, p = 0.000979)
+    """
+    times, events = checked(time, event)
+    if by is None:
+        raise ConfigError("by must have the arm of each row, got None")
+    if not isinstance(stratified, bool | np.bool_):
+        raise ConfigError(f"stratified must be True or False, got {repr_of(stratified)}")
+    arms, arm = clients_of(by, len(times), "by")
+    if len(arms) < 2:
+        raise ConfigError(f"by must have two arms or more, got {arms.tolist()[0]!r} in all rows")
+    _, _, n, d = counts_of_sites(times, events, arm, len(arms), groups, grid, min_rows)
+    return LogRank.of_counts(n, d, arms, bool(stratified))

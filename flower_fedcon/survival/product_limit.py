@@ -1,0 +1,202 @@
+"""Kaplan-Meier curves of sums over sites."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.survival.site_counts import checked, counts_of_sites
+from flower_fedcon.validation import Array, plain_array, real
+
+
+@dataclass(frozen=True, eq=False)
+class KaplanMeier:
+    """A Kaplan-Meier curve: the share of rows without an event after each time.
+
+    Attributes
+    ----------
+    time : array, shape (intervals,)
+        The right ends of the grid's intervals, in the units of the rows' times.
+    at_risk, events : arrays of int, shape (intervals,)
+        Sums over the sites.
+    survival : array, shape (intervals,)
+        The estimate after each time; NaN where no site tells of rows at risk any more.
+    std_error : array, shape (intervals,)
+        Greenwood's; NaN where the estimate is 0.
+    lower, upper : arrays, shape (intervals,)
+        The interval of log(-log survival); 1 while there is no event, NaN where the estimate is 0.
+    alpha : float
+        1 - alpha is the intervals' coverage.
+    groups : array
+        The sites.
+    left_out : array
+        Those of them that send nothing, since all they have is fewer than `min_rows`.
+
+    Examples
+    --------
+    >>> from flower_fedcon.survival import kaplan_meier
+    >>> curve = kaplan_meier([1.0, 2, 2, 3, 4], [1, 1, 0, 1, 0], groups=list("aabba"))
+    >>> curve.survival.round(3), curve.median
+    (array([0.8, 0.6, 0.3]), 3.0)
+    >>> curve.at([0.5, 2.9]).round(3)
+    array([1. , 0.6])
+    """
+
+    time: Array
+    at_risk: Array
+    events: Array
+    survival: Array
+    std_error: Array
+    lower: Array
+    upper: Array
+    alpha: float
+    groups: Array
+    left_out: Array
+
+    @classmethod
+    def of_counts(
+        cls, time: Array, at_risk: Array, events: Array, groups: Array, alpha: float = 0.05
+    ) -> KaplanMeier:
+        """Return the curve of the sites' counts.
+
+        Parameters
+        ----------
+        time : array, shape (intervals,)
+        at_risk, events : arrays, shape (sites, intervals)
+            What each site sends; see `flower_fedcon.tables.risk_counts`.
+        groups : array, shape (sites,)
+        alpha : float
+
+        Raises
+        ------
+        ConfigError
+            If alpha is not between 0 and 1.
+        """
+        if not 0 < real("alpha", alpha) < 1:
+            raise ConfigError(f"alpha must be in (0, 1), got {alpha!r}")
+        n, d = at_risk.sum(axis=0), events.sum(axis=0)
+        rows = np.maximum(n, 1)
+        survival = np.cumprod(1.0 - d / rows)
+        # Of a time at which nobody is at risk nothing is known, nor of any later one.
+        survival[~np.logical_and.accumulate(n > 0) & (survival > 0)] = np.nan
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = np.sqrt(np.cumsum(np.where(d > 0, d / (rows * (n - d)), 0.0)))
+            std_error = np.where(survival > 0, survival * spread, np.nan)
+            logs = np.log(survival)
+            wide = float(norm.isf(alpha / 2)) * spread / np.abs(logs)
+            ends = [np.exp(logs * np.exp(sign * wide)) for sign in (1.0, -1.0)]
+        lower, upper = (
+            np.where(survival == 1, 1.0, np.where(survival > 0, end, np.nan)) for end in ends
+        )
+        told = at_risk.reshape(len(groups), -1).any(axis=1)
+        return cls(
+            time, n, d, survival, std_error, lower, upper, float(alpha), groups, groups[~told]
+        )
+
+    def at(self, times: Any) -> Array:
+        """Return the estimate at any times, in their shape.
+
+        It is 1 before the grid's first point, and changes at its points alone.
+        """
+        wanted = plain_array("times", times).astype(float)
+        after = np.concatenate([[1.0], self.survival])
+        found: Array = after[np.searchsorted(self.time, wanted, side="right")]
+        return found
+
+    def quantile(self, share: float) -> float:
+        """Return the first time after which at most 1 - share are without an event.
+
+        Infinite if the curve does not come down so far.
+
+        Raises
+        ------
+        ConfigError
+            If share is not between 0 and 1.
+        """
+        if not 0 < real("share", share) < 1:
+            raise ConfigError(f"share must be in (0, 1), got {share!r}")
+        below = np.flatnonzero(self.survival <= 1.0 - share + 1e-12)
+        return float(self.time[below[0]]) if below.size else math.inf
+
+    @property
+    def median(self) -> float:
+        """The median time to the event."""
+        return self.quantile(0.5)
+
+    def to_frame(self) -> Any:
+        """Return a pandas table with a row for each time."""
+        import pandas as pd
+
+        columns = ("at_risk", "events", "survival", "std_error", "lower", "upper")
+        index = pd.Index(self.time, name="time")
+        return pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
+
+    def __repr__(self) -> str:
+        told = len(self.groups) - len(self.left_out)
+        return (
+            f"KaplanMeier({told} sites, {int(self.at_risk[:1].sum())} rows, "
+            f"{int(self.events.sum())} events, {len(self.time)} times: median {self.median:g})"
+        )
+
+
+def kaplan_meier(
+    time: Any,
+    event: Any,
+    groups: Any = None,
+    grid: Any = None,
+    min_rows: int = 1,
+    *,
+    alpha: float = 0.05,
+) -> KaplanMeier:
+    """Return the Kaplan-Meier curve of all sites' rows, of sums that each site could send.
+
+    Parameters
+    ----------
+    time : array, shape (rows,)
+        Until the event, or until the row was last seen; >= 0.
+    event : array, shape (rows,)
+        1 or True for an event, 0 or False for a censored row.
+    groups : array, shape (rows,), optional
+        The site of each row, as estimators take it; one by default.
+    grid : array, shape (intervals,), optional
+        The times at which sites count, each later than the one before: months, say. By default
+        all times of events, with which the curve is that of the pooled rows. On a coarser grid an
+        event counts at the next point. There the curve is exact without censoring; else it is
+        between the two that count all censored rows of an interval, or none, as gone before its
+        events, which is the error of the grid.
+    min_rows : int (default: 1)
+        No count below it leaves a site, but for 0: intervals are merged with the next.
+    alpha : float (default: 0.05)
+        1 - alpha is the coverage of the intervals.
+
+    Returns
+    -------
+    KaplanMeier
+
+    Raises
+    ------
+    ConfigError
+        If a time is negative or missing, an event is neither 0 nor 1, no row has one, or the grid
+        is not ascending.
+
+    Examples
+    --------
+    >>> from flower_fedcon.survival import kaplan_meier
+    >>> rng = np.random.default_rng(0)
+    >>> site, months = rng.integers(0, 3, 90), rng.exponential(10, 90)
+    >>> curve = kaplan_meier(months, months < 24, groups=site, grid=range(1, 25), min_rows=3)
+    >>> curve
+    KaplanMeier(3 sites, 90 rows, 76 events, 24 times: median 8)
+    >>> bool((curve.events[curve.events > 0] >= 3).all())
+    True
+    """
+    times, events = checked(time, event)
+    sites, points, n, d = counts_of_sites(
+        times, events, np.zeros(len(times), np.intp), 1, groups, grid, min_rows
+    )
+    return KaplanMeier.of_counts(points, n[:, :, 0], d[:, :, 0], sites, alpha)

@@ -1,0 +1,80 @@
+"""What a site sends of its rows' times: events and rows at risk in the intervals of a shared grid.
+
+Interval k of a grid g_1 < ... < g_K is (g_(k-1), g_k], the first one reaches down to time 0. Its
+events count at g_k. Its rows at risk are so many that 1 - events / at risk is the site's own
+Kaplan-Meier estimate over the interval, rounded to a whole number: those at its start, less some of
+those that are censored in it (without events, less all that are censored before g_k). So the counts
+are those of the rows themselves where the grid holds every event's time; and without censoring, or
+of one site but for the rounding, the estimate is exact at the grid's points, whatever the grid.
+
+Small cells do not leave the site: an interval with fewer than `min_rows` at risk, or with events
+that are fewer, is merged with the next, and the next, until neither is so. What is still too small
+at the grid's end is not sent: these rows count as censored where the last interval that is sent
+ends. Of several arms the intervals are merged for all together, so that their events are compared
+at the same times; an arm that is left with fewer than `min_rows` rows ends there, alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedcon.validation import Array
+
+
+def risk_counts(
+    time: Array, event: Array, arm: Array, arms: int, grid: Array, min_rows: int = 1
+) -> tuple[Array, Array]:
+    """Return a site's numbers at risk and of events, each of shape (intervals, arms).
+
+    Parameters
+    ----------
+    time : array, shape (rows,)
+    event : array of bool, shape (rows,)
+    arm : array of int, shape (rows,)
+        From 0 to arms - 1.
+    arms : int
+    grid : array, shape (intervals,)
+        Ascending.
+    min_rows : int
+        >= 1: the least number that is sent, but for 0.
+
+    Examples
+    --------
+    >>> time, event = np.array([1.0, 2, 2, 3, 4]), np.array([1, 1, 0, 1, 0], bool)
+    >>> at_risk, events = risk_counts(time, event, np.zeros(5, int), 1, np.array([1.0, 2, 3]))
+    >>> at_risk[:, 0], events[:, 0]
+    (array([5, 4, 2]), array([1, 1, 1]))
+    """
+    found = [_by_interval(time[arm == k], event[arm == k], grid) for k in range(arms)]
+    start, deaths, logs, at_end = (np.stack(part, axis=1) for part in zip(*found, strict=True))
+    at_risk, events = np.zeros_like(deaths), np.zeros_like(deaths)
+    first = 0
+    for last in range(len(grid)):
+        block = slice(first, last + 1)
+        total = deaths[block].sum(axis=0)
+        died = np.where(total > 0, -np.expm1(logs[block].sum(axis=0)), 1.0)
+        size = np.where(total > 0, np.rint(total / died), at_end[last]).astype(np.int64)
+        enough = (total == 0) | (total >= min_rows)
+        enough &= (size == 0) | (size >= min_rows)
+        open_arm = start[first] >= min_rows
+        if enough[open_arm].all() or last == len(grid) - 1:
+            told = enough & open_arm
+            at_risk[block] = np.where(told, size, 0)
+            events[last] = np.where(told, total, 0)
+            first = last + 1
+    return at_risk, events
+
+
+def _by_interval(time: Array, event: Array, grid: Array) -> tuple[Array, Array, Array, Array]:
+    """Return of each interval rows at its start, events, log of the share left, rows at its end."""
+    size, ascending = len(grid), np.sort(time)
+    moments, deaths = np.unique(time[event], return_counts=True)
+    alive = len(time) - np.searchsorted(ascending, moments)
+    place = np.searchsorted(grid, moments)
+    with np.errstate(divide="ignore"):
+        kept = np.log1p(-deaths / alive)
+    died = np.bincount(place, deaths, minlength=size + 1)[:size].astype(np.int64)
+    logs = np.bincount(place, kept, minlength=size + 1)[:size]
+    before = np.concatenate([[0], np.searchsorted(ascending, grid, side="right")[:-1]])
+    at_end = len(time) - np.searchsorted(ascending, grid)
+    return len(time) - before, died, logs, at_end
