@@ -140,6 +140,81 @@ def partition(
     say(f"figure: {output}")
 
 
+@app.command(
+    epilog=examples(
+        "fedcon data curves study.toml --by arm -o curves.png",
+        "fedcon data curves study.toml --by arm --grid 30,60,90,180,360 --min-rows 5 --stratified",
+    )
+)
+def curves(
+    file: Annotated[
+        Path, typer.Argument(help="An experiment file whose problem is tables.", metavar="FILE")
+    ],
+    by: Annotated[
+        str | None, typer.Option(help="The categorical column whose categories are compared.")
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Times at which sites count; by default all of events.")
+    ] = None,
+    least: Annotated[
+        int | None, typer.Option("--min-rows", help="No count below leaves a site; the file's.")
+    ] = None,
+    stratified: Annotated[bool, typer.Option(help="Compare rows within a client alone.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .png, .pdf or .svg file.")
+    ] = None,
+    set_: Set = None,
+) -> None:
+    """Show Kaplan-Meier curves of tables with times to events, and the log-rank test.
+
+    The clients' counts are added up: events and rows at risk in the intervals of the grid.
+    """
+    from flower_fedcon.lab.experiments.experiment import Experiment
+    from flower_fedcon.lab.experiments.figures import check_figure
+    from flower_fedcon.lab.experiments.survival_figure import draw_curves
+    from flower_fedcon.problems.tables import clients_of
+    from flower_fedcon.survival.of_tables import curves_of_tables
+
+    if output is not None:
+        check_figure(output)
+    arguments = Experiment.load(file, set_ or []).problem_arguments
+    keys = ("data", "schema", "client_column", "partition")
+    if not {"data", "schema"} <= arguments.keys():
+        raise ConfigError(f'{file}: curves are of tables: write name = "tables" below [problem]')
+    clients, names = clients_of(**{k: v for k, v in arguments.items() if k in keys})
+    points = None
+    if grid is not None:
+        try:
+            points = [float(point) for point in grid.split(",")]
+        except ValueError:
+            raise ConfigError(f"--grid must be times with commas between, got {grid!r}") from None
+    found, test = curves_of_tables(
+        clients,
+        names,
+        by,
+        grid=points,
+        min_rows=arguments.get("min_rows", 1) if least is None else least,
+        stratified=stratified,
+    )
+    shown = table("Arm", "Rows", "Events", "Median", "First", "Last", right_from=1)
+    for arm, curve in found.items():
+        ends = [f"{curve.survival[k]:.3f} at {curve.time[k]:g}" for k in (0, -1)]
+        counts = [str(int(curve.at_risk[0])), str(int(curve.events.sum()))]
+        shown.add_row(printable(arm), *counts, f"{curve.median:g}", *ends)
+    console().print(shown)
+    for name in next(iter(found.values())).left_out.tolist():
+        say(f"{name} sends nothing: too few rows, or events")
+    if test is not None:
+        kind = "stratified log-rank" if stratified else "log-rank"
+        say(
+            f"{kind} test: chi2 {test.statistic:.4g}, {test.degrees} degrees of freedom, "
+            f"p = {test.pvalue:.3g}"
+        )
+    if output is not None:
+        draw_curves(found, output, clients[0].schema.target)
+        say(f"figure: {output}")
+
+
 def _misfits(path: Path, error: DataError) -> None:
     """Print all that does not fit in a file."""
     for misfit in error.misfits:

@@ -7,7 +7,6 @@ from flower_fedcon.estimators.counts import FederatedPoissonRegressor, Federated
 from flower_fedcon.estimators.cox_regression import (
     FederatedCoxRegression,
     FederatedCoxRegressionCV,
-    Proportionality,
 )
 from flower_fedcon.estimators.linear_regression import (
     FederatedElasticNet,
@@ -31,5 +30,4 @@ __all__ = [
     "FederatedLogisticRegressionCV",
     "FederatedPoissonRegressor",
     "FederatedPoissonRegressorCV",
-    "Proportionality",
 ]

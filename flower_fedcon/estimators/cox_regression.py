@@ -454,6 +454,16 @@ class FederatedCoxRegressionCV(_Stratified, Tuned):
         self.alpha_ = self._fit_cv(problem, self.l1_ratio, self._splits(X, y, groups))
         return self
 
+    def _splits(self, X: Any, y: Array, groups: Any) -> Any:
+        folds = super()._splits(X, y, groups)
+        if isinstance(folds, int):
+            return folds
+        places = [np.argsort(f.order) for f in self._sites]  # of the rows as they are given
+        return [
+            [tuple(own[part] for part in pair) for own, pair in zip(places, fold, strict=True)]
+            for fold in folds
+        ]
+
     @staticmethod
     def _held_out_loss(whole: Any, fitted: Any, held: Any, x: Array) -> float:
         """Return the negative log partial likelihood that the rows held out add, by weight."""

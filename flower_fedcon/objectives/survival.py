@@ -85,7 +85,7 @@ class CoxRegression(LinearModel):
         order = np.lexsort((-times, stratum))
         self.rows = self.rows[order]
         self.times, self.events = times[order], self.targets[order] == 1
-        self.strata = stratum[order]
+        self.strata, self.order = stratum[order], order  # numbers of the rows as they are given
         self.targets = self.events
         self._w = np.ones(self.num_examples, self.dtype)
         if self.weights is not None:
@@ -105,12 +105,11 @@ class CoxRegression(LinearModel):
         """Return None: terms of an event depend on other rows."""
 
     def subset(self, rows: Array) -> Self:
-        """Return the likelihood of some rows alone, numbered from the longest time."""
+        """Return the likelihood of some rows alone, by their places in `order`."""
         rows = np.sort(rows)
         part = super().subset(rows)
-        part.times, part.events, part.strata = (
-            values[rows] for values in (self.times, self.events, self.strata)
-        )
+        part.times, part.events = self.times[rows], self.events[rows]
+        part.strata, part.order = self.strata[rows], self.order[rows]
         part._w = np.ones(part.num_examples, part.dtype) if part.weights is None else part.weights
         part._prepare()
         return part

@@ -118,7 +118,7 @@ def test_concordance_against_pairs_written_out(rows):
     assert share == pytest.approx(right / pairs if pairs else 0.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(ROWS, st.sampled_from(["breslow", "efron"]), st.floats(-400, 400))
 def test_strata_are_the_sum_of_their_likelihoods(rows, ties, far):
     """At any distance of the strata's risks from one another."""
@@ -134,7 +134,7 @@ def test_strata_are_the_sum_of_their_likelihoods(rows, ties, far):
         expected = sum(getattr(f, name)(x) * f.total_weight for f in parts)
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-9)
     again = whole.subset(np.arange(len(rows)))
-    np.testing.assert_array_equal(again.hessian(x), whole.hessian(x))
+    np.testing.assert_allclose(again.hessian(x), whole.hessian(x), rtol=1e-9, atol=1e-12)
 
 
 def test_baseline_hazards_stay_at_the_sites_unless_allowed():

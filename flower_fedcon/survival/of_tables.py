@@ -1,0 +1,82 @@
+"""Curves and tests of tables that a schema describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flower_fedcon.errors import ConfigError, nearest
+from flower_fedcon.survival.log_rank import LogRank
+from flower_fedcon.survival.product_limit import KaplanMeier
+from flower_fedcon.survival.site_counts import counts_of_sites
+from flower_fedcon.tables import Table
+
+ALL = "all"
+
+
+def curves_of_tables(
+    clients: Sequence[Table],
+    names: Sequence[str],
+    by: str | None = None,
+    *,
+    grid: Any = None,
+    min_rows: int = 1,
+    stratified: bool = False,
+) -> tuple[dict[str, KaplanMeier], LogRank | None]:
+    """Return the curve of each arm, of the rows that are trained on, and the test between them.
+
+    Parameters
+    ----------
+    clients : sequence of Table
+        Of a schema for "cox".
+    names : sequence of str
+        The clients'.
+    by : str, optional
+        The categorical feature whose categories are the arms; else all rows are one, "all".
+    grid, min_rows, stratified : see `flower_fedcon.survival.logrank`
+
+    Returns
+    -------
+    curves : dict of KaplanMeier, by arm
+    test : LogRank, or None of one arm
+
+    Raises
+    ------
+    ConfigError
+        If the schema is for another loss, `by` is no categorical feature of it, or missing in a
+        row.
+    """
+    schema = clients[0].schema
+    if schema.loss != "cox":
+        raise ConfigError(
+            f'curves are of times to events, and the schema is for loss = "{schema.loss}": name '
+            'the column of the event, event = "COLUMN"'
+        )
+    rows = [table.training_rows for table in clients]
+    marks = [np.full(len(own), ALL) for own in rows]
+    if by is not None:
+        known = [feature.name for feature in schema.categorical]
+        if by not in known:
+            raise ConfigError(f"{by!r} is no categorical feature: {nearest(by, known)}")
+        place = known.index(by)
+        marks = [table.categories[own, place] for table, own in zip(clients, rows, strict=True)]
+        for name, column in zip(names, marks, strict=True):
+            if (column == "").any():
+                raise ConfigError(
+                    f"column {by!r} is missing in {(column == '').sum()} rows of {name}: curves by "
+                    "it are of rows that have it; fill it in, or remove these rows"
+                )
+    labels, arm = np.unique(np.concatenate(marks), return_inverse=True)
+    y = np.concatenate([table.targets[own] for table, own in zip(clients, rows, strict=True)])
+    sites = np.repeat(np.array(names), [len(own) for own in rows])
+    known_sites, points, n, d = counts_of_sites(
+        y[:, 0], y[:, 1] == 1, arm, len(labels), sites, grid, min_rows
+    )
+    curves = {
+        str(label): KaplanMeier.of_counts(points, n[:, :, k], d[:, :, k], known_sites)
+        for k, label in enumerate(labels)
+    }
+    several = len(labels) > 1
+    return curves, LogRank.of_counts(n, d, labels, stratified) if several else None

@@ -1,0 +1,65 @@
+"""`fedcon data curves`: what tables with a schema give is what their columns give."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Command, refusal
+from trials import gbsg2
+
+from flower_fedcon.errors import ConfigError
+from flower_fedcon.problems.tables import clients_of
+from flower_fedcon.survival import kaplan_meier, logrank
+from flower_fedcon.survival.of_tables import curves_of_tables
+
+SCHEMA = """
+target = "time"
+event = "cens"
+ties = "efron"
+[features]
+age = "numeric"
+horTh = "categorical"
+"""
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """gbsg2 as one file of three sites."""
+    monkeypatch.chdir(tmp_path)
+    table = gbsg2()
+    table.to_csv("all.csv", index=False)
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    (tmp_path / "study.toml").write_text(
+        '[problem]\nname = "tables"\ndata = "all.csv"\nschema = "schema.toml"\n'
+        'client_column = "tgrade"\n[strategy]\nname = "FedNewton"\n[run]\nrounds = 5\n'
+    )
+    return table
+
+
+def test_tables_give_what_columns_give(study):
+    clients, names = clients_of("all.csv", "schema.toml", "tgrade")
+    curves, test = curves_of_tables(clients, names, "horTh", stratified=True)
+    assert names == ["I", "II", "III"]
+    own = study["horTh"] == "yes"
+    time, event, site = study["time"], study["cens"], study["tgrade"]
+    expected = kaplan_meier(time[own], event[own], groups=site[own])
+    assert curves["yes"].at(expected.time) == pytest.approx(expected.survival, rel=1e-12)
+    theirs = logrank(time, event, study["horTh"], groups=site, stratified=True)
+    assert test.statistic == pytest.approx(theirs.statistic, rel=1e-12)
+    alone, none = curves_of_tables(clients, names, grid=[500, 1000, 2000], min_rows=20)
+    assert none is None
+    assert list(alone) == ["all"]
+    with pytest.raises(ConfigError, match="'age' is no categorical feature"):
+        curves_of_tables(clients, names, "age")
+
+
+def test_the_command(study, run_command: Command):
+    code, out, _ = run_command(
+        "data", "curves", "study.toml", "--by", "horTh", "--stratified", "-o", "c.svg"
+    )
+    assert code == 0
+    assert "stratified log-rank test: chi2 7.396, 1 degrees of freedom, p = 0.00654" in out
+    assert "figure: c.svg" in out
+    told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90,x")
+    assert "--grid must be times with commas between, got '90,x'" in told
+    told = refusal(run_command, "data", "curves", "study.toml", "--grid", "90", "-o", "c.gif")
+    assert "c.gif" in told
