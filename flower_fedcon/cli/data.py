@@ -196,7 +196,7 @@ def curves(
         min_rows=arguments.get("min_rows", 1) if least is None else least,
         stratified=stratified,
     )
-    shown = table("Arm", "Rows", "Events", "Median", "First", "Last", right_from=1)
+    shown = table("Arm", "At risk", "Events", "Median", "First", "Last", right_from=1)
     for arm, curve in found.items():
         ends = [f"{curve.survival[k]:.3f} at {curve.time[k]:g}" for k in (0, -1)]
         counts = [str(int(curve.at_risk[0])), str(int(curve.events.sum()))]

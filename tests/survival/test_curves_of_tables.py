@@ -30,7 +30,7 @@ def study(tmp_path, monkeypatch):
     (tmp_path / "schema.toml").write_text(SCHEMA)
     (tmp_path / "study.toml").write_text(
         '[problem]\nname = "tables"\ndata = "all.csv"\nschema = "schema.toml"\n'
-        'client_column = "tgrade"\n[strategy]\nname = "FedNewton"\n[run]\nrounds = 5\n'
+        'client_column = "tgrade"\n[algorithm]\nname = "FedNewton"\n[run]\nrounds = 5\n'
     )
     return table
 
